@@ -35,7 +35,7 @@ from benchmarks.logs import benchmark_log
 from benchmarks.mount import make_dump
 from benchmarks.remote_lookups import server_environment
 from kafka_index import restore_dump
-from kafka_index.commands.backup.agent import take
+from kafka_index.commands.backup.agent import back_up
 from kafka_index.commands.backup.broker_backup import BrokerBackup
 from kafka_index.commands.backup.low_impact_io import idle_io_priority
 from kafka_index.commands.backup.request import BackupRequest
@@ -93,11 +93,11 @@ def _unchanged(scratch: Path) -> bool:
 
 
 def _listing_seconds(data: Path, repository: Path) -> float:
-    with BrokerBackup(BackupRequest(inputs=[str(data)], output=str(repository))) as taking:
+    with BrokerBackup(BackupRequest(inputs=(str(data),), output=str(repository))) as backup:
         began = time.process_time()
-        taking.look()
-        taking.cut_coordinators()
-        taking.cut_others()
+        backup.inspect()
+        backup.capture_coordinators()
+        backup.capture_others()
         return time.process_time() - began
 
 
@@ -192,7 +192,7 @@ def _in_turn(
 
 
 def _take(home: Home, repository: str) -> None:
-    take(BackupRequest(inputs=[str(home.data), str(home.metadata)], output=repository))
+    back_up(BackupRequest(inputs=(str(home.data), str(home.metadata)), output=repository))
 
 
 def _remove(*folders: Path) -> None:
@@ -222,8 +222,8 @@ def _download(folder: str, target: Path) -> None:
 
     def copy(path: str) -> None:
         with target.joinpath(path.replace("/", "-")).open("wb", buffering=0) as file:
-            for piece in store_of(folder).open(f"{folder}/{path}").stream():
-                file.write(piece.data)
+            for chunk in store_of(folder).open(f"{folder}/{path}").stream():
+                file.write(chunk.data)
             os.fsync(file.fileno())
 
     target.mkdir()

@@ -19,8 +19,8 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     restore_dump         make a data directory that a broker mounts
     import_records       tables of records as logs that a broker mounts
     rewrite_dump         copy a dump without some of its records
-    backup_broker        what a running broker has, into a repository of backups
-    open_backup          the runs of a repository of backups, which all of these read as dumps
+    backup_broker        back up a running broker into a repository
+    open_backup          a repository of backups, which all of these read as dumps
 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Result               what they have in common: ok, summary, to_arrow, raise_for_damage
@@ -30,7 +30,7 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Records, FoundRecords, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
-    Backup, BackupResult, BackedUpPartition, BackupStatus
+    BackupRepository, BackupResult, BackedUpPartition, BackupStatus
 
 Partitions and files, read-only:
     PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
@@ -59,10 +59,10 @@ import importlib as _importlib
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from kafka_index.api.backups import backup_broker as backup_broker
-    from kafka_index.api.backups import open_backup as open_backup
-    from kafka_index.commands.backup.repository_check import Backup as Backup
+    from kafka_index.commands.backup import backup_broker as backup_broker
+    from kafka_index.commands.backup import open_backup as open_backup
     from kafka_index.commands.backup.result import BackedUpPartition as BackedUpPartition
+    from kafka_index.commands.backup.result import BackupRepository as BackupRepository
     from kafka_index.commands.backup.result import BackupResult as BackupResult
     from kafka_index.commands.backup.result import BackupStatus as BackupStatus
     from kafka_index.commands.build import build_indexes as build_indexes
@@ -148,9 +148,8 @@ __version__ = "0.1.0"
 
 #: The public names, by the modules below that have them.
 _NAMES = {
-    "api.backups": "backup_broker open_backup",
-    "commands.backup.repository_check": "Backup",
-    "commands.backup.result": "BackedUpPartition BackupResult BackupStatus",
+    "commands.backup": "backup_broker open_backup",
+    "commands.backup.result": "BackedUpPartition BackupRepository BackupResult BackupStatus",
     "commands.build": "build_indexes",
     "commands.build.local_build": "build_segment_files",
     "commands.build.request": "InputFormat",

@@ -24,7 +24,7 @@ import pytest
 
 import kafka_index
 from kafka_index import KafkaIndexError, Record
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from tests.support.command_line import DUMP, copy_partitions
 
 PARTITION = "payments-0"
@@ -66,7 +66,7 @@ VALID: dict[str, Callable[[Places], dict[str, Any]]] = {
         "queries": [{"topic": "payments", "partition": 0, "timestamp": 0}],
     },
     "open_backup": lambda at: {
-        "uri": repository_of(str(at.folder / "repo")).create("cluster").root
+        "uri": open_repository(str(at.folder / "repo")).create("cluster").root
     },
     "predict": lambda at: {"paths": at.dump},
     "read_metadata": lambda _: {"paths": DUMP},
@@ -165,6 +165,8 @@ KINDS_OF: dict[str, set[str]] = {
     "None": {"nothing"},
     "bool": {"bool"},
     "int": {"integer"},
+    "float": {"integer", "float"},
+    "timedelta": set(),
     "str": {"text"},
     "bytes": {"bytes"},
     "str | PathLike[str]": _PATH,

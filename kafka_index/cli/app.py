@@ -62,7 +62,7 @@ _GROUPS = {
     },
     "Back up brokers": {
         "backup": "Back up a running broker, incrementally.",
-        "backups": "List, check and expire the runs of backups.",
+        "backups": "List, verify and expire backups.",
     },
     "Installation and help": {
         "warm-up": "Compile everything beforehand, for images.",

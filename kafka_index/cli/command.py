@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from kafka_index.cli.print_result import ProgressListener
     from kafka_index.core.job.result import ReportSpec, Result
 
-_JSON = Option(["--json"], Group.OUTPUT, is_flag=True, help="Print one JSON object.")
 _COMPLETIONS = {"topics": complete_topics, "topic": complete_topic}
 
 
@@ -89,7 +88,8 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
     has_engine = spec.has_engine and not as_job
     shown += engine_parameters() if has_engine else []
     shown += [report_parameter(spec.report_rows, has_page=spec.has_page)] if spec.report else []
-    shown += [_JSON] if spec.has_json else []
+    if spec.has_json:
+        shown.append(Option(["--json"], Group.OUTPUT, is_flag=True, help=spec.json_help))
     shown += [*verbosity_parameters(), storage_option(), summary_option()]
 
     def run_with_options(**values: Any) -> int:
@@ -226,11 +226,24 @@ def run_request(
     then; it returns False if it prints nothing. Raises `KafkaIndexError` if the run as a whole
     cannot start or continue.
     """
+    result = run_for_result(spec, request, options, print_rows=print_rows)
+    return ExitCode(result.outcome.exit_code)
+
+
+def run_for_result(
+    spec: CommandSpec,
+    request: Request,
+    options: RunOptions,
+    *,
+    work: Callable[..., Any] | None = None,
+    print_rows: Callable[[Any, ProgressListener], bool] | None = None,
+) -> Any:
+    """Run a command as `run_request` does; return its result. `work` replaces that of `spec`."""
     from kafka_index.cli.print_result import ProgressListener, print_result  # noqa: PLC0415, slow to import
     from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
     from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
 
-    work = spec.work_on(options.engine)
+    work = work or spec.work_on(options.engine)
     columns: ReportSpec | None = None if spec.report is None else function_at(spec.report)
     with ExitStack() as stack:
         report = None
@@ -254,7 +267,7 @@ def run_request(
             if not columns.is_streamed:
                 report.write_table(result.to_arrow())
             report.finish(result.conclusion)
-    return ExitCode(result.outcome.exit_code)
+    return result
 
 
 def _page_maker(command: str, columns: ReportSpec) -> Any:

@@ -258,18 +258,18 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
 
 def _pin_runs(context: click.Context) -> None:
     """Choose the runs of backups that options name, so that all that reads one reads the same."""
-    from kafka_index.core.fs.backup.backup_paths import is_run_input  # noqa: PLC0415, slow to import
+    from kafka_index.core.fs.backup.backup_paths import is_backup_input  # noqa: PLC0415, slow to import
 
     for parameter in _places(context.command):
         name = parameter.name or ""
         given = context.params.get(name)
         texts = given if isinstance(given, tuple) else (given,)
-        if not any(isinstance(text, str) and is_run_input(text) for text in texts):
+        if not any(isinstance(text, str) and is_backup_input(text) for text in texts):
             continue
         from kafka_index.core.fs.paths import absolute_path  # noqa: PLC0415, slow to import
 
         pinned = tuple(
-            absolute_path(text) if isinstance(text, str) and is_run_input(text) else text
+            absolute_path(text) if isinstance(text, str) and is_backup_input(text) else text
             for text in texts
         )
         context.params[name] = pinned if isinstance(given, tuple) else pinned[0]

@@ -15,7 +15,7 @@ from kafka_index.core.format.config import LogConfig, members_of, read_propertie
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.uri_passwords import PATH_EXPECTED, path_of
-from kafka_index.core.fs.paths import pinned_run
+from kafka_index.core.fs.paths import pinned_backup
 from kafka_index.core.log.filter.dropped_keys import read_keys
 from kafka_index.core.query.bounds import (
     EARLIEST,
@@ -36,7 +36,7 @@ def wrong(message: str, expected: str, given: object) -> ConfigError:
 
 def input_of(path: object, name: str) -> str:
     """Return what `path_of` does; a run of a backup is chosen once, for all that reads it."""
-    return pinned_run(path_of(path, name))
+    return pinned_backup(path_of(path, name))
 
 
 def optional_path(path: object, name: str) -> str | None:

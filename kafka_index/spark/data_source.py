@@ -71,7 +71,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.fs.inputs import reading_inputs
-from kafka_index.core.fs.paths import admit_directories, local_path, pinned_run
+from kafka_index.core.fs.paths import admit_directories, local_path, pinned_backup
 from kafka_index.core.fs.registry import configure_stores
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
 from kafka_index.core.fs.uris import refuse_remote
@@ -645,7 +645,7 @@ class KafkaLogReader(DataSourceReader):
         # Chosen once: tasks read what was planned.
         self._options = replace(
             options,
-            paths=tuple(map(pinned_run, options.paths)),
+            paths=tuple(map(pinned_backup, options.paths)),
         )
         self._schema = schema
         self._settings = _settings_of(options, schema)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_index.core.fs.backup.manifest import run_time
+from kafka_index.core.fs.backup.manifest import backup_id_ms
 from tests.conformance.broker.backups import Backed, Point, back_up, restored
 from tests.conformance.broker.three_brokers import NODES
 from tests.conformance.kafka_jars import class_path, needing_kafka, tool
@@ -38,7 +38,7 @@ def _points(backed: Backed, rng: random.Random) -> list[Point]:
     for number in range(_POINTS):
         at = rng.randrange(1, len(backed.runs))
         before, taken = backed.runs[at - 1 : at + 1]
-        first, last = run_time(before.name) + _LONGEST_CUT_MS, run_time(taken.name)
+        first, last = backup_id_ms(before.name) + _LONGEST_CUT_MS, backup_id_ms(taken.name)
         is_between = number % 2 == 0 and first < last
         until_ms = rng.randrange(first, last) if is_between else None
         found.append(Point(taken, before if is_between else None, until_ms))

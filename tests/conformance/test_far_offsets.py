@@ -19,7 +19,7 @@ from kafka_index import (
     verify,
 )
 from kafka_index.core.startup.prediction import Outcome, PartitionPrediction
-from tests.commands.backup.repositories import take_run
+from tests.commands.backup.repositories import make_backup
 from tests.support.segments import GZIP, batch, marker, message, wrapper
 
 from .kafka_loading import PartitionFiles, partition_files
@@ -208,7 +208,7 @@ def test_far_offsets_are_backed_up_and_restored(
         checkpoint = f"0\n1\n{TOPIC} {PARTITION} {10 * LIMIT}\n"
         (data / "cleaner-offset-checkpoint").write_text(checkpoint)
 
-    take_run(tmp_path / "repository", data, time_ms=1_700_000_000_000)
+    make_backup(tmp_path / "repository", data, time_ms=1_700_000_000_000)
     restored = restore_dump(f"backup:{tmp_path / 'repository'}", tmp_path / "out")
 
     assert restored.partitions[0].code is None

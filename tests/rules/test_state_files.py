@@ -25,7 +25,7 @@ from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexEr
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
 from kafka_index.core.fs.backup.manifest import KeptFile, Manifest, encode, parse_manifest
 from kafka_index.core.log.recovery import build_manifest
-from tests.commands.backup.repositories import take_run
+from tests.commands.backup.repositories import make_backup
 from tests.commands.backup.test_manifest import manifest
 from tests.support.command_line import run_here
 from tests.support.restoring import copy_dump
@@ -128,7 +128,7 @@ def test_every_field_of_a_manifest_is_checked_by_type_and_range() -> None:
 def whole_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a run of two partitions."""
     root = tmp_path_factory.mktemp("repository")
-    take_run(root / "repo", copy_dump(root / "dump", *_NAMES), time_ms=_TIME_MS)
+    make_backup(root / "repo", copy_dump(root / "dump", *_NAMES), time_ms=_TIME_MS)
     return root / "repo"
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import kafka_index
-from tests.commands.backup.repositories import take_run
+from tests.commands.backup.repositories import make_backup
 from tests.support.command_line import DUMP, run_here
 from tests.support.remote import storage_options
 from tests.support.restoring import copy_dump
@@ -24,7 +24,7 @@ def backup(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[st
         root = f"{request.getfixturevalue('configured_bucket')}/backups"
         options = storage_options(request.getfixturevalue("s3"), tmp_path)
     dump = copy_dump(tmp_path / "dump", *ONLY)
-    take_run(root, dump, time_ms=1_763_000_000_000)
+    make_backup(root, dump, time_ms=1_763_000_000_000)
     return f"backup:{root}", options
 
 

@@ -1,11 +1,10 @@
-"""Runs of one broker, one after the other, and the files by which a monitor sees how they ended.
+"""Backups of one broker, once or repeatedly, and the files that monitoring reads.
 
-A run is taken at once, or at each tick of a period, for ever. Ticks are multiples of the period
-since 1970, as those of cron and systemd are, so that the brokers of a cluster meet without knowing
-of each other.
+A repeated backup starts at multiples of its period since 1970, as cron and systemd timers do, so
+that the brokers of a cluster back up at the same time without communicating.
 
-The files are metrics in Prometheus' text format, and health; both are replaced as a whole. Counters
-continue from the file that an earlier process left, so that they hold for runs by cron too;
+`Monitor` writes metrics in Prometheus' text format and a health file, both atomically. Counters
+continue from the file of an earlier process, so that they are correct for backups from cron too.
 Prometheus reads the file through the textfile collector of its node exporter.
 """
 
@@ -16,21 +15,19 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from kafka_index.commands.backup.barrier import (
-    DEFAULT_PATIENCE_S,
+    BackupBarrier,
     BarrierMissedError,
-    Meeting,
     ScheduledCutoff,
     SingleBroker,
-    open_run,
+    join_backup,
 )
 from kafka_index.commands.backup.broker_backup import BrokerBackup
-from kafka_index.commands.backup.low_impact_io import Bandwidth
-from kafka_index.commands.backup.partition_inspector import Looked
+from kafka_index.commands.backup.partition_inspector import InspectedPartitions
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.errors import (
@@ -41,175 +38,164 @@ from kafka_index.core.errors import (
     printable,
 )
 from kafka_index.core.format.times import now_ms, time_text
-from kafka_index.core.fs.backup.manifest import Manifest
+from kafka_index.core.fs.inputs import reading_inputs
 from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.job.engine import Engine, Listener
+from kafka_index.core.job.result import ReportSink
 
 _LOGGER = logging.getLogger(__name__)
-#: How often a run is tried: another may be closed while this one is late, again and again.
-MAX_RUNS_LATE = 5
-# The age in the metrics is as exact.
+#: The most attempts at a backup whose barrier the other brokers leave before this one arrives.
+MAX_MISSED_BARRIERS = 5
+# The metrics are rewritten at this interval, so that the age in them is accurate.
 _LONGEST_SLEEP_S = 15.0
 
 _PREFIX = "kafka_index_backup_"
 _SECOND_MS = 1000
 _COUNTER = re.compile(rf"^({_PREFIX}\w+_total{{[^}}]*}}) ([0-9]{{1,18}})$", re.MULTILINE)
-#: How runs end: with all partitions, without some, or not at all.
-_DONE, _MISSED, _FAILED = "done", "missed", "failed"
+#: The results of backups: with all partitions, without some, or no backup.
+_DONE, _PARTIAL, _FAILED = "done", "partial", "failed"
 _HELP = {
-    "runs_total": "Runs, by how they ended: done, missed (without some partition) or failed.",
+    "backups_total": "Backups, by result: done, partial (partitions were skipped) or failed.",
     "uploaded_bytes_total": "Bytes that were new in the repository.",
-    "failed_runs": "Runs that have failed since the last one that did not.",
-    "last_cut_timestamp_seconds": "When the newest run of this broker was cut.",
-    "last_end_timestamp_seconds": "When the last run ended, failed ones included.",
-    "age_seconds": "Since the newest run of this broker was cut, when this file was written.",
-    "run_seconds": "Duration of the newest run.",
-    "uploaded_bytes": "Bytes that were new in the newest run.",
-    "stored_bytes": "Bytes of all that the newest run consists of.",
-    "lag_bytes": "Bytes at the ends of logs that were cut and not stored: above a high watermark.",
-    "partitions": "Partitions in the newest run.",
-    "missed_partitions": "Partitions that the newest run could not take.",
-    "missing_brokers": "Expected brokers that were not there when the newest run was cut.",
+    "failed_backups": "Failed backups since the last one that did not fail.",
+    "last_cutoff_timestamp_seconds": "Cutoff time of the newest backup of this broker.",
+    "last_end_timestamp_seconds": "End of the last backup, which may have failed.",
+    "age_seconds": "Time since the cutoff time of the newest backup, when this file was written.",
+    "duration_seconds": "Duration of the newest backup.",
+    "uploaded_bytes": "Bytes that were new in the newest backup.",
+    "stored_bytes": "Bytes of all chunks of the newest backup.",
+    "lag_bytes": "Bytes above the high watermarks, which are not in the newest backup.",
+    "partitions": "Partitions in the newest backup.",
+    "skipped_partitions": "Partitions that the newest backup skipped.",
+    "missing_brokers": "Expected brokers that are not in the newest backup.",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
-    """The behaviour of a run towards others: brokers of the cluster, and whoever uses the disk.
-
-    `patience_s` is for the others of the cluster; `cut_at_ms`, the agreed time of a cut, is in
-    milliseconds since the epoch.
-    """
-
-    patience_s: float = DEFAULT_PATIENCE_S
-    cut_at_ms: int | None = None
-    bandwidth: Bandwidth = field(default_factory=Bandwidth)
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedBackup:
-    """A run that was taken: its result, and the manifest that is in the repository."""
-
-    result: BackupResult
-    manifest: Manifest
-
-
-def take(
+def backup(
     request: BackupRequest,
-    manners: Manners | None = None,
-    looked: Looked | None = None,
-) -> CompletedBackup:
-    """Take a run of a broker, from opening or joining it to its manifest.
+    _engine: Engine,
+    _listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> BackupResult:
+    """Back up the broker of a request."""
+    return back_up(request)
 
-    `looked` is what the run before it in this process has looked at and left to others, and
-    afterwards what this run has: some 400 bytes per log.
 
-    Raises `BarrierMissedError` if the other brokers went on without this one at each attempt.
+def back_up(request: BackupRequest, inspected: InspectedPartitions | None = None) -> BackupResult:
+    """Back up a broker, from opening or joining a backup to its manifest.
+
+    `inspected` has the partitions that the previous backup of this process inspected and left to
+    other brokers, some 400 bytes per log. It is updated with those of this backup.
+
+    Raises `BarrierMissedError` if the other brokers continued without this one at each attempt.
     """
-    for left in reversed(range(MAX_RUNS_LATE)):
+    for left in reversed(range(MAX_MISSED_BARRIERS)):
         try:
-            return _take(request, manners or Manners(), {} if looked is None else looked)
+            with reading_inputs(follow_links=False):
+                return _back_up_once(request, {} if inspected is None else inspected)
         except BarrierMissedError as error:
             if not left:
                 raise
-            _LOGGER.warning("%s; it opens a run of its own", error)
+            _LOGGER.warning("%s; it opens another backup", error)
     raise AssertionError
 
 
-def _take(request: BackupRequest, manners: Manners, looked: Looked) -> CompletedBackup:
-    with BrokerBackup(request, manners.bandwidth, looked) as taking:
-        brokers = taking.brokers
-        taking.look()
-        meeting = _meeting(taking, brokers, manners)
-        meeting.await_cut()
-        taking.cut_coordinators()
-        met = meeting.await_others()
-        taking.cut_others()
-        taking.await_high_watermarks()
-        if isinstance(meeting, SingleBroker):
-            taking.store()
+def _back_up_once(request: BackupRequest, inspected: InspectedPartitions) -> BackupResult:
+    with BrokerBackup(request, inspected) as backup:
+        brokers = backup.brokers
+        backup.inspect()
+        barrier = _join_backup(backup, brokers, request)
+        barrier.await_capture()
+        backup.capture_coordinators()
+        members = barrier.await_others()
+        backup.capture_others()
+        backup.await_high_watermarks()
+        if isinstance(barrier, SingleBroker):
+            backup.store()
         else:
-            _store_led(taking, meeting)
-            taking.forget_left_out(met)
-        result = taking.commit(meeting.run, (*brokers, *met), met)
-        looked.clear()
-        looked.update(taking.looked())
-        return CompletedBackup(result, taking.manifest)
+            _store_led(backup, barrier)
+            backup.forget_skipped(members)
+        result = backup.commit(barrier.backup_id, (*brokers, *members), members)
+        inspected.clear()
+        inspected.update(backup.inspected())
+        return result
 
 
-def _meeting(taking: BrokerBackup, brokers: tuple[int, ...], manners: Manners) -> Meeting:
-    root, node_id = taking.repository.root, taking.broker.node_id
-    if manners.cut_at_ms is not None and manners.cut_at_ms >= now_ms():
-        return ScheduledCutoff(root, manners.cut_at_ms, node_id, brokers, manners.patience_s)
-    last_run = None if taking.previous is None else taking.previous.run
-    return open_run(root, node_id, brokers, patience_s=manners.patience_s, last_run=last_run)
+def _join_backup(
+    backup: BrokerBackup, brokers: tuple[int, ...], request: BackupRequest
+) -> BackupBarrier:
+    root, node_id = backup.repository.root, backup.broker.node_id
+    timeout_s = request.wait.total_seconds()
+    if request.cut_at is not None and request.cut_at >= now_ms():
+        return ScheduledCutoff(root, request.cut_at, node_id, brokers, timeout_s)
+    newest = None if backup.previous is None else backup.previous.backup_id
+    return join_backup(root, node_id, brokers, timeout_s=timeout_s, newest_backup_id=newest)
 
 
-def _store_led(taking: BrokerBackup, meeting: Meeting) -> None:
-    """Store what this broker leads, then what no other broker of the run has stored.
+def _store_led(backup: BrokerBackup, barrier: BackupBarrier) -> None:
+    """Store the partitions that this broker leads, then those that no other broker stored.
 
-    A broker that does not run leads nothing: others may have more of what it led.
+    A broker that does not run leads no partition: other brokers may have later batches.
     """
-    leaders = taking.leaders
+    leaders = backup.leaders
     led = {
         folder
         for folder, leader in leaders.items()
-        if leader == taking.broker.node_id and taking.is_running
+        if leader == backup.broker.node_id and backup.is_running
     }
-    taking.store(led.__contains__)
+    backup.store(led.__contains__)
     others = {folder: leader for folder, leader in leaders.items() if folder not in led}
-    lacking = meeting.await_leaders(taking.stored_folders, others)
+    lacking = barrier.await_leaders(backup.stored_folders, others)
     if any(others[folder] is not None for folder in lacking):
-        taking.await_elections()
-    taking.store(lacking.__contains__)
+        backup.await_elections()
+    backup.store(lacking.__contains__)
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a file of health, for probes and people; times are ISO 8601."""
+    """The content of the health file; times are ISO 8601."""
 
     healthy: bool
-    run: str | None
-    cut: str | None
+    backup_id: str | None
+    cutoff: str | None
     ended: str
-    failed_runs: int
-    missed_partitions: int
+    failed_backups: int
+    skipped_partitions: int
     error: str | None
 
 
 class Monitor:
-    """Writes the metrics and the health of the backups of one broker.
-
-    The paths are None for files that are not wanted.
-    """
+    """Writes the metrics file and the health file of one broker; a path is None for no file."""
 
     def __init__(self, node_id: int, metrics_path: str | None, health_path: str | None) -> None:
         self._metrics_path, self._health_path = metrics_path, health_path
         self._labels = f'node="{node_id}"'
         self._counters: dict[str, int] = {}
-        for outcome in (_DONE, _MISSED, _FAILED):
-            self._count("runs_total", 0, f'result="{outcome}"')
+        for outcome in (_DONE, _PARTIAL, _FAILED):
+            self._count("backups_total", 0, f'result="{outcome}"')
         self._count("uploaded_bytes_total", 0)
         self._continue_counters()
-        self._newest: Manifest | None = None
-        self._run_ms = 0
+        self._newest: BackupResult | None = None
+        self._duration_ms = 0
         self._failed = 0
         self._ended_ms: int | None = None
 
-    def on_run(self, manifest: Manifest, run_ms: int) -> None:
-        """Count a run that is in the repository, and write both files."""
-        self._newest, self._run_ms = manifest, run_ms
+    def on_backup(self, result: BackupResult, duration_ms: int) -> None:
+        """Count a backup that is in the repository, and write both files."""
+        self._newest, self._duration_ms = result, duration_ms
         self._failed = 0
-        self._count("runs_total", 1, f'result="{_MISSED if manifest.missed else _DONE}"')
-        self._count("uploaded_bytes_total", manifest.new_bytes)
+        outcome = _PARTIAL if result.skipped_partitions else _DONE
+        self._count("backups_total", 1, f'result="{outcome}"')
+        self._count("uploaded_bytes_total", result.sizes_bytes["new"])
         self._on_end(None)
 
     def on_failure(self, error: BaseException) -> None:
-        """Count a run that failed, and write both files."""
+        """Count a backup that failed, and write both files."""
         self._failed += 1
-        self._count("runs_total", 1, f'result="{_FAILED}"')
+        self._count("backups_total", 1, f'result="{_FAILED}"')
         self._on_end(printable(str(error)))
 
     def write_metrics(self) -> None:
-        """Write the metrics again, with the age of now."""
+        """Write the metrics again, with the current age."""
         if self._metrics_path is not None:
             _write(self._metrics_path, self._text().encode(), "metrics")
 
@@ -218,14 +204,14 @@ class Monitor:
         self.write_metrics()
         if self._health_path is None:
             return
-        manifest = self._newest
+        newest = self._newest
         health = Health(
             healthy=error is None,
-            run=None if manifest is None else manifest.run,
-            cut=None if manifest is None else time_text(manifest.cut.begun_ms),
+            backup_id=None if newest is None else newest.backup_id,
+            cutoff=None if newest is None else time_text(newest.cutoff_ms),
             ended=time_text(self._ended_ms),
-            failed_runs=self._failed,
-            missed_partitions=0 if manifest is None else len(manifest.missed),
+            failed_backups=self._failed,
+            skipped_partitions=0 if newest is None else len(newest.skipped_partitions),
             error=error,
         )
         _write(self._health_path, msgspec.json.encode(health) + b"\n", "health")
@@ -244,11 +230,12 @@ class Monitor:
                     self._counters[key] = int(count)
 
     def _text(self) -> str:
-        gauges: dict[str, float] = {"failed_runs": self._failed}
+        gauges: dict[str, float] = {"failed_backups": self._failed}
         if self._ended_ms is not None:
             gauges["last_end_timestamp_seconds"] = self._ended_ms / _SECOND_MS
         if self._newest is not None:
-            gauges |= {"run_seconds": self._run_ms / _SECOND_MS} | _gauges(self._newest, now_ms())
+            gauges["duration_seconds"] = self._duration_ms / _SECOND_MS
+            gauges |= _gauges(self._newest, now_ms())
         lines: list[str] = []
         for name, help_text in _HELP.items():
             kind = "counter" if name.endswith("_total") else "gauge"
@@ -267,21 +254,18 @@ class Monitor:
         return "".join(f"{line}\n" for line in lines)
 
 
-def _gauges(found: Manifest, now: int) -> dict[str, float]:
-    """Return what the metrics say of a run."""
-    cut_ms = found.cut.begun_ms
-    there = {found.node_id, *found.cut.met}
-    missing = {*found.brokers} - there if found.cut.met else ()
-    logs = [log for each in found.partitions for log in each.segments]
+def _gauges(result: BackupResult, now: int) -> dict[str, float]:
+    """Return the metrics of a backup."""
+    sizes, skipped = result.sizes_bytes, len(result.skipped_partitions)
     return {
-        "last_cut_timestamp_seconds": cut_ms / _SECOND_MS,
-        "age_seconds": max(now - cut_ms, 0) / _SECOND_MS,
-        "uploaded_bytes": found.new_bytes,
-        "stored_bytes": sum(own.size_bytes for each in found.partitions for own in each.pieces),
-        "lag_bytes": sum(log.size_bytes - log.covered_bytes for log in logs),
-        "partitions": len(found.partitions),
-        "missed_partitions": len(found.missed),
-        "missing_brokers": len(missing),
+        "last_cutoff_timestamp_seconds": result.cutoff_ms / _SECOND_MS,
+        "age_seconds": max(now - result.cutoff_ms, 0) / _SECOND_MS,
+        "uploaded_bytes": sizes["new"],
+        "stored_bytes": sizes["stored"],
+        "lag_bytes": result.lag_bytes,
+        "partitions": len(result.partitions) - skipped,
+        "skipped_partitions": skipped,
+        "missing_brokers": len(result.missing_brokers),
     }
 
 
@@ -293,46 +277,45 @@ def _write(path: str, data: bytes, what: str) -> None:
 
 @dataclass(frozen=True)
 class Agent:
-    """Takes runs with a function, and tells a monitor of each."""
+    """Runs backups with a function, and reports each to a monitor."""
 
-    take: Callable[[], CompletedBackup]
+    back_up: Callable[[], BackupResult]
     monitor: Monitor
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
-    def run_once(self) -> CompletedBackup:
-        """Take a run; a failure is counted, and raised."""
-        began_ms = now_ms()
+    def run_once(self) -> BackupResult:
+        """Run a backup; a failure is counted, and raised."""
+        started_ms = now_ms()
         try:
-            taken = self.take()
+            result = self.back_up()
         except Exception as error:
             self.monitor.on_failure(error)
             raise
-        self.monitor.on_run(taken.manifest, now_ms() - began_ms)
-        return taken
+        self.monitor.on_backup(result, now_ms() - started_ms)
+        return result
 
-    def run_every(self, period_s: float, on_run: Callable[[CompletedBackup], None]) -> None:
-        """Take a run now and at each tick; return never.
+    def run_every(self, period_s: float) -> None:
+        """Run a backup now and at each multiple of a period; never return.
 
-        A run that fails is logged and counted, and the next tick tries again. Only what would fail
-        for ever is raised: wrong options at any run, a wrong input at the first one.
+        A failure is logged and counted, and the next backup tries again. Only an error that would
+        occur each time is raised: wrong options, and a wrong input of the first backup.
         """
         is_first = True
         while True:
             try:
-                on_run(self.run_once())
+                self.run_once()
             except ConfigError:
                 raise
             except (KafkaIndexError, OSError) as error:
                 if is_first and isinstance(error, InputError) and not is_retriable(error):
                     raise
-                _LOGGER.warning("the run failed, and is tried again: %s", error)
+                _LOGGER.warning("the backup failed, and the next one tries again: %s", error)
             is_first = False
-            self._await_tick(period_s)
+            self._await_next(period_s)
 
-    def _await_tick(self, period_s: float) -> None:
-        now = self.clock()
-        tick = (now // period_s + 1) * period_s
-        while (left := tick - self.clock()) > 0:
+    def _await_next(self, period_s: float) -> None:
+        next_time = (self.clock() // period_s + 1) * period_s
+        while (left := next_time - self.clock()) > 0:
             self.sleep(min(left, _LONGEST_SLEEP_S))
             self.monitor.write_metrics()

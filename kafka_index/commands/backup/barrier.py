@@ -1,17 +1,18 @@
-"""The meeting of the brokers of a run: all cut the coordinators' topics before any cuts the rest.
+"""The barrier of the brokers of a backup: all capture the coordinators' topics before other topics.
 
 ::
 
-    {root}/barriers/{number}/open.json                 the run, put if absent by whoever opens it
-    {root}/barriers/{number}/{stage}/{node id}.json    the broker is there
-    {root}/barriers/{number}/{stage}/closed.json       who is in the run, put if absent
+    {root}/barriers/{number}/open.json                 the backup ID, put by the first broker
+    {root}/barriers/{number}/{stage}/{node id}.json    the broker has reached the stage
+    {root}/barriers/{number}/{stage}/closed.json       the brokers in the backup, put once
 
-Brokers meet at ``joined`` before they cut anything, and at ``cut`` once `__transaction_state` and
-`__consumer_offsets` are cut. A stage is closed by the first that sees all there, or whose patience
-ends; the object that closes it names the brokers that are in the run from then on, and whoever is
-late reads there that it is not: it opens a run of its own. So what a broker of a run cuts after
-``cut`` is later than the first two topics of all its brokers, whatever their clocks say. Last comes
-``taken``, which is not closed: partitions that a broker has stored as their leader.
+Brokers wait for each other at the stage ``joined`` before they capture any log, and at ``cut`` when
+they have captured ``__transaction_state`` and ``__consumer_offsets``. The first broker that finds
+all brokers at a stage, or whose timeout ends, closes the stage. The closing object lists the
+brokers that are in the backup from then on. A late broker is not in the list, and opens another
+backup. So a broker captures its other logs after all brokers captured the first two topics,
+whatever their clocks show. The last stage, ``taken``, is not closed: brokers list the partitions
+that they stored as leaders.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from kafka_index.core.format.state_files import MALFORMED, Int32, decoder_of
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.backup.manifest import (
     BARRIERS_FOLDER,
-    RunName,
-    is_run_name,
-    run_name,
-    run_time,
+    BackupId,
+    backup_id_at,
+    backup_id_ms,
+    is_backup_id,
 )
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
 
 #: The stages, in their order.
-JOINED, CUT, TAKEN = "joined", "cut", "taken"
-#: How long brokers wait for each other, in seconds, before a run is without who is missing.
-DEFAULT_PATIENCE_S = 60.0
+JOINED, CAPTURED, STORED = "joined", "cut", "taken"
+#: How long brokers wait for each other, in seconds.
+DEFAULT_TIMEOUT_S = 60.0
 
 _OPEN, _CLOSED, _SUFFIX = "open.json", "closed.json", ".json"
 _DIGITS = 10
-# Between looks: often while all are about to come, seldom while somebody is missing.
+# The pauses between two listings of a stage grow while a broker is missing.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _PAUSE_GROWTH = 0.05, 2.0, 1.3
-# Between the two parts of a cut at an agreed time, by clocks that may differ.
-_AGREED_GAP_S = 2.0
-# A file that is about to be in place.
+# Between the two parts of a scheduled capture, because clocks may differ.
+_SCHEDULE_GAP_S = 2.0
+# How long another process may take to put an object.
 _WRITER_S = 10.0
 
 
@@ -58,26 +59,26 @@ _Object = TypeVar("_Object", bound=msgspec.Struct)
 
 
 class BarrierMissedError(KafkaIndexError):
-    """A broker was not in time for a run; it can open another."""
+    """A broker arrived too late at a barrier; it can open another backup."""
 
 
-class _Opened(msgspec.Struct, frozen=True):
+class _BarrierOpened(msgspec.Struct, frozen=True, rename={"backup_id": "run"}):
     """The object that opens a barrier."""
 
-    run: RunName
+    backup_id: BackupId
     node_id: Int32
     token: str
 
 
-class _There(msgspec.Struct, frozen=True):
-    """The object of a broker at a stage; `taken` are folders of partitions."""
+class _BrokerArrival(msgspec.Struct, frozen=True, rename={"stored": "taken"}):
+    """The object of a broker at a stage; `stored` are folders of partitions."""
 
     token: str
-    taken: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
 
 
-class _Closed(msgspec.Struct, frozen=True):
-    """The object that closes a stage; its token makes it another than the same list of others."""
+class _StageClosed(msgspec.Struct, frozen=True):
+    """The object that closes a stage; its token tells it from an equal list of another broker."""
 
     members: tuple[Int32, ...]
     token: str
@@ -85,12 +86,12 @@ class _Closed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SingleBroker:
-    """A run of the only broker that is expected."""
+    """A backup of the only expected broker."""
 
-    run: str
+    backup_id: str
     node_id: int
 
-    def await_cut(self) -> None:
+    def await_capture(self) -> None:
         """Return at once."""
 
     def await_others(self) -> tuple[int, ...]:
@@ -99,7 +100,7 @@ class SingleBroker:
 
     def await_leaders(
         self,
-        taken: Collection[str],  # noqa: ARG002, nobody asks
+        stored: Collection[str],  # noqa: ARG002, as of a barrier
         others: Mapping[str, int | None],
     ) -> set[str]:
         """Return all of them."""
@@ -107,94 +108,98 @@ class SingleBroker:
 
 
 class Barrier:
-    """A barrier that this broker has joined, with a run; `brokers` are expected there."""
+    """A barrier that this broker has joined, and its backup; `brokers` are expected."""
 
     def __init__(
         self,
         root: str,
         name: str,
-        run: str,
+        backup_id: str,
         node_id: int,
         brokers: Iterable[int],
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
-        self.run = run
+        self.backup_id = backup_id
         self._root = root
         self._folder = f"{root}/{BARRIERS_FOLDER}/{name}"
         self._node_id = node_id
-        #: The brokers in the run; at first all that are expected.
+        #: The brokers in the backup; at first all that are expected.
         self.members = {*brokers, node_id}
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._token = uuid.uuid4().hex
         self._began = time.monotonic()
 
     def join(self) -> bool:
-        """Say that this broker is there; return whether no other process has said so for it."""
-        return self._put(f"{JOINED}/{self._node_id}{_SUFFIX}", _There(self._token))
+        """Put the arrival of this broker; return False if another process has put it."""
+        return self._put(f"{JOINED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
 
-    def await_cut(self) -> None:
-        """Wait until the run's brokers may cut: all that are expected, or without whom is late.
+    def await_capture(self) -> None:
+        """Wait until all expected brokers have arrived, or the timeout ends.
 
-        Raises `BarrierMissedError`, as each wait does, if this broker is not among them.
+        Raises `BarrierMissedError` if this broker is not in the backup.
         """
         self._close(JOINED)
 
     def await_others(self) -> tuple[int, ...]:
-        """Say that the first topics are cut here; wait until that is so everywhere.
+        """Wait until all brokers have captured the coordinators' topics; return the brokers.
 
-        Return the brokers for `Cut.met`.
+        Raises `BarrierMissedError` if this broker is not in the backup any more.
         """
-        self._put(f"{CUT}/{self._node_id}{_SUFFIX}", _There(self._token))
-        self._close(CUT)
+        self._put(f"{CAPTURED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
+        self._close(CAPTURED)
         return tuple(sorted(self.members))
 
     def is_closed(self) -> bool:
-        """Return whether nobody can join any more."""
-        return None in self._there(JOINED)
+        """Return whether no broker can join any more."""
+        return None in self._arrived(JOINED)
 
-    def await_leaders(self, taken: Collection[str], others: Mapping[str, int | None]) -> set[str]:
-        """Say which partitions are stored here; return which of others nobody has stored.
+    def await_leaders(self, stored: Collection[str], others: Mapping[str, int | None]) -> set[str]:
+        """List the partitions that are stored here; return those of `others` that no broker stored.
 
-        Partitions are folders of the repository, and the others come with their leaders. Leaders in
-        the run are waited for, at least as long as this broker took. Brokers may differ about who
-        leads: what nobody has stored, each of them stores.
+        Partitions are folders of the repository; `others` has the leader of each. Leaders in the
+        backup are waited for, at least as long as this broker took. Brokers may disagree about the
+        leader: each of them stores a partition that no broker stored.
         """
-        self._put(f"{TAKEN}/{self._node_id}{_SUFFIX}", _There(self._token, tuple(sorted(taken))))
+        self._put(
+            f"{STORED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token, tuple(sorted(stored)))
+        )
         leaders = {each for each in others.values() if each is not None} & self.members
-        patience_s = max(self._patience_s, time.monotonic() - self._began)
-        self._wait(lambda: leaders <= self._there(TAKEN), patience_s)
-        stored = {
+        timeout_s = max(self._timeout_s, time.monotonic() - self._began)
+        self._wait(lambda: leaders <= self._arrived(STORED), timeout_s)
+        stored_by_others = {
             folder
-            for node_id in self._there(TAKEN) - {None, self._node_id}
-            for folder in self._read(f"{TAKEN}/{node_id}{_SUFFIX}", _There).taken
+            for node_id in self._arrived(STORED) - {None, self._node_id}
+            for folder in self._read(f"{STORED}/{node_id}{_SUFFIX}", _BrokerArrival).stored
         }
-        return set(others) - stored
+        return set(others) - stored_by_others
 
     def _close(self, stage: str) -> None:
-        """Wait at a stage for the members, and make the brokers that are there the members.
+        """Wait at a stage for the members; then its brokers are the members.
 
         Raises `BarrierMissedError` if this broker is not one of them.
         """
         closed = f"{stage}/{_CLOSED}"
-        there: set[int | None] = set()
+        arrived: set[int | None] = set()
 
         def is_over() -> bool:
-            nonlocal there
-            there = self._there(stage)
-            return None in there or self.members <= there
+            nonlocal arrived
+            arrived = self._arrived(stage)
+            return None in arrived or self.members <= arrived
 
-        self._wait(is_over, self._patience_s)
-        found = _Closed(tuple(sorted(each for each in there if each is not None)), self._token)
-        found = self._read(closed, _Closed, None if None in there else found)
+        self._wait(is_over, self._timeout_s)
+        found = _StageClosed(
+            tuple(sorted(each for each in arrived if each is not None)), self._token
+        )
+        found = self._read(closed, _StageClosed, None if None in arrived else found)
         self.members = set(found.members)
         if self._node_id not in self.members:
             raise BarrierMissedError(
-                f"broker {self._node_id} came too late to the run {self.run}",
+                f"broker {self._node_id} arrived too late for the backup {self.backup_id}",
                 path=f"{self._folder}/{closed}",
             )
 
-    def _there(self, stage: str) -> set[int | None]:
-        """Return the brokers at a stage; None among them once it is closed."""
+    def _arrived(self, stage: str) -> set[int | None]:
+        """Return the brokers at a stage, and None if it is closed."""
         entries = store_of(self._root).list_directory(f"{self._folder}/{stage}")
         names = {os.path.basename(each.path) for each in entries}
         brokers: set[int | None] = {
@@ -204,8 +209,8 @@ class Barrier:
         }
         return brokers | {None} if _CLOSED in names else brokers
 
-    def _wait(self, is_over: Callable[[], bool], patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
+    def _wait(self, is_over: Callable[[], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         pause = _SHORTEST_PAUSE_S
         while not is_over() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(pause, left))
@@ -219,93 +224,93 @@ class Barrier:
 
 
 class ScheduledCutoff(Barrier):
-    """A run that is cut at an agreed time: no broker waits for another to cut, by its clock."""
+    """A backup with a scheduled cutoff time: each broker captures its logs by its clock."""
 
     def __init__(
-        self, root: str, time_ms: int, node_id: int, brokers: Iterable[int], patience_s: float
+        self, root: str, time_ms: int, node_id: int, brokers: Iterable[int], timeout_s: float
     ) -> None:
         self._time_ms = time_ms
-        run = run_name(time_ms)
-        super().__init__(root, run, run, node_id, brokers, patience_s)
+        backup_id = backup_id_at(time_ms)
+        super().__init__(root, backup_id, backup_id, node_id, brokers, timeout_s)
 
-    def await_cut(self) -> None:
-        """Wait for the time; raises `BarrierMissedError` if it is past."""
+    def await_capture(self) -> None:
+        """Wait for the cutoff time; raises `BarrierMissedError` if it has passed."""
         wait_s = self._time_ms / 1000 - time.time()
         if wait_s < 0:
-            raise BarrierMissedError(f"the time of the cut is past: {self.run}")
+            raise BarrierMissedError(f"the cutoff time has passed: {self.backup_id}")
         time.sleep(wait_s)
 
     def await_others(self) -> tuple[int, ...]:
-        """Wait until two seconds after the time, which the manifests show to be enough or not."""
-        time.sleep(max(self._time_ms / 1000 + _AGREED_GAP_S - time.time(), 0))
+        """Wait until two seconds after the time; the manifests show whether that was enough."""
+        time.sleep(max(self._time_ms / 1000 + _SCHEDULE_GAP_S - time.time(), 0))
         return ()
 
 
-#: A run that a broker is in, and how it meets the others.
-Meeting: TypeAlias = SingleBroker | Barrier
+#: A backup that a broker is in, and how it waits for the other brokers.
+BackupBarrier: TypeAlias = SingleBroker | Barrier
 
 
-def open_run(
+def join_backup(
     root: str,
     node_id: int,
     brokers: Collection[int],
     *,
-    patience_s: float = DEFAULT_PATIENCE_S,
-    last_run: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    newest_backup_id: str | None = None,
     clock_ms: Callable[[], int] = now_ms,
-) -> Meeting:
-    """Open a run of a repository, or join the run that another broker has opened.
+) -> BackupBarrier:
+    """Open a backup, or join the backup that another broker has opened.
 
     Parameters
     ----------
     root : str
-        Of the repository.
+        The repository.
     node_id : int
         This broker.
     brokers : collection of int
-        The expected ones; where this is the only one it meets nobody.
+        The expected brokers; a single broker waits for no other.
     patience_s : float
-        How long to wait for others at each stage. An older barrier is not joined any more, by
-        clocks that may differ by less.
+        How long to wait for other brokers at each stage. An older barrier is not joined any more;
+        clocks may differ by less than this time.
     last_run : str, optional
-        The newest run in the repository: the new one gets a later name.
+        The newest backup in the repository: the new one gets a later ID.
     clock_ms : callable
         The time, in milliseconds since the epoch.
     """
-    earliest_ms = 0 if last_run is None else run_time(last_run) + 1
+    earliest_ms = 0 if newest_backup_id is None else backup_id_ms(newest_backup_id) + 1
     if {*brokers} <= {node_id}:
-        return SingleBroker(run_name(max(clock_ms(), earliest_ms)), node_id)
+        return SingleBroker(backup_id_at(max(clock_ms(), earliest_ms)), node_id)
 
-    def join(number: int, run: str) -> Barrier | None:
-        barrier = Barrier(root, _name(number), run, node_id, brokers, patience_s)
+    def join(number: int, backup_id: str) -> Barrier | None:
+        barrier = Barrier(root, _name(number), backup_id, node_id, brokers, timeout_s)
         return barrier if not barrier.is_closed() and barrier.join() else None
 
     while True:
         number, newest = _newest(root)
         joined = None
         if newest is not None:
-            earliest_ms = max(earliest_ms, run_time(newest) + 1)
-            if clock_ms() - run_time(newest) < patience_s * 1000:
+            earliest_ms = max(earliest_ms, backup_id_ms(newest) + 1)
+            if clock_ms() - backup_id_ms(newest) < timeout_s * 1000:
                 joined = join(number, newest)
         if joined is None:
-            run = run_name(max(clock_ms(), earliest_ms))
-            opened = _Opened(run, node_id, uuid.uuid4().hex)
-            # Where another broker was faster, its barrier is found.
+            backup_id = backup_id_at(max(clock_ms(), earliest_ms))
+            opened = _BarrierOpened(backup_id, node_id, uuid.uuid4().hex)
+            # If another broker was faster, the next iteration finds its barrier.
             if _put(f"{root}/{BARRIERS_FOLDER}/{_name(number + 1)}/{_OPEN}", opened):
-                joined = join(number + 1, run)
+                joined = join(number + 1, backup_id)
         if joined is not None:
             return joined
 
 
-def old_barriers(root: str, before_ms: int) -> list[str]:
-    """Return the paths of the objects of barriers older than a time, but of the newest of all.
+def expired_barriers(root: str, before_ms: int) -> list[str]:
+    """Return the objects of barriers older than a time, except those of the newest barrier.
 
-    The time is in milliseconds since the epoch. Nobody needs them; their numbers are not used
-    again, as the newest stays.
+    The time is in milliseconds since the epoch. The newest barrier stays, so that numbers of
+    barriers are not used again.
     """
     top = f"{root}/{BARRIERS_FOLDER}"
     names: dict[str, list[str]] = {}
-    store = repository_of(root).store
+    store = open_repository(root).store
     for page in store.list_tree(top):
         for path in page["path"].to_pylist():
             names.setdefault(path.partition("/")[0], []).append(path)
@@ -314,28 +319,28 @@ def old_barriers(root: str, before_ms: int) -> list[str]:
     for barrier, paths in names.items():
         if barrier == newest:
             continue
-        run = barrier if is_run_name(barrier) else None
-        if run is None and f"{barrier}/{_OPEN}" in paths:
-            with suppress(FileNotFoundError):  # another expiring has deleted it
-                run = _decoded(f"{top}/{barrier}/{_OPEN}", _Opened).run
-        if run is not None and run_time(run) < before_ms:
+        backup_id = barrier if is_backup_id(barrier) else None
+        if backup_id is None and f"{barrier}/{_OPEN}" in paths:
+            with suppress(FileNotFoundError):  # another expiration has deleted it
+                backup_id = _decoded(f"{top}/{barrier}/{_OPEN}", _BarrierOpened).backup_id
+        if backup_id is not None and backup_id_ms(backup_id) < before_ms:
             found += [f"{top}/{path}" for path in paths]
     return found
 
 
 def _newest(root: str) -> tuple[int, str | None]:
-    """Return the number of the newest barrier, and its run; 0 where there is none.
+    """Return the number of the newest barrier, or 0, and its backup.
 
-    A folder is not a barrier before it is opened: whoever makes it may be killed before that.
+    A folder without the opening object is not a barrier: its process may have been killed.
     """
-    entries = repository_of(root).store.list_directory(f"{root}/{BARRIERS_FOLDER}")
+    entries = open_repository(root).store.list_directory(f"{root}/{BARRIERS_FOLDER}")
     names = [os.path.basename(each.path) for each in entries if each.is_directory]
     number = max((int(name) for name in names if name.isdecimal()), default=0)
     if not number:
         return 0, None
     path = f"{root}/{BARRIERS_FOLDER}/{_name(number)}/{_OPEN}"
     try:
-        return number, _decoded(path, _Opened).run
+        return number, _decoded(path, _BarrierOpened).backup_id
     except FileNotFoundError:
         return number - 1, None
 
@@ -345,22 +350,22 @@ def _name(number: int) -> str:
 
 
 def _put(path: str, value: msgspec.Struct) -> bool:
-    """Put an object where there is none; return whether this one is there."""
+    """Put an object if its name is free; return whether this object exists."""
     try:
         return store_of(path).put(path, msgspec.json.encode(value) + b"\n", if_absent=True)
     except PublishError as error:
         if isinstance(error.__cause__, BlockingIOError):
-            # On a local disk, another process puts it at this moment.
+            # On a local disk, another process is putting it.
             return False
         raise
 
 
 def _read(path: str, kind: type[_Object], own: _Object | None) -> _Object:
-    """Return an object of a barrier, which somebody has just put, or is about to.
+    """Return an object of a barrier that another broker has put, or is about to put.
 
-    It is this broker's own, where one is given and nobody puts another: on a local disk, another
-    process may be killed as it puts one. Raises `ReadError` if it is gone, as those of barriers
-    that are a day old may be.
+    If `own` is given and no other broker puts one, it is put: on a local disk another process may
+    be killed while it puts the object. Raises `ReadError` if the object does not appear; objects of
+    a barrier are deleted after a day.
     """
     deadline = time.monotonic() + _WRITER_S
     while True:
@@ -371,7 +376,7 @@ def _read(path: str, kind: type[_Object], own: _Object | None) -> _Object:
         except FileNotFoundError:
             if time.monotonic() > deadline:
                 raise ReadError(
-                    "the object of a barrier is gone", path=path, hint="run again"
+                    "the object of a barrier does not exist any more", path=path, hint="run again"
                 ) from None
             time.sleep(_SHORTEST_PAUSE_S)
 

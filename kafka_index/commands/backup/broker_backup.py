@@ -1,13 +1,13 @@
-"""One run of one broker: what it has is looked at, cut, read from open files, and committed.
+"""One backup of one broker: its partitions are inspected, captured, stored and committed.
 
-The order is that of `BrokerBackup`'s methods, which `agent.take` calls:
+`agent.back_up` calls the methods of `BrokerBackup` in this order:
 
-1. `look`: all partitions, before anything is cut. What they have by then is settled: the
-   `__transaction_state` of the run knows of it.
-2. `cut_coordinators`, `cut_others`: log starts are read before, high watermarks come from after.
-3. `await_high_watermarks`.
-4. `store`: new batches as pieces. Until `commit` puts the manifest, nothing refers to them; the
-   next run finds those of a killed one by their names.
+1. `inspect`: all partitions, before the first capture. Their batches are settled by then: the
+   ``__transaction_state`` of the backup contains their transactions.
+2. `capture_coordinators`, `capture_others`. Log start offsets are read before them.
+3. `await_high_watermarks`, which were written after the captures.
+4. `store`: new batches become chunks. No manifest refers to them until `commit`. The next backup
+   finds the chunks of a killed backup by their names.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Self
 
 import msgspec
 
-from kafka_index.commands.backup.capture import COORDINATOR_TOPICS, Cutting
+from kafka_index.commands.backup.capture import COORDINATOR_TOPICS, LogCapture
 from kafka_index.commands.backup.captured_log import (
     CapturedLog,
     SkippedError,
@@ -33,58 +33,67 @@ from kafka_index.commands.backup.captured_log import (
     last_offset_in,
 )
 from kafka_index.commands.backup.chunks import (
-    LogReading,
-    Run,
-    Uploads,
-    holds_piece,
+    BatchRange,
+    ChunkUploader,
+    LogChunkReader,
+    count_small_chunks,
+    has_chunk,
     put_object,
-    read_piece,
-    small_pieces,
+    read_chunk,
 )
 from kafka_index.commands.backup.high_watermarks import (
     BrokerCheckpoint,
+    CheckpointWatcher,
     HighWatermarks,
-    Replacements,
-    Source,
-    ask_high_watermarks,
+    checkpoint_interval_ms,
+    fetch_high_watermarks,
     is_locked,
 )
-from kafka_index.commands.backup.low_impact_io import Bandwidth
-from kafka_index.commands.backup.partition_inspector import CapturedPartition, Looked
-from kafka_index.commands.backup.request import BackupRequest, Broker
-from kafka_index.commands.backup.result import BackedUpPartition, BackupResult, BackupStatus
+from kafka_index.commands.backup.low_impact_io import Bandwidth, read_noatime
+from kafka_index.commands.backup.partition_inspector import CapturedPartition, InspectedPartitions
+from kafka_index.commands.backup.request import BackupRequest
+from kafka_index.commands.backup.result import BackedUpPartition, BackupResult, BackupStatus, Source
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import (
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     COMPACTED_INTERNAL_TOPICS,
     LOG_START_CHECKPOINT,
+    META_PROPERTIES,
     METADATA_LOG,
     TopicPartition,
 )
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.backup.manifest import (
-    Cut,
+    CaptureTimes,
+    DataDirectory,
     KeptFile,
+    LogChunk,
     Manifest,
-    Missed,
     PartitionBackup,
-    Piece,
     SeenSegment,
+    SkippedPartition,
     content_of,
     partition_folder,
 )
 from kafka_index.core.fs.backup.repository import MissingManifestError
-from kafka_index.core.fs.paths import absolute_path, refuse_overlap, repository_of
-from kafka_index.core.logdir.metadata_files import read_topic_id
+from kafka_index.core.fs.paths import (
+    absolute_path,
+    expand_directories,
+    open_repository,
+    refuse_overlap,
+)
+from kafka_index.core.fs.store import is_remote
+from kafka_index.core.logdir.metadata_files import MetaProperties, read_topic_id
 from kafka_index.core.records.decompression import shared_budget
 
 
 class PartitionUploader:
-    """A partition that is being stored; `earlier` is what an earlier run has of it.
+    """Stores a captured partition; `earlier` is the partition in an earlier backup.
 
     `high_watermark` is None where its logs end where the broker says. `files` are kept whole.
     """
@@ -112,28 +121,28 @@ class PartitionUploader:
         self._seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
         self._earlier_header = earlier.last_header if earlier else None
         self._last_header: bytes | None = None
-        self._kept: list[Piece] = []
-        self._puts: list[Future[tuple[Piece, int]]] = []
+        self._kept: list[LogChunk] = []
+        self._puts: list[Future[tuple[LogChunk, int]]] = []
         self._segments: list[SeenSegment] = []
         self._end_offset = 0
         self._settled_offset = earlier.end_offset if earlier else 0
         self._has_gap = self._is_cut_short = False
 
     def keep(self, known: PartitionBackup) -> None:
-        """Take what an earlier run has, as nothing of it has changed."""
+        """Use the chunks of an earlier backup, because the partition is unchanged."""
         self._high_watermark = known.high_watermark
-        self._kept, self._segments = [*known.pieces], [*known.segments]
+        self._kept, self._segments = [*known.chunks], [*known.segments]
         self._end_offset = known.end_offset
         self._last_header = self._earlier_header
         self._has_gap = known.is_compacted
 
-    def read(self, put: Callable[[Run], Future[tuple[Piece, int]]]) -> None:
-        """Read what is new, and put it; raises `SkippedError` if it cannot be read."""
+    def read(self, put: Callable[[BatchRange], Future[tuple[LogChunk, int]]]) -> None:
+        """Read new batches and put them; raises `SkippedError` if they cannot be read."""
         self._put = put
         next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
         self._end_offset = next_offset
         if self._logs and not self._is_cut_short:
-            # An empty last log says where the log ends, too.
+            # The base offset of an empty last log is the log end offset.
             base = self._logs[-1].base_offset
             if self._high_watermark is not None:
                 base = min(base, self._high_watermark)
@@ -142,43 +151,43 @@ class PartitionUploader:
     def put_damaged_again(
         self, damaged: Collection[str], put: Callable[[str, memoryview], None]
     ) -> None:
-        """Put stored pieces again that are damaged, given by name, if the logs still have them."""
+        """Put damaged chunks again, given by object name, if the logs still contain them."""
         for log, end in zip(self._logs, [*self.found.bases[1:], INT64_MAX], strict=True):
             position = 0
-            for piece in self._kept:
-                if not log.base_offset <= piece.base_offset < end:
+            for chunk in self._kept:
+                if not log.base_offset <= chunk.base_offset < end:
                     continue
-                if piece.object_name in damaged:
+                if chunk.object_name in damaged:
                     data = None
                     with suppress(SkippedError):
-                        data = read_piece(log, position, piece, self._bandwidth)
+                        data = read_chunk(log, position, chunk, self._bandwidth)
                     if data is None:
-                        self.lost_objects.add(piece.object_name)
+                        self.lost_objects.add(chunk.object_name)
                     else:
-                        put(f"{self.folder}/{piece.object_name}", data.data)
-                        self.new_bytes += piece.size_bytes
-                position += piece.size_bytes
+                        put(f"{self.folder}/{chunk.object_name}", data.data)
+                        self.new_bytes += chunk.size_bytes
+                position += chunk.size_bytes
 
     def finish(
         self, *, is_leader: bool | None, start_offset: int, cleaner_offset: int | None
     ) -> PartitionBackup:
-        """Wait for the pieces, and return what the run has of the partition."""
+        """Wait for the chunks, and return the partition for the manifest."""
         found, partition = self.found, self.found.partition
-        pieces = [*self._kept]
+        chunks = [*self._kept]
         for each in self._puts:
-            piece, new_bytes = each.result()
-            pieces.append(piece)
+            chunk, new_bytes = each.result()
+            chunks.append(chunk)
             self.new_bytes += new_bytes
         bases = found.bases
         first = bases[0] if bases else 0
-        # Logs that were as before may come after cleaned ones.
-        pieces = sorted(
-            (piece for piece in pieces if piece.last_offset >= first),
-            key=lambda piece: piece.base_offset,
+        # Chunks of unchanged logs may follow those of cleaned logs.
+        chunks = sorted(
+            (chunk for chunk in chunks if chunk.last_offset >= first),
+            key=lambda chunk: chunk.base_offset,
         )
         snapshot = found.snapshot
-        if pieces and pieces[0].base_offset < first:
-            # It has more than the producers before the first piece.
+        if chunks and chunks[0].base_offset < first:
+            # The snapshot contains producers of later batches than those before the first chunk.
             snapshot = None
         end = self._end_offset
         backup = PartitionBackup(
@@ -195,7 +204,7 @@ class PartitionUploader:
             epochs=tuple(each for each in found.epochs if each[1] <= end),
             cleaner_offset=cleaner_offset,
             snapshot=snapshot,
-            pieces=tuple(pieces),
+            chunks=tuple(chunks),
             files=tuple(self.files),
             segments=tuple(self._segments),
             last_header=self._last_header,
@@ -206,7 +215,7 @@ class PartitionUploader:
             and len(backup.epochs) == len(found.epochs)
             and snapshot is found.snapshot
         ):
-            # All that a look finds is in the manifest.
+            # The manifest contains everything that an inspection finds.
             backup = msgspec.structs.replace(backup, seen_directory=found.seen_directory)
         return backup
 
@@ -222,28 +231,28 @@ class PartitionUploader:
             backup.start_offset,
             backup.end_offset,
             backup.high_watermark,
-            sum(piece.size_bytes for piece in backup.pieces),
+            sum(chunk.size_bytes for chunk in backup.chunks),
             self.new_bytes,
             self._read_bytes,
-            len(backup.pieces),
+            len(backup.chunks),
         )
 
     def _read_plain(self) -> int:
-        """Read what comes after the last batch that is stored, if that is still there."""
+        """Read the batches after the last stored batch, if the log still contains that."""
         logs, earlier = self._logs, self._earlier
         first, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
         if earlier is not None and self._earlier_header is not None and logs:
             place = self._place_of_last(self._earlier_header)
             if place is not None:
                 first, position = place
-                self._kept = [*earlier.pieces]
+                self._kept = [*earlier.chunks]
                 self._last_header = self._earlier_header
                 next_offset = last_offset_in(self._last_header) + 1
                 self._has_gap = earlier.is_compacted
                 if not self._has_gap:
                     position, next_offset = self._give_up_small(logs[first], position, next_offset)
             else:
-                # The log has lost batches that were stored: from there on it has another history.
+                # The log was truncated below stored batches, and has another history since.
                 self._settled_offset = 0
                 first, position, next_offset = self._keep_first(earlier)
         for log in logs[:first]:
@@ -251,7 +260,7 @@ class PartitionUploader:
         for number in range(first, len(logs)):
             log = logs[number]
             before = self._seen.get(log.base_offset)
-            if before is not None and log.is_as(before) and position == before.covered_bytes:
+            if before is not None and log.is_stored_as(before) and position == before.covered_bytes:
                 self._note(log, position)
             else:
                 next_offset = self._read_log(number, position, next_offset)
@@ -261,56 +270,56 @@ class PartitionUploader:
         return next_offset
 
     def _give_up_small(self, log: CapturedLog, position: int, next_offset: int) -> tuple[int, int]:
-        """Give up small pieces that a log ends with, so that they are read again as a large one.
+        """Drop the small chunks at the end of a log, so that they are read again as one chunk.
 
         Return the position from which it is read, and the next offset there. What is not in the log
         as it is stored, or not below the high watermark, is kept.
         """
-        count = small_pieces(self._kept, log.base_offset)
+        count = count_small_chunks(self._kept, log.base_offset)
         small = self._kept[len(self._kept) - count :]
-        start = position - sum(piece.size_bytes for piece in small)
+        start = position - sum(chunk.size_bytes for chunk in small)
         is_below = self._high_watermark is None or next_offset <= self._high_watermark
         if not small or start < 0 or not is_below:
             return position, next_offset
         at = start
-        for piece in small:
-            self._read_bytes += piece.size_bytes
+        for chunk in small:
+            self._read_bytes += chunk.size_bytes
             try:
-                is_there = holds_piece(log, at, piece, self._bandwidth)
+                is_there = has_chunk(log, at, chunk, self._bandwidth)
             except SkippedError:
                 is_there = False
             if not is_there:
                 return position, next_offset
-            at += piece.size_bytes
+            at += chunk.size_bytes
         del self._kept[-count:]
         return start, small[0].base_offset
 
     def _keep_first(self, earlier: PartitionBackup) -> tuple[int, int, int]:
-        """Keep the pieces that the log still begins with, but for the last of them.
+        """Keep the first chunks that the log still contains, except the last of them.
 
         Return the number of the log where they end, the position there, and the next offset. The
-        last piece is cut again, as the header of its last batch is wanted.
+        last chunk is cut again, as the header of its last batch is wanted.
         """
         logs = self._logs
         ends = [(0, 0, logs[0].base_offset)]
         number = position = 0
-        for piece in earlier.pieces:
-            if piece.last_offset < logs[0].base_offset:
+        for chunk in earlier.chunks:
+            if chunk.last_offset < logs[0].base_offset:
                 continue
-            while number + 1 < len(logs) and logs[number + 1].base_offset <= piece.base_offset:
+            while number + 1 < len(logs) and logs[number + 1].base_offset <= chunk.base_offset:
                 number, position = number + 1, 0
-            if not holds_piece(logs[number], position, piece, self._bandwidth):
+            if not has_chunk(logs[number], position, chunk, self._bandwidth):
                 break
-            self._read_bytes += piece.size_bytes
-            position += piece.size_bytes
-            self._kept.append(piece)
-            ends.append((number, position, piece.last_offset + 1))
+            self._read_bytes += chunk.size_bytes
+            position += chunk.size_bytes
+            self._kept.append(chunk)
+            ends.append((number, position, chunk.last_offset + 1))
         if self._kept:
             del self._kept[-1], ends[-1]
         return ends[-1]
 
     def _place_of_last(self, header: bytes) -> tuple[int, int] | None:
-        """Return the log that has the last batch that is stored, and where that ends in it."""
+        """Return the number of the log with the last stored batch, and the position of its end."""
         last = last_offset_in(header)
         at = [number for number, log in enumerate(self._logs) if log.base_offset <= last]
         if not at:
@@ -318,23 +327,23 @@ class PartitionUploader:
         log = self._logs[at[-1]]
         before = self._seen.get(log.base_offset)
         covered = before.covered_bytes if before is not None else 0
-        if log.is_file_of(before):
+        if log.is_same_file(before):
             return at[-1], covered
         found = find_batch(log, last, header, covered, self._bandwidth)
         return None if found is None else (at[-1], found)
 
     def _read_cleaned(self) -> int:
-        """Read the logs that are not as they were: all of a cleaned one, the end of a grown one."""
+        """Read the changed logs: a cleaned log completely, of a grown log the new batches."""
         next_offset = self._logs[0].base_offset if self._logs else 0
         for number, log in enumerate(self._logs):
             before = self._seen.get(log.base_offset)
             end = self._end_of(number)
-            own = self._pieces_of(log.base_offset)
+            own = self._chunks_of(log.base_offset)
             if own and end is not None and own[-1].last_offset >= end:
                 own = []
             position = 0
             next_offset = max(next_offset, log.base_offset)
-            if log.is_as(before) and before is not None:
+            if log.is_stored_as(before) and before is not None:
                 self._kept += own
                 next_offset = own[-1].last_offset + 1 if own else next_offset
                 self._note(log, before.covered_bytes)
@@ -351,7 +360,7 @@ class PartitionUploader:
         return next_offset
 
     def _grown_from(self, log: CapturedLog, before: SeenSegment, last_offset: int) -> int | None:
-        """Return where a log goes on that was the last one of an earlier run; None for others."""
+        """Return the end of an earlier backup in its last log; None for other logs."""
         header = self._earlier_header
         if (log.device, log.inode) != (before.device, before.inode) or not header:
             return None
@@ -360,17 +369,17 @@ class PartitionUploader:
         found = find_batch(log, last_offset, header, before.covered_bytes, self._bandwidth)
         return found if found == before.covered_bytes else None
 
-    def _pieces_of(self, base: int) -> list[Piece]:
-        """Return the pieces of a segment of an earlier run."""
+    def _chunks_of(self, base: int) -> list[LogChunk]:
+        """Return the chunks of a segment in the earlier backup."""
         if self._earlier is None or base not in self._seen:
             return []
         end = min((other for other in self._seen if other > base), default=INT64_MAX)
-        return [piece for piece in self._earlier.pieces if base <= piece.base_offset < end]
+        return [chunk for chunk in self._earlier.chunks if base <= chunk.base_offset < end]
 
     def _read_log(self, number: int, position: int, next_offset: int) -> int:
         """Read a log from a position on; return the next offset."""
         log = self._logs[number]
-        reading = LogReading(
+        reader = LogChunkReader(
             log,
             position,
             max(next_offset, log.base_offset),
@@ -378,51 +387,117 @@ class PartitionUploader:
             self._end_of(number),
             self._bandwidth,
         )
-        for run in reading.runs(is_cleaned=self._is_compacted):
-            self._puts.append(self._put(run))
-            self._last_header = run.last_header
-        self._read_bytes += reading.read_bytes
-        self._settled_offset = max(self._settled_offset, reading.settled_offset)
-        self._has_gap |= reading.has_gap
-        self._is_cut_short = reading.is_below
-        self._note(log, reading.position, is_done=not reading.is_below)
-        return reading.next_offset
+        for batch_range in reader.batch_ranges(is_cleaned=self._is_compacted):
+            self._puts.append(self._put(batch_range))
+            self._last_header = batch_range.last_header
+        self._read_bytes += reader.read_bytes
+        self._settled_offset = max(self._settled_offset, reader.settled_offset)
+        self._has_gap |= reader.has_gap
+        self._is_cut_short = reader.is_below
+        self._note(log, reader.position, is_done=not reader.is_below)
+        return reader.next_offset
 
     def _end_of(self, number: int) -> int | None:
         """Return the offset at which the next log begins; None for the last one."""
         return self._logs[number + 1].base_offset if number + 1 < len(self._logs) else None
 
     def _note(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:
-        """Note a log as it was seen, for the next run."""
-        # A preallocated log that is written to twice between two ticks of the clock looks the same.
+        """Record a log in its current state, for the next backup."""
+        # Two appends to a preallocated log may leave the same size and ctime.
         ctime_ns = 0 if log.is_preallocated else log.ctime_ns
         file = log.device, log.inode, ctime_ns, log.end_bytes
         self._segments.append(SeenSegment(log.base_offset, *file, covered_bytes, is_done))
 
 
-# From so many bytes on, objects are looked for that a killed run has left.
+# With so many new bytes, objects of a killed backup are listed and reused.
 _WORTH_LISTING_BYTES = 1 << 20
 _LOGGER = logging.getLogger(__name__)
 _METADATA_READS = 20
 _BETWEEN_READS_S = 0.2
 _UPLOAD_THREADS = 4
+_MB = 1_000_000
+#: Topics that are in every backup, whatever topics are requested.
+_ALWAYS_STORED = frozenset({*COORDINATOR_TOPICS, CLUSTER_METADATA_TOPIC})
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker by its data directories, each with its ``meta.properties``."""
+
+    node_id: int
+    cluster_id: str
+    directories: tuple[DataDirectory, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the directories."""
+        return [each.path for each in self.directories]
+
+    @classmethod
+    def from_request(cls, request: BackupRequest) -> Broker:
+        """Return the broker of a request.
+
+        Raises `InputError` if a directory is not a data directory of a broker, or the directories
+        belong to several brokers.
+        """
+        for path in request.inputs:
+            if is_remote(path):
+                raise InputError(
+                    "a broker's directories are on a disk of this machine",
+                    path=path,
+                    hint="run where they are, or a snapshot of them, is mounted",
+                )
+        found: dict[int, list[tuple[DataDirectory, str]]] = {}
+        for path in expand_directories(request.inputs):
+            file = os.path.join(path, META_PROPERTIES)
+            try:
+                text, _ = read_noatime(file)
+            except FileNotFoundError:
+                text = b""
+            except OSError as error:
+                raise InputError(f"cannot read the file: {error.strerror}", path=file) from error
+            properties = MetaProperties.of(text, file)
+            if properties.cluster_id is None or properties.node_id is None:
+                raise InputError(
+                    f"not a data directory of a broker: its {META_PROPERTIES} is missing, or has "
+                    "no cluster.id or node.id",
+                    path=path,
+                )
+            directory = DataDirectory(
+                path=os.path.abspath(path), meta_properties=text.decode(errors="replace")
+            )
+            found.setdefault(properties.node_id, []).append((directory, properties.cluster_id))
+        node_id = request.node_id
+        if node_id is None:
+            if len(found) > 1:
+                nodes = ", ".join(map(str, sorted(found)))
+                raise InputError(
+                    "the directories belong to several brokers", found=nodes, hint="give --node"
+                )
+            node_id = min(found)
+        clusters = {cluster for _, cluster in found.get(node_id, [])}
+        if len(clusters) != 1:
+            raise InputError(
+                f"the directories of broker {node_id} must belong to one cluster",
+                expected="one cluster.id",
+                found=", ".join(sorted(clusters)) or f"directories of {sorted(found)}",
+            )
+        return cls(node_id, clusters.pop(), tuple(each for each, _ in found[node_id]))
 
 
 class BrokerBackup:
-    """One run of one broker; a context manager, at whose end all its files are closed."""
+    """One backup of one broker; a context manager that closes all logs."""
 
     def __init__(
-        self,
-        request: BackupRequest,
-        bandwidth: Bandwidth | None = None,
-        looked: Looked | None = None,
+        self, request: BackupRequest, inspected: InspectedPartitions | None = None
     ) -> None:
         self._request = request
-        self._bandwidth = bandwidth or Bandwidth()
-        self.broker = Broker.of(request)
+        rate = None if request.max_bandwidth is None else request.max_bandwidth * _MB
+        self._bandwidth = Bandwidth(rate)
+        self.broker = Broker.from_request(request)
         root = absolute_path(request.output)
         refuse_overlap(root, request.output, self.broker.paths)
-        self.repository = repository_of(root).create(self.broker.cluster_id, request.brokers)
+        self.repository = open_repository(root).create(self.broker.cluster_id, request.brokers)
         self.previous = self.repository.newest(self.broker.node_id)
         self._damaged = self.repository.damaged()
         # A partition with damaged objects is read again even if it is unchanged.
@@ -432,33 +507,35 @@ class BrokerBackup:
             else msgspec.structs.replace(each, seen_directory=None)
             for each in (self.previous.partitions if self.previous else ())
         }
-        self._cutting = Cutting(
+        self._capture = LogCapture(
             self.broker.paths,
-            request.wants,
+            self._is_requested,
             {partition: each for (partition, _), each in self._earlier.items()},
-            looked,
+            inspected,
         )
         self._is_held = any(map(is_locked, self.broker.paths))
         self._starts: list[BrokerCheckpoint] = []
         self._cleaned: list[BrokerCheckpoint] = []
         self._times: dict[str, int] = {}
-        self._high_watermarks = HighWatermarks({}, Source.EARLIER_RUN, 0)
+        self._high_watermarks = HighWatermarks({}, Source.EARLIER_BACKUP, 0)
         self._cluster: ClusterImage | None = None
-        self._taken: list[PartitionBackup] = []
+        self._stored_partitions: list[PartitionBackup] = []
         self._of_others: dict[tuple[TopicPartition, str], PartitionBackup] | None = None
         self._rows: list[BackedUpPartition] = []
-        #: The broker's part of the run, once it is committed.
-        self.manifest: Manifest
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cutting.close()
+        self._capture.close()
+
+    def _is_requested(self, topic: str) -> bool:
+        topics = self._request.topics
+        return topics is None or topics.fullmatch(topic) is not None or topic in _ALWAYS_STORED
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The brokers that a run expects."""
+        """The brokers that a backup expects."""
         given = self._request.brokers or self.repository.file().brokers
         if not given and self.previous is not None:
             given = self.previous.brokers
@@ -467,41 +544,43 @@ class BrokerBackup:
             given = () if cluster is None else tuple(cluster.brokers)
         return tuple(sorted({*given, self.broker.node_id}))
 
-    def look(self) -> None:
-        """Look at all partitions, before anything is cut."""
-        self._cutting.look()
+    def inspect(self) -> None:
+        """Inspect all partitions, before the first capture."""
+        self._capture.inspect()
 
-    def cut_coordinators(self) -> None:
-        """Cut `__transaction_state`, then `__consumer_offsets`."""
+    def capture_coordinators(self) -> None:
+        """Capture ``__transaction_state``, then ``__consumer_offsets``."""
         paths = self.broker.paths
         self._starts = [BrokerCheckpoint.read(path, LOG_START_CHECKPOINT) for path in paths]
         self._cleaned = [BrokerCheckpoint.read(path, CLEANER_CHECKPOINT) for path in paths]
         self._times["begun_ms"] = now_ms()
-        self._cutting.cut(COORDINATOR_TOPICS)
-        self._times["coordinators_cut_ms"] = now_ms()
+        self._capture.capture(COORDINATOR_TOPICS)
+        self._times["coordinators_captured_ms"] = now_ms()
 
-    def cut_others(self) -> None:
-        """Cut the other topics, and the metadata log last."""
+    def capture_others(self) -> None:
+        """Capture the other topics, and the metadata log last."""
         self._times["others_begun_ms"] = now_ms()
-        self._cutting.cut(others_than=COORDINATOR_TOPICS)
+        self._capture.capture(others_than=COORDINATOR_TOPICS)
         self._times["ended_ms"] = now_ms()
-        self._replacements = self._next_replacements()
+        self._watcher = self._new_watcher()
 
-    def _next_replacements(self) -> Replacements:
+    def _new_watcher(self) -> CheckpointWatcher:
         partitions: dict[str, list[str]] = {}
-        for found in self._cutting.partitions.values():
+        for found in self._capture.partitions.values():
             if found.partition.topic != CLUSTER_METADATA_TOPIC:
                 directory = self.broker.paths[found.directory]
                 partitions.setdefault(directory, []).append(found.path)
-        return Replacements(partitions, self._request.interval_ms)
+        return CheckpointWatcher(
+            partitions, checkpoint_interval_ms(self._request.config.properties)
+        )
 
     def await_high_watermarks(self) -> None:
-        """Wait for high watermarks from after the cut, if a log has anything new."""
+        """Wait for high watermarks from after the capture, if a log has new batches."""
         self._cluster = self._read_cluster()
-        if all(map(self._is_stored, self._cutting.partitions.values())):
-            self._high_watermarks = HighWatermarks({}, Source.EARLIER_RUN, now_ms())
+        if all(map(self._is_stored, self._capture.partitions.values())):
+            self._high_watermarks = HighWatermarks({}, Source.EARLIER_BACKUP, now_ms())
         else:
-            self._high_watermarks = self._ask_broker() or self._replacements.wait()
+            self._high_watermarks = self._ask_broker() or self._watcher.wait()
 
     def await_elections(self) -> None:
         """Wait for high watermarks once more, for partitions whose leader was killed.
@@ -510,10 +589,10 @@ class BrokerBackup:
         killed broker has waited for longer than an election takes.
         """
         if self._high_watermarks.source in (Source.CHECKPOINT, Source.BROKER):
-            self._high_watermarks = self._next_replacements().wait()
+            self._high_watermarks = self._new_watcher().wait()
 
     def _ask_broker(self) -> HighWatermarks | None:
-        """Return the high watermarks that a running broker tells; None where none is asked, or is.
+        """Request the high watermarks from the running broker; None if that fails or is not wanted.
 
         A copy that another broker leads may hold other batches below them, which it is about to
         lose: for it the checkpoint counts, as old as it may be.
@@ -521,130 +600,141 @@ class BrokerBackup:
         address = self._request.bootstrap_server
         led = {
             partition: found
-            for partition, found in self._cutting.partitions.items()
+            for partition, found in self._capture.partitions.items()
             if partition.topic != CLUSTER_METADATA_TOPIC
             and self._leader(found) == self.broker.node_id
         }
-        asked = None if address is None else ask_high_watermarks(address, [*led])
+        asked = None if address is None else fetch_high_watermarks(address, [*led])
         if asked is None or any(self._is_there(led[each]) for each in led.keys() - asked.keys()):
             return None
-        known = self._replacements.read(Source.BROKER)
+        known = self._watcher.read(Source.BROKER)
         return replace(known, offsets={**known.offsets, **asked})
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker was seen to run, or was stopped in an orderly way."""
+        """Whether the broker runs, or was shut down cleanly."""
         return self._high_watermarks.source is not Source.OLD_CHECKPOINT
 
     @property
     def leaders(self) -> dict[str, int | None]:
-        """The leaders of the partitions that were cut, by their folders; None for unknown ones."""
+        """The leaders of the captured partitions, by folder; None if unknown."""
         return {
             partition_folder(partition, found.topic_id): self._leader(found)
-            for partition, found in self._cutting.partitions.items()
+            for partition, found in self._capture.partitions.items()
         }
 
     @property
     def stored_folders(self) -> list[str]:
-        """The folders of the partitions that were stored."""
-        return [each.folder for each in self._taken]
+        """The folders of the stored partitions."""
+        return [each.folder for each in self._stored_partitions]
 
-    def looked(self) -> Looked:
-        """Return what was looked at and not stored, for the next run of this process."""
+    def inspected(self) -> InspectedPartitions:
+        """Return the partitions that were inspected and not stored, for the next backup."""
         found = {
             partition: each
-            for partition, each in self._cutting.partitions.items()
+            for partition, each in self._capture.partitions.items()
             if each.known is None
         }
         for each in found.values():
             each.is_cleaned = self._is_compacted(each)
         return found
 
-    def forget_left_out(self, brokers: Collection[int]) -> None:
-        """Say nothing of partitions that could not be taken, and which brokers of the run lead."""
+    def forget_skipped(self, brokers: Collection[int]) -> None:
+        """Do not report skipped partitions that another broker of the backup leads."""
         topics = {} if self._cluster is None else self._cluster.topics
         leaders = {
             TopicPartition(topic.name, number): partition.leader
             for topic in topics.values()
             for number, partition in topic.partitions.items()
         }
-        for partition in [*self._cutting.left_out]:
+        for partition in [*self._capture.skipped]:
             leader = leaders.get(partition)
             if leader in brokers and leader != self.broker.node_id:
-                del self._cutting.left_out[partition]
+                del self._capture.skipped[partition]
 
-    def store(self, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Store the partitions whose folders are wanted, and were not stored yet."""
-        with Uploads(self.repository, _UPLOAD_THREADS) as uploads:
+    def store(self, is_selected: Callable[[str], bool] = lambda _: True) -> None:
+        """Store the selected partitions, by folder, that are not stored yet."""
+        with ChunkUploader(self.repository, _UPLOAD_THREADS) as uploads:
             pending = [
                 stored
-                for partition, found in [*self._cutting.partitions.items()]
-                if is_wanted(partition_folder(partition, found.topic_id))
-                and (stored := self._store_or_miss(found, uploads)) is not None
+                for partition, found in [*self._capture.partitions.items()]
+                if is_selected(partition_folder(partition, found.topic_id))
+                and (stored := self._store_or_skip(found, uploads)) is not None
             ]
             for each in pending:
                 self._finish(each)
 
-    def commit(self, run: str, brokers: tuple[int, ...], met: tuple[int, ...] = ()) -> BackupResult:
-        """Put the manifest, by which the broker is in the run, and return what it has."""
-        missed = [*self._missed()]
-        cut = Cut(
+    def commit(
+        self, backup_id: str, brokers: tuple[int, ...], members: tuple[int, ...] = ()
+    ) -> BackupResult:
+        """Put the manifest, which adds the broker to the backup, and return the result.
+
+        `members` are the brokers that waited for each other at the barrier.
+        """
+        capture = CaptureTimes(
             **self._times,
             high_watermarks_ms=self._high_watermarks.time_ms,
             high_watermarks_from=self._high_watermarks.source.value,
-            met=met,
+            barrier_members=members,
         )
+        skipped = tuple(self._skipped_partitions())
         rows = sorted(self._rows, key=lambda row: (row.topic, row.partition))
+        expected = {*brokers, self.broker.node_id}
+        partitions = sorted(self._stored_partitions, key=lambda each: each.topic_partition)
         manifest = Manifest(
-            run=run,
+            backup_id=backup_id,
             cluster_id=self.broker.cluster_id,
             node_id=self.broker.node_id,
-            brokers=tuple(sorted({*brokers, self.broker.node_id})),
-            cut=cut,
+            brokers=tuple(sorted(expected)),
+            capture=capture,
             directories=self.broker.directories,
-            partitions=tuple(sorted(self._taken, key=lambda each: each.topic_partition)),
-            missed=tuple(missed),
+            partitions=tuple(partitions),
+            skipped=skipped,
             new_bytes=sum(row.new_bytes or 0 for row in rows),
             tool_version=version("kafka-index"),
         )
         self.repository.put_manifest(manifest)
-        self.manifest = manifest
+        missing = expected - {self.broker.node_id, *members} if members else set()
+        logs = [log for each in partitions for log in each.segments]
         return BackupResult(
-            run,
+            backup_id,
             self.broker.node_id,
             self.repository.root,
             rows,
-            cut.high_watermarks_from,
-            cut.ended_ms - cut.begun_ms,
-            max(cut.high_watermarks_ms - cut.ended_ms, 0),
+            capture.high_watermarks_from,
+            cutoff_ms=capture.begun_ms,
+            capture_ms=capture.ended_ms - capture.begun_ms,
+            wait_ms=max(capture.high_watermarks_ms - capture.ended_ms, 0),
+            missing_brokers=tuple(sorted(missing)),
+            lag_bytes=sum(log.size_bytes - log.covered_bytes for log in logs),
         )
 
     # ------------------------------------------------------------------------- one partition
 
     def _is_stored(self, found: CapturedPartition) -> bool:
-        """Return whether an earlier run has stored all of a partition."""
+        """Return whether an earlier backup contains all batches of a partition."""
         if found.known is not None or found.partition.topic == CLUSTER_METADATA_TOPIC:
             return True
         earlier = self._earlier.get((found.partition, found.topic_id))
         if earlier is None:
             return False
         seen = {each.base_offset: each for each in earlier.segments}
-        return all(log.is_as(seen.get(log.base_offset)) for log in found.logs)
+        return all(log.is_stored_as(seen.get(log.base_offset)) for log in found.logs)
 
-    def _store_or_miss(
-        self, found: CapturedPartition, uploads: Uploads
+    def _store_or_skip(
+        self, found: CapturedPartition, uploads: ChunkUploader
     ) -> PartitionUploader | None:
-        del self._cutting.partitions[found.partition]
+        del self._capture.partitions[found.partition]
         try:
             return self._store(found, uploads)
         except SkippedError as error:
-            self._cutting.left_out[found.partition] = error
+            self._capture.skipped[found.partition] = error
             return None
         finally:
             found.close()
 
-    def _store(self, found: CapturedPartition, uploads: Uploads) -> PartitionUploader | None:
-        """Read a partition and hand its pieces to uploads; None if it was deleted meanwhile."""
+    def _store(self, found: CapturedPartition, uploads: ChunkUploader) -> PartitionUploader | None:
+        """Read a partition and upload its chunks; None if it was deleted concurrently."""
         is_compacted = self._is_compacted(found)
         if found.known is not None:
             stored = PartitionUploader(
@@ -670,14 +760,14 @@ class BrokerBackup:
         )
         known: set[str] = set()
         if earlier is not None and not is_stored:
-            known = {piece.object_name for piece in earlier.pieces}
+            known = {chunk.object_name for chunk in earlier.chunks}
         sizes = sum(log.end_bytes for log in found.logs)
         before = sum(each.covered_bytes for each in earlier.segments) if earlier else 0
         if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
             known |= self.repository.names(stored.folder)
         damaged = self._damaged.get(stored.folder, set())
         known -= damaged
-        stored.read(lambda run: uploads.put(stored.folder, known, run))
+        stored.read(lambda batch_range: uploads.put(stored.folder, known, batch_range))
         if damaged:
             stored.put_damaged_again(damaged, partial(put_object, self.repository))
         for name, data in found.files.items():
@@ -690,28 +780,28 @@ class BrokerBackup:
         return stored
 
     def _earlier_of(self, found: CapturedPartition) -> PartitionBackup | None:
-        """Return what an earlier run has of a partition, of another broker if need be."""
+        """Return a partition from an earlier backup of this broker, or of another."""
         key = found.partition, found.topic_id
         if key in self._earlier or found.partition.topic == CLUSTER_METADATA_TOPIC:
             return self._earlier.get(key)
         if self._of_others is None:
             self._of_others = {}
             newest = {
-                node_id: run
-                for run, brokers in self.repository.brokers_of_runs().items()
+                node_id: backup_id
+                for backup_id, brokers in self.repository.brokers_by_backup().items()
                 for node_id in brokers
                 if node_id != self.broker.node_id
             }
-            for node_id, run in sorted(newest.items(), key=lambda each: each[1]):
+            for node_id, backup_id in sorted(newest.items(), key=lambda each: each[1]):
                 with suppress(MissingManifestError):  # it has just expired
-                    for each in self.repository.count_on(run, node_id).partitions:
-                        # Its files are others.
+                    for each in self.repository.count_on(backup_id, node_id).partitions:
+                        # The files of another broker are different files.
                         own = msgspec.structs.replace(each, segments=(), seen_directory=None)
                         self._of_others[each.topic_partition, each.topic_id] = own
         return self._of_others.get(key)
 
     def _finish(self, stored: PartitionUploader) -> None:
-        """Wait for the pieces of a partition, and note what the run has of it."""
+        """Wait for the chunks of a partition, and add it to the manifest."""
         found, leader = stored.found, self._leader(stored.found)
         backup = stored.finish(
             is_leader=None if leader is None else leader == self.broker.node_id and self.is_running,
@@ -727,18 +817,18 @@ class BrokerBackup:
                 "%s/%s/%s is damaged, and the log no longer contains its batches",
                 *(self.repository.root, stored.folder, name),
             )
-        self._taken.append(backup)
+        self._stored_partitions.append(backup)
         self._rows.append(stored.row_of(backup))
 
-    def _missed(self) -> Iterator[Missed]:
-        """Yield the partitions that the run has not, and note why."""
+    def _skipped_partitions(self) -> Iterator[SkippedPartition]:
+        """Yield the skipped partitions, and add their rows."""
         before = {
-            (each.topic, each.partition): each.runs
-            for each in (self.previous.missed if self.previous else ())
+            (each.topic, each.partition): each.backups
+            for each in (self.previous.skipped if self.previous else ())
         }
-        for partition, error in sorted(self._cutting.left_out.items()):
-            runs = before.get((partition.topic, partition.partition), 0) + 1
-            status = BackupStatus.UNREADABLE if error.is_fault else BackupStatus.MISSED
+        for partition, error in sorted(self._capture.skipped.items()):
+            backups = before.get((partition.topic, partition.partition), 0) + 1
+            status = BackupStatus.UNREADABLE if error.is_fault else BackupStatus.SKIPPED
             self._rows.append(
                 BackedUpPartition(
                     partition.topic,
@@ -746,18 +836,18 @@ class BrokerBackup:
                     None,
                     status,
                     error.reason,
-                    runs_missed=runs,
+                    backups_skipped=backups,
                 )
             )
-            yield Missed(
+            yield SkippedPartition(
                 topic=partition.topic,
                 partition=partition.partition,
                 topic_id=None,
                 reason=error.reason,
-                runs=runs,
+                backups=backups,
             )
 
-    # ------------------------------------------------------------------- what is known of it
+    # ------------------------------------------------------------------- state of a partition
 
     def _high_watermark(self, found: CapturedPartition) -> int | None:
         if self._high_watermarks.source is Source.LOG_END:
@@ -768,7 +858,7 @@ class BrokerBackup:
         return offset
 
     def _is_there(self, found: CapturedPartition) -> bool:
-        """Return whether a partition was not deleted; it may have moved."""
+        """Return whether a partition still exists; it may have moved."""
         try:
             if found.is_at(os.stat(found.path)):
                 return True
@@ -791,7 +881,7 @@ class BrokerBackup:
             return False
         if topic in COMPACTED_INTERNAL_TOPICS:
             return True
-        properties = self._request.properties
+        properties = self._request.config.properties
         cluster = self._cluster or ClusterImage()
         policy = cluster.cleanup_policy(topic, properties, self.broker.node_id)
         if policy is None and self._cluster is None:
@@ -800,7 +890,7 @@ class BrokerBackup:
         return "compact" in (policy or "")
 
     def _read_cluster(self) -> ClusterImage | None:
-        """Return the state of the cluster as the metadata log says it; None without one."""
+        """Return the cluster image from the metadata log; None without a metadata log."""
         paths = [os.path.join(path, METADATA_LOG) for path in self.broker.paths]
         paths = [path for path in paths if os.path.isdir(path)]
         for number in range(_METADATA_READS if paths else 0):
@@ -809,12 +899,12 @@ class BrokerBackup:
             try:
                 return read_metadata(
                     paths[:1],
-                    budget=shared_budget(self._request.max_decompressed_bytes),
+                    budget=shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES),
                     topics=(CLUSTER_METADATA_TOPIC,),
                     recovers=True,
                 ).cluster
             except InputError as error:
-                # The broker deletes files of it meanwhile.
+                # The broker may delete files of the log concurrently.
                 if number + 1 == _METADATA_READS and is_retriable(error):
                     raise
         return None

@@ -1,4 +1,4 @@
-"""A log as it was cut: opened, measured, and walked over by the headers of its batches."""
+"""A captured log: opened, measured, and searched by the headers of its batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kafka_index.core.kernels.scan import (
 from kafka_index.core.log.scan.batch_search import entry_length
 from kafka_index.core.log.scan.scanner import last_offset_of
 
-_END_LOOKS, _BETWEEN_END_LOOKS_S = 5, 0.001
+_END_ATTEMPTS, _END_PAUSE_S = 5, 0.001
 # A message of magic 0 without key and value.
 _LEAST_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
 _HEADERS_BYTES = 1 << 20
@@ -37,7 +37,7 @@ _DESCRIPTORS = "/dev/fd"
 
 
 class SkippedError(Exception):
-    """A partition is not in this run; `is_fault`: no later run will have it either."""
+    """A partition is skipped by this backup; `is_fault`: a later backup would skip it too."""
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
         super().__init__(reason)
@@ -46,16 +46,21 @@ class SkippedError(Exception):
 
 
 def unreadable(path: str, error: OSError) -> SkippedError:
-    """Return the reason for a partition that the disk or a permission keeps from being read."""
+    """Return the error for a partition that cannot be read because of the disk or a permission."""
     return SkippedError(f"{path}: cannot be read: {error.strerror}", is_fault=True)
 
 
 class CapturedLog(msgspec.Struct, gc=False):
-    """A log, as it was cut.
+    """A captured log.
 
-    `end_bytes`: the batches end there, before the zeros of a preallocated log. `settled_bytes` were
-    there before anything was cut. The descriptor is -1 for a log that is not open: nothing of it
-    has to be read, or the process may not open more.
+    Attributes
+    ----------
+    end_bytes : int
+        End of the batches, before the zeros of a preallocated log.
+    settled_bytes : int
+        Bytes that existed before any log was captured.
+    descriptor : int
+        -1 if the log is not open: no batch must be read, or the process may not open more files.
     """
 
     path: str
@@ -68,19 +73,19 @@ class CapturedLog(msgspec.Struct, gc=False):
     settled_bytes: int = 0
     descriptor: int = -1
 
-    def is_as(self, seen: SeenSegment | None) -> bool:
-        """Return whether an earlier run has seen the same, and stored all of it."""
-        return seen is not None and seen.is_done and self.is_file_of(seen)
+    def is_stored_as(self, seen: SeenSegment | None) -> bool:
+        """Return whether an earlier backup stored all of this unchanged file."""
+        return seen is not None and seen.is_done and self.is_same_file(seen)
 
-    def is_file_of(self, seen: SeenSegment | None) -> bool:
-        """Return whether an earlier run has seen the same file, and it is unchanged."""
+    def is_same_file(self, seen: SeenSegment | None) -> bool:
+        """Return whether the file is unchanged since an earlier backup."""
         return seen is not None and (
             (self.device, self.inode, self.ctime_ns, self.size_bytes)
             == (seen.device, seen.inode, seen.ctime_ns, seen.size_bytes)
         )
 
-    def opened(self) -> int:
-        """Return the descriptor, opening the log if it is not open.
+    def open(self) -> int:
+        """Return the descriptor; the log is opened if it is not open.
 
         Raises `SkippedError` if it is another file now, or cannot be opened.
         """
@@ -101,15 +106,15 @@ class CapturedLog(msgspec.Struct, gc=False):
         raise SkippedError(f"{self.path}: it was deleted or replaced before it was read")
 
     def find_end(self, start_bytes: int) -> None:
-        """Find the end of the batches, by their headers from one of them on.
+        """Find the end of the batches by their headers, from the start of a batch.
 
-        What cannot be read, or is damaged, is for the reading to say.
+        Errors are reported when the batches are read.
         """
         self.end_bytes = self.size_bytes
         was_open = self.descriptor >= 0
         with suppress(SkippedError, OSError):
             last = max(self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES, 0)
-            if not any(os.pread(self.opened(), RECORD_BATCH_OVERHEAD_BYTES, last)):
+            if not any(os.pread(self.open(), RECORD_BATCH_OVERHEAD_BYTES, last)):
                 for start in (start_bytes, 0):
                     end = _end_of_batches(self.descriptor, start, self.size_bytes)
                     if end is not None:
@@ -120,7 +125,7 @@ class CapturedLog(msgspec.Struct, gc=False):
 
     @property
     def is_preallocated(self) -> bool:
-        """Whether it can grow without another size."""
+        """Whether the log can grow while the size of its file stays the same."""
         return self.end_bytes < self.size_bytes
 
     def close(self) -> None:
@@ -131,7 +136,7 @@ class CapturedLog(msgspec.Struct, gc=False):
 
 
 class OpenFiles:
-    """The number of logs that may be open: what the process may open, but for some."""
+    """Opens logs as long as the process may open files, and leaves some descriptors free."""
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -143,15 +148,15 @@ class OpenFiles:
         if soft == resource.RLIM_INFINITY:
             self._left = 1 << 30
 
-    def hold(self, log: CapturedLog) -> None:
-        """Open a log that is not open; where no more may be open it is opened when it is read."""
+    def open_if_allowed(self, log: CapturedLog) -> None:
+        """Open a log if the process may open it; otherwise it is opened when it is read."""
         if log.descriptor < 0 and self._left:
             with suppress(SkippedError):
-                log.opened()
+                log.open()
                 self._left -= 1
 
     def open(self, name: str, dir_fd: int) -> int:
-        """Open a file; return -1 where no more may be open."""
+        """Open a file; return -1 if no more files may be open."""
         if not self._left:
             return -1
         try:
@@ -166,10 +171,12 @@ class OpenFiles:
 
 
 @contextmanager
-def reading(log: CapturedLog, end_bytes: int, bandwidth: Bandwidth) -> Iterator[LowImpactReader]:
+def open_reader(
+    log: CapturedLog, end_bytes: int, bandwidth: Bandwidth
+) -> Iterator[LowImpactReader]:
     """Open a log to be read up to a position; raises `SkippedError` if it cannot be read."""
     try:
-        with LowImpactReader(log.opened(), log.path, end_bytes, bandwidth) as file:
+        with LowImpactReader(log.open(), log.path, end_bytes, bandwidth) as file:
             yield file
     except OSError as error:
         raise unreadable(log.path, error) from error
@@ -180,22 +187,22 @@ def reading(log: CapturedLog, end_bytes: int, bandwidth: Bandwidth) -> Iterator[
 def find_batch(
     log: CapturedLog, last_offset: int, header: bytes, near_bytes: int, bandwidth: Bandwidth
 ) -> int | None:
-    """Return where in a log the batch with a header ends; None if it is not there.
+    """Return the end position of the batch with a header; None if the log does not contain it.
 
-    `near_bytes`: where it ended when an earlier run saw it; other places are looked for by a walk
-    over headers. Raises `SkippedError` if the log cannot be read.
+    The batch is expected to end at `near_bytes`, as in an earlier backup; otherwise the headers are
+    searched. Raises `SkippedError` if the log cannot be read.
     """
     size = LOG_OVERHEAD_BYTES + entry_length(np.frombuffer(header, np.uint8))
-    with reading(log, log.size_bytes, bandwidth) as file:
+    with open_reader(log, log.size_bytes, bandwidth) as file:
         if size <= near_bytes <= log.size_bytes:
             there = np.zeros(len(header), np.uint8)
             file.read_into(near_bytes - size, there.data)
             if there.tobytes() == header:
                 return near_bytes
-        return _walk_to(file, log, last_offset, header)
+        return _seek_to(file, log, last_offset, header)
 
 
-def _walk_to(
+def _seek_to(
     file: LowImpactReader, log: CapturedLog, last_offset: int, header: bytes
 ) -> int | None:
     columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
@@ -221,7 +228,7 @@ def _walk_to(
             is_same = window[start : start + len(header)].tobytes() == header
             return position + start + int(columns[1, row]) if is_same else None
         if not count:
-            # A log may be shorter than it was cut.
+            # A log may be shorter than when it was captured.
             if code != SCAN_NEED_BYTES or is_over:
                 return None
             wanted = max(2 * wanted, LOG_OVERHEAD_BYTES + entry_length(window))
@@ -236,10 +243,10 @@ def last_offset_in(header: bytes) -> int:
 
 
 def _end_of_batches(descriptor: int, position: int, size_bytes: int) -> int | None:
-    """Return where zeros follow the batches from one of them on; None if something else does."""
+    """Return the position of the zeros after the batches; None if other bytes follow them."""
     if position > size_bytes:
         return None
-    for _ in range(_END_LOOKS):
+    for _ in range(_END_ATTEMPTS):
         while True:
             header = os.pread(descriptor, RECORD_BATCH_OVERHEAD_BYTES, position)
             if not any(header):
@@ -249,5 +256,5 @@ def _end_of_batches(descriptor: int, position: int, size_bytes: int) -> int | No
                 break
             position = after
         # The header may be just being written.
-        time.sleep(_BETWEEN_END_LOOKS_S)
+        time.sleep(_END_PAUSE_S)
     return None

@@ -1,9 +1,9 @@
-"""Pieces: what a log holds as runs of whole batches, read from an open file and put by threads.
+"""Log chunks: ranges of complete batches, read from an open log and put by threads.
 
-A piece does not reach over the end of a segment. A log that is only appended to has pieces as large
-as they may be. A log that is cleaned is another one after each pass, but most batches are kept as
-they were: its pieces end after batches that their own checksums choose, so that equal batches make
-equal pieces, wherever they are now.
+A chunk ends at the end of its segment at the latest. The chunks of a log that is not compacted are
+as large as allowed. The log cleaner rewrites a compacted log, but most batches stay unchanged: its
+chunks end after batches that their own checksums select, so that unchanged batches make the same
+chunks at any position.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from kafka_index.commands.backup.captured_log import CapturedLog, SkippedError, reading
+from kafka_index.commands.backup.captured_log import CapturedLog, SkippedError, open_reader
 from kafka_index.commands.backup.low_impact_io import Bandwidth, LowImpactReader
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.core.fs.backup.manifest import MAX_PIECE_BYTES, Piece, content_of, hash_of
+from kafka_index.core.fs.backup.manifest import MAX_CHUNK_BYTES, LogChunk, content_of, hash_of
 from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE
@@ -40,21 +40,21 @@ from kafka_index.core.kernels.scan import (
 from kafka_index.core.log.scan.batch_search import entry_length
 from kafka_index.core.log.scan.scanner import in_order, last_offset_of, only_zeros
 
-#: The least of a piece of a cleaned log, and how much more it has on average.
+#: The smallest chunk of a compacted log; on average a chunk has 192 KiB more.
 MIN_CHOSEN_BYTES = 64 << 10
 _CHOSEN_BYTES = 192 << 10
 _CRC_AT = 17
 # The end of the header fields from which the last offset of a batch is computed.
 _OFFSET_DELTA_END = 27
 _CRC_VALUES = 1 << 32
-# Pieces that are read and not put yet.
-_MOST_IN_FLIGHT_BYTES = 3 * MAX_PIECE_BYTES
-# Small pieces become one when there are so many, and it is so many times as large as each.
-_MANY_PIECES, _GROWTH = 16, 8
+# The most bytes of chunks that are read and not put yet.
+_MOST_IN_FLIGHT_BYTES = 3 * MAX_CHUNK_BYTES
+# Small chunks are merged if there are at least so many, and the result is so many times larger.
+_MANY_CHUNKS, _GROWTH = 16, 8
 
 
-class Run(NamedTuple):
-    """Whole batches that become a piece."""
+class BatchRange(NamedTuple):
+    """Complete batches that become a chunk."""
 
     data: Bytes
     base_offset: int
@@ -62,12 +62,19 @@ class Run(NamedTuple):
     last_header: bytes
 
 
-class LogReading:
-    """The batches of a log from a position on, below a high watermark, in order and sound.
+class LogChunkReader:
+    """Reads the valid batches of a log from a position to a high watermark.
 
-    Afterwards `position` and `next_offset` are where they end, and `is_below` says that it was the
-    high watermark that ended them. `settled_offset` comes after the batches that were there before
-    anything was cut, 0 without one; `has_gap` says that offsets are missing between batches.
+    Attributes
+    ----------
+    position, next_offset : int
+        The end of the batches that were read.
+    is_below : bool
+        The high watermark ended the batches, not the log.
+    settled_offset : int
+        End of the batches that existed before any log was captured; 0 if there are none.
+    has_gap : bool
+        Offsets are missing between batches.
     """
 
     def __init__(
@@ -93,19 +100,19 @@ class LogReading:
         self._limit_base_offset = log.base_offset
         self._is_at_limit = False
 
-    def runs(self, *, is_cleaned: bool) -> Iterator[Run]:
+    def batch_ranges(self, *, is_cleaned: bool) -> Iterator[BatchRange]:
         """Yield the batches; raises `SkippedError` if they are damaged, or cannot be read."""
         log = self._log
         if self.position >= self._size_bytes:
             return
-        with reading(log, self._size_bytes, self._bandwidth) as file:
+        with open_reader(log, self._size_bytes, self._bandwidth) as file:
             while self.position < self._size_bytes and not self._is_over:
                 found = self._read(file)
                 if not found.rows:
                     break
                 yield from self._split(found, is_cleaned=is_cleaned)
 
-    def _split(self, found: _Batches, *, is_cleaned: bool) -> Iterator[Run]:
+    def _split(self, found: _Batches, *, is_cleaned: bool) -> Iterator[BatchRange]:
         is_last = self._is_over or self._is_at_limit
         is_last |= self.position + found.end_bytes >= self._size_bytes
         start = 0
@@ -113,7 +120,7 @@ class LogReading:
             first, last = int(found.starts[start]), int(found.ends[end - 1])
             header = int(found.starts[end - 1])
             base, last_offset = found.base_of(start), int(found.lasts[end - 1])
-            yield Run(
+            yield BatchRange(
                 found.buffer[first:last],
                 self.next_offset if base is None else base,
                 last_offset,
@@ -124,14 +131,14 @@ class LogReading:
         self.position += found.first(start).end_bytes
 
     def _read(self, file: LowImpactReader) -> _Batches:
-        """Return the batches from the position on, as many as a piece may have."""
-        wanted = min(MAX_PIECE_BYTES, self._size_bytes - self.position)
+        """Return the batches from the position on, at most those of one chunk."""
+        wanted = min(MAX_CHUNK_BYTES, self._size_bytes - self.position)
         while True:
             buffer = np.empty(wanted, np.uint8)
             filled = file.read_into(self.position, buffer.data)
             self.read_bytes += filled
             if filled < wanted:
-                # A preallocated file has been cut where it ends.
+                # A preallocated file was truncated to its end.
                 self._size_bytes = self.position + filled
             found, code = self._scan(buffer[:filled])
             if found.rows or code != SCAN_NEED_BYTES:
@@ -161,8 +168,7 @@ class LogReading:
                 batches = BatchColumns(*self._columns[:, :count])
                 if in_order(batches, next_offset, self._end_offset) is not None:
                     raise SkippedError(
-                        f"{self._log.path}: its offsets overlap with each other, or with the next "
-                        "log"
+                        f"{self._log.path}: offsets overlap within the log, or with the next log"
                     )
                 found.append(self._noted(batches, next_offset))
                 next_offset = int(batches.last_offset[-1]) + 1
@@ -172,15 +178,15 @@ class LogReading:
                     self._limit_base_offset = far
                     continue
                 if far is not None:
-                    # A piece whose offsets span 2^31 or more could not be restored as one segment.
+                    # A chunk whose offsets span 2^31 or more could not be restored as one segment.
                     self._is_at_limit, code = True, SCAN_NEED_BYTES
             if code != SCAN_ROWS_FULL:
                 return _Batches(buffer, *np.concatenate(found, axis=1)), int(code)
 
     def _far_offset(self, rest: Bytes, next_offset: int) -> int | None:
-        """Return the offset of a batch that is in order, and only too far from its segment's.
+        """Return the base offset of a batch that is only too far from the segment's base offset.
 
-        None for any other: no checksum covers the offset (KAFKA-6264).
+        None if the batch is out of order: no checksum covers the offset (KAFKA-6264).
         """
         if len(rest) < _OFFSET_DELTA_END:
             return None
@@ -193,7 +199,7 @@ class LogReading:
         return int.from_bytes(rest[:8].tobytes(), "big", signed=True) if is_in_order else None
 
     def _noted(self, batches: BatchColumns, next_offset: int) -> Longs:
-        """Return what is needed of batches; their columns are filled again."""
+        """Copy the needed columns of batches, because the buffers are filled again."""
         is_old = batches.control_type == CONTROL_MESSAGE
         before = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
         self.has_gap |= bool(((batches.base_offset != before + 1) & ~is_old).any())
@@ -214,7 +220,7 @@ class LogReading:
         return found
 
     def _stop(self, code: int, found: _Batches, buffer: Bytes) -> None:
-        """End the log where the broker was writing, or it was preallocated; else it is damaged."""
+        """End the log at a batch that is being written, or at zeros; raise if it is corrupt."""
         at = found.end_bytes
         rest = buffer[at:]
         self._is_over = True
@@ -230,16 +236,16 @@ class LogReading:
                 self.is_below = True
                 return
         raise SkippedError(
-            f"{self._log.path}: at byte {self.position + at}: no sound batch, and the log does not "
-            "end there",
+            f"{self._log.path}: at byte {self.position + at}: corrupt batch before the end of "
+            "the log",
             is_fault=True,
         )
 
 
 class _Batches(NamedTuple):
-    """Batches in a buffer: their starts and ends there, and their first and last offsets.
+    """Batches in a buffer: their positions, and their first and last offsets.
 
-    `is_old` is not 0 for messages of old formats, whose first offset is that of the last record.
+    `is_old` is not 0 for messages of formats v0 and v1, which contain only the last offset.
     """
 
     buffer: Bytes
@@ -256,11 +262,11 @@ class _Batches(NamedTuple):
 
     @property
     def end_bytes(self) -> int:
-        """Position after the last batch; 0 where there is none."""
+        """Position after the last batch; 0 if there is none."""
         return int(self.ends[-1]) if self.rows else 0
 
     def base_of(self, row: int) -> int | None:
-        """Return the first offset of a batch; None where it does not say so."""
+        """Return the first offset of a batch; None if the batch does not contain it."""
         return None if self.is_old[row] else int(self.bases[row])
 
     def first(self, count: int) -> _Batches:
@@ -269,10 +275,10 @@ class _Batches(NamedTuple):
 
 
 def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
-    """Return the numbers of batches after which pieces end, as their checksums choose.
+    """Return the numbers of the batches after which chunks end, selected by their checksums.
 
-    The larger a batch, the likelier it is chosen. Without `is_last` the batches after the last of
-    them belong to a piece that begins there, unless nothing was chosen at all.
+    A larger batch is more likely to be selected. Without `is_last`, the batches after the last
+    selected one belong to the next chunk, unless no batch is selected.
     """
     starts, ends = found.starts, found.ends
     crcs = np.zeros(len(starts), np.int64)
@@ -291,49 +297,49 @@ def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
     return result
 
 
-def small_pieces(pieces: Sequence[Piece], base_offset: int) -> int:
-    """Return how many of the last pieces are worth being one piece; 0 for none.
+def count_small_chunks(chunks: Sequence[LogChunk], base_offset: int) -> int:
+    """Return how many of the last chunks should be merged into one; 0 for none.
 
-    They are from a base offset on, as many as one piece may have, and far smaller than all of them
-    together: so a byte is stored again a few times, and a log of many small appends has pieces by
-    the dozen, not as many as there were runs.
+    The chunks start at or after a base offset, fit into one chunk, and are much smaller than their
+    sum. So a byte is stored again only a few times, and a log with many small appends has some
+    dozens of chunks instead of one per backup.
     """
     found = total = largest = 0
-    for count, piece in enumerate(reversed(pieces), 1):
-        total += piece.size_bytes
-        largest = max(largest, piece.size_bytes)
-        if piece.base_offset < base_offset or total > MAX_PIECE_BYTES:
+    for count, chunk in enumerate(reversed(chunks), 1):
+        total += chunk.size_bytes
+        largest = max(largest, chunk.size_bytes)
+        if chunk.base_offset < base_offset or total > MAX_CHUNK_BYTES:
             break
-        if count >= _MANY_PIECES and total >= _GROWTH * largest:
+        if count >= _MANY_CHUNKS and total >= _GROWTH * largest:
             found = count
     return found
 
 
-def holds_piece(log: CapturedLog, position_bytes: int, piece: Piece, bandwidth: Bandwidth) -> bool:
-    """Return whether a log has a piece at a position; raises `SkippedError` if it is unreadable."""
-    return read_piece(log, position_bytes, piece, bandwidth) is not None
+def has_chunk(log: CapturedLog, position_bytes: int, chunk: LogChunk, bandwidth: Bandwidth) -> bool:
+    """Return whether a log contains a chunk at a position; raises `SkippedError` if unreadable."""
+    return read_chunk(log, position_bytes, chunk, bandwidth) is not None
 
 
-def read_piece(
-    log: CapturedLog, position_bytes: int, piece: Piece, bandwidth: Bandwidth
+def read_chunk(
+    log: CapturedLog, position_bytes: int, chunk: LogChunk, bandwidth: Bandwidth
 ) -> Bytes | None:
-    """Return the bytes of a piece at a position of a log; None if the log has other bytes there.
+    """Return the bytes of a chunk at a position of a log; None if the log has other bytes there.
 
     Raises `SkippedError` if the log is unreadable.
     """
-    end = position_bytes + piece.size_bytes
+    end = position_bytes + chunk.size_bytes
     if end > log.size_bytes:
         return None
-    data = np.empty(piece.size_bytes, np.uint8)
-    with reading(log, end, bandwidth) as file:
+    data = np.empty(chunk.size_bytes, np.uint8)
+    with open_reader(log, end, bandwidth) as file:
         filled = file.read_into(position_bytes, data.data)
-    return data if filled == piece.size_bytes and hash_of(data.data) == piece.sha256 else None
+    return data if filled == chunk.size_bytes and hash_of(data.data) == chunk.sha256 else None
 
 
-class Uploads:
-    """Puts pieces and small files into a repository, by threads; a context manager.
+class ChunkUploader:
+    """Puts chunks into a repository with threads; a context manager.
 
-    What is read and not put yet is bounded. A failure is raised by the futures.
+    The bytes that are read and not put yet are bounded. Futures raise failures.
     """
 
     def __init__(self, repository: Repository, threads: int) -> None:
@@ -349,12 +355,14 @@ class Uploads:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(cancel_futures=True)
 
-    def put(self, folder: str, known: Collection[str], run: Run) -> Future[tuple[Piece, int]]:
-        """Put a piece unless its object is known; the result has the bytes that were put.
+    def put(
+        self, folder: str, known: Collection[str], batch_range: BatchRange
+    ) -> Future[tuple[LogChunk, int]]:
+        """Put a chunk unless its object is known; the future has the chunk and the bytes put.
 
-        Raises the failure of an earlier one.
+        Raises the failure of an earlier chunk.
         """
-        size = len(run.data)
+        size = len(batch_range.data)
         with self._free:
             self._free.wait_for(
                 lambda: not self._in_flight or self._in_flight + size <= _MOST_IN_FLIGHT_BYTES
@@ -362,19 +370,21 @@ class Uploads:
             if self._failed is not None:
                 raise self._failed
             self._in_flight += size
-        future = self._executor.submit(self._put, folder, known, run)
+        future = self._executor.submit(self._put, folder, known, batch_range)
         future.add_done_callback(lambda done: self._forget(size, done))
         return future
 
-    def _put(self, folder: str, known: Collection[str], run: Run) -> tuple[Piece, int]:
-        data = run.data.data
-        piece = Piece(run.base_offset, run.last_offset, *content_of(data))
-        if piece.object_name in known:
-            return piece, 0
-        put_object(self._repository, f"{folder}/{piece.object_name}", data)
-        return piece, len(data)
+    def _put(
+        self, folder: str, known: Collection[str], batch_range: BatchRange
+    ) -> tuple[LogChunk, int]:
+        data = batch_range.data.data
+        chunk = LogChunk(batch_range.base_offset, batch_range.last_offset, *content_of(data))
+        if chunk.object_name in known:
+            return chunk, 0
+        put_object(self._repository, f"{folder}/{chunk.object_name}", data)
+        return chunk, len(data)
 
-    def _forget(self, size: int, done: Future[tuple[Piece, int]]) -> None:
+    def _forget(self, size: int, done: Future[tuple[LogChunk, int]]) -> None:
         with self._free:
             self._in_flight -= size
             if not done.cancelled():
@@ -383,6 +393,6 @@ class Uploads:
 
 
 def put_object(repository: Repository, path: str, data: bytes | memoryview) -> None:
-    """Put an object that is named by its content; one with other bytes is damaged, and replaced."""
+    """Put an object whose name has its hash; a damaged object with the name is replaced."""
     if not repository.put(path, data):
         repository.put_again(path, data)

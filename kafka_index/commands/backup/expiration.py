@@ -1,6 +1,7 @@
-"""Runs that a repository no longer keeps, and the objects that only they name.
+"""``backups expire``: removes backups, and deletes the objects that only they use.
 
-`kafka_index.core.fs.backup.repository` has the rules by which this runs beside backups and readers.
+`kafka_index.core.fs.backup.repository` has the rules by which an expiration runs concurrently with
+backups and readers.
 """
 
 from __future__ import annotations
@@ -10,263 +11,202 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from kafka_index.commands.backup.barrier import old_barriers
-from kafka_index.commands.backup.repository_check import READS_AT_A_TIME, RunManifests, read_runs
-from kafka_index.core.errors import ConfigError, CorruptObjectError, plural
+from kafka_index.commands.backup.barrier import expired_barriers
+from kafka_index.commands.backup.repository_check import (
+    READS_AT_A_TIME,
+    BackupManifests,
+    read_backups,
+)
+from kafka_index.commands.backup.request import ExpireBackupsRequest
+from kafka_index.commands.backup.result import EXPIRE_REPORT, ExpireBackupsResult
+from kafka_index.core.errors import CorruptObjectError
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.backup import repository as rules
 from kafka_index.core.fs.backup.manifest import (
     ANNOUNCED_FOLDER,
+    BACKUPS_FOLDER,
     BARRIERS_FOLDER,
     DATA_FOLDER,
     EXPIRED_FOLDER,
     HEADS_FOLDER,
-    RUNS_FOLDER,
     KeptFile,
+    LogChunk,
     PartitionBackup,
-    Piece,
-    cut_time,
+    backup_id_ms,
+    cutoff_time,
     manifest_node,
     manifest_path,
-    run_time,
 )
 from kafka_index.core.fs.backup.repository import MissingManifestError, Repository, StoredManifest
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import absolute_path, open_repository
 from kafka_index.core.fs.store import is_remote
-from kafka_index.core.job.result import RunOutcome, TableResult
+from kafka_index.core.job.engine import Engine, Listener
+from kafka_index.core.job.result import ReportSink, RunOutcome
 from kafka_index.core.job.threads import map_requests
-
-#: A row per run.
-EXPIRED_SCHEMA = pa.schema(
-    [
-        pa.field("run", pa.string(), nullable=False),
-        pa.field("opened", pa.timestamp("ms", "UTC"), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
 
 _DELETED_AT_A_TIME = 500
 _ANNOUNCED_AT_A_TIME = 20_000
 _FOLDERS_OF_SMALL_FILES = (
-    *(HEADS_FOLDER, RUNS_FOLDER, EXPIRED_FOLDER),
+    *(HEADS_FOLDER, BACKUPS_FOLDER, EXPIRED_FOLDER),
     *(ANNOUNCED_FOLDER, BARRIERS_FOLDER),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """The complete runs that are kept: the last ones, and the last of each day, week and month.
+def keep_reasons(cutoffs: Mapping[str, int], request: ExpireBackupsRequest) -> dict[str, str]:
+    """Return the complete backups that the ``keep`` options cover, each with the reason.
 
-    Days, weeks and months count where they have runs, in UTC, from the newest on.
+    `cutoffs` are the cutoff times of all complete backups, in milliseconds since the epoch. Only
+    days, weeks and months (UTC) with a backup are counted, from the newest on.
     """
-
-    last: int = 1
-    daily: int = 7
-    weekly: int = 4
-    monthly: int = 12
-
-    def __post_init__(self) -> None:
-        """Refuse negative numbers."""
-        for name in ("last", "daily", "weekly", "monthly"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is negative", found=getattr(self, name))
-
-    def reasons(self, runs: Mapping[str, int]) -> dict[str, str]:
-        """Return the runs, of complete ones with the times of their cuts, that are kept, and why.
-
-        Times are in milliseconds since the epoch.
-        """
-        moments = {run: datetime.fromtimestamp(cut / 1000, UTC) for run, cut in runs.items()}
-        newest_first = sorted(runs, reverse=True)
-        found: dict[str, str] = dict.fromkeys(newest_first[:1], "the newest complete run")
-        periods_kept: Sequence[tuple[int, str, Callable[[str], object]]] = (
-            (self.last, "one of the last", lambda run: run),
-            (self.daily, "the last of its day", lambda run: moments[run].date()),
-            (self.weekly, "the last of its week", lambda run: moments[run].isocalendar()[:2]),
-            (
-                self.monthly,
-                "the last of its month",
-                lambda run: (moments[run].year, moments[run].month),
-            ),
-        )
-        for count, reason, period_of in periods_kept:
-            periods: set[object] = set()
-            for run in newest_first:
-                period = period_of(run)
-                if len(periods) >= count:
-                    break
-                if period not in periods:
-                    periods.add(period)
-                    found.setdefault(run, reason)
-        return found
+    times = {
+        backup_id: datetime.fromtimestamp(cutoff / 1000, UTC)
+        for backup_id, cutoff in cutoffs.items()
+    }
+    newest_first = sorted(cutoffs, reverse=True)
+    reasons: dict[str, str] = dict.fromkeys(newest_first[:1], "the newest complete backup")
+    rules_of_periods: Sequence[tuple[int, str, Callable[[str], object]]] = (
+        (request.keep_last, "one of the last", lambda backup_id: backup_id),
+        (request.keep_daily, "the last of its day", lambda backup_id: times[backup_id].date()),
+        (
+            request.keep_weekly,
+            "the last of its week",
+            lambda backup_id: times[backup_id].isocalendar()[:2],
+        ),
+        (
+            request.keep_monthly,
+            "the last of its month",
+            lambda backup_id: (times[backup_id].year, times[backup_id].month),
+        ),
+    )
+    for count, reason, period_of in rules_of_periods:
+        periods: set[object] = set()
+        for backup_id in newest_first:
+            if len(periods) >= count:
+                break
+            period = period_of(backup_id)
+            if period not in periods:
+                periods.add(period)
+                reasons.setdefault(backup_id, reason)
+    return reasons
 
 
-class _RunBrokers(NamedTuple):
-    """A run, when it was cut, the brokers that have manifests in it, and whether these are all."""
+class _BackupBrokers(NamedTuple):
+    """A backup, its cutoff time, and its brokers with manifests; complete if these are all."""
 
-    run: str
-    cut_ms: int
+    backup_id: str
+    cutoff_ms: int
     brokers: tuple[int, ...]
     is_complete: bool
 
 
-def _brokers_of(found: RunManifests) -> _RunBrokers:
-    """Return what a run is; raises `CorruptObjectError` if a manifest of it cannot be read."""
+def _brokers_of(found: BackupManifests) -> _BackupBrokers:
+    """Return the brokers of a backup; raises `CorruptObjectError` for an unreadable manifest."""
     for error in found.errors:
         raise CorruptObjectError(
             f"nothing expires while a manifest cannot be read: {error.message}",
             path=error.path,
-            hint=f"move it and {HEADS_FOLDER}/{found.run} away, if its run is not needed",
+            hint=f"if the backup is not needed, move the manifest and {HEADS_FOLDER}/"
+            f"{found.backup_id} out of the repository",
         )
     brokers = tuple(each.node_id for each in found.manifests)
-    return _RunBrokers(found.run, cut_time(found.manifests), brokers, found.is_complete)
+    return _BackupBrokers(found.backup_id, cutoff_time(found.manifests), brokers, found.is_complete)
 
 
-def kept_runs(runs: Sequence[_RunBrokers], retention: Retention, now: int) -> dict[str, str]:
-    """Return the runs that are kept, each with the reason.
+def retained_backups(
+    backups: Sequence[_BackupBrokers], request: ExpireBackupsRequest, now: int
+) -> dict[str, str]:
+    """Return the backups that are kept, each with the reason.
 
-    Incomplete runs are kept while they may become complete, and where no complete one is newer.
+    An incomplete backup is kept while it may become complete, and if no complete one is newer.
     """
-    complete = {each.run: each.cut_ms for each in runs if each.is_complete}
-    found = retention.reasons(complete)
+    complete = {each.backup_id: each.cutoff_ms for each in backups if each.is_complete}
+    reasons = keep_reasons(complete, request)
     newest = max(complete, default="")
-    longest_ms = rules.LONGEST_RUN_S * 1000
-    for each in runs:
-        if each.run in found:
+    longest_ms = rules.LONGEST_BACKUP_S * 1000
+    for each in backups:
+        if each.backup_id in reasons:
             continue
-        if each.run > newest:
-            found[each.run] = "newer than the newest complete run"
-        elif not each.is_complete and now - run_time(each.run) < longest_ms:
-            found[each.run] = "may be under way"
-    newest_of: dict[int, str] = {}
-    for each in runs:
+        if each.backup_id > newest:
+            reasons[each.backup_id] = "newer than the newest complete backup"
+        elif not each.is_complete and now - backup_id_ms(each.backup_id) < longest_ms:
+            reasons[each.backup_id] = "may be in progress"
+    newest_by_broker: dict[int, str] = {}
+    for each in backups:
         for node_id in each.brokers:
-            newest_of[node_id] = max(each.run, newest_of.get(node_id, ""))
-    for node_id, run in newest_of.items():
-        found.setdefault(run, f"the newest run of broker {node_id}")
-    return found
+            newest_by_broker[node_id] = max(each.backup_id, newest_by_broker.get(node_id, ""))
+    for node_id, backup_id in newest_by_broker.items():
+        reasons.setdefault(backup_id, f"the newest backup of broker {node_id}")
+    return reasons
 
 
-@dataclass(frozen=True, repr=False)
-class ExpiredBackup(TableResult):
-    """The result of `expire_backup`: a row per run, and what was deleted.
+def expire_backups(
+    request: ExpireBackupsRequest,
+    _engine: Engine | None = None,
+    _listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> ExpireBackupsResult:
+    """Expire the backups that are not kept, and delete unreferenced objects.
 
-    Parameters
-    ----------
-    rows : pa.Table
-        The runs, ascending: ``kept`` or ``expired``, and why.
-    ended : RunOutcome
-        Always done.
-    unread : tuple of str
-        Always empty.
-    deleted_objects, deleted_bytes : int
-        Objects that no manifest names, and that are deleted, or would be.
-    waiting_manifests : int
-        Manifests that have expired, and whose objects are kept for now.
-    is_dry : bool
-        Nothing was changed.
+    The objects of a backup are deleted by a later call, when its readers and the backups that build
+    on it have ended. Raises `InputError` if the repository does not exist, and `CorruptObjectError`
+    if a manifest cannot be read, because its objects are unknown.
     """
-
-    deleted_objects: int = 0
-    deleted_bytes: int = 0
-    waiting_manifests: int = 0
-    is_dry: bool = False
-
-    command = "backups expire"
-
-    @property
-    def headline(self) -> str:
-        """The runs and objects that went."""
-        counts = self.counts
-        would = "would be " if self.is_dry else ""
-        return (
-            f"{plural(counts['expired'], 'run')} {would}expired, {counts['kept']:,} kept; "
-            f"{plural(self.deleted_objects, 'object')} of {self.deleted_bytes:,} bytes "
-            f"{would}deleted"
-        )
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Runs and objects."""
-        status = self.rows["status"].to_pylist()
-        return {
-            "kept": status.count("kept"),
-            "expired": status.count("expired"),
-            "deleted_objects": self.deleted_objects,
-            "waiting_manifests": self.waiting_manifests,
-        }
-
-    @property
-    def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes that were deleted."""
-        return {"deleted": self.deleted_bytes}
-
-
-def expire_backup(root: str, retention: Retention, *, dry_run: bool = False) -> ExpiredBackup:
-    """Expire the runs that are not kept, and delete objects that nothing needs any more.
-
-    The objects of a run are deleted by a later call, once nobody can read or build on the run.
-    Raises `InputError` if there is no such repository, and `CorruptObjectError` if a manifest
-    cannot be read: the objects that it names are not known.
-    """
-    repository = repository_of(root)
+    repository = open_repository(absolute_path(request.uri))
     repository.file()
     now = now_ms()
-    runs = [*map(_brokers_of, read_runs(repository, repository.brokers_with_heads()))]
-    kept = kept_runs(runs, retention, now)
-    gone = [each for each in runs if each.run not in kept]
+    backups = [*map(_brokers_of, read_backups(repository, repository.brokers_with_heads()))]
+    kept = retained_backups(backups, request, now)
+    expired = [each for each in backups if each.backup_id not in kept]
     rows = [
         {
-            "run": each.run,
-            "opened": run_time(each.run),
-            "status": "kept" if each.run in kept else "expired",
-            "reason": kept.get(each.run, "nothing keeps it"),
+            "backup_id": each.backup_id,
+            "opened": backup_id_ms(each.backup_id),
+            "status": "kept" if each.backup_id in kept else "expired",
+            "reason": kept.get(each.backup_id, "not covered by any --keep option"),
         }
-        for each in runs
+        for each in backups
     ]
-    if not dry_run:
-        _expire(repository, gone)
-    swept = _Sweep(repository, len(gone) if dry_run else 0)
-    swept.delete(dry_run=dry_run)
-    return ExpiredBackup(
-        pa.Table.from_pylist(rows, schema=EXPIRED_SCHEMA),
+    if not request.dry_run:
+        _expire(repository, expired)
+    collector = _GarbageCollector(repository, len(expired) if request.dry_run else 0)
+    collector.delete(dry_run=request.dry_run)
+    return ExpireBackupsResult(
+        pa.Table.from_pylist(rows, schema=EXPIRE_REPORT.schema),
         RunOutcome.DONE,
-        deleted_objects=swept.objects,
-        deleted_bytes=swept.bytes,
-        waiting_manifests=swept.waiting,
-        is_dry=dry_run,
+        deleted_objects=collector.objects,
+        deleted_bytes=collector.bytes,
+        waiting_manifests=collector.waiting,
+        is_dry=request.dry_run,
     )
 
 
-def _expire(repository: Repository, runs: Iterable[_RunBrokers]) -> None:
-    """Move the manifests of runs to the expired ones: they are in both for a moment."""
+def _expire(repository: Repository, backups: Iterable[_BackupBrokers]) -> None:
+    """Move the manifests of backups to `EXPIRED_FOLDER`; for a moment they are in both folders."""
     root = repository.root
-    for each in runs:
+    for each in backups:
         for node_id in each.brokers:
-            repository.expire(each.run, node_id)
+            repository.expire(each.backup_id, node_id)
         # Delete the head first: a head without its manifest is reported as a loss.
-        for folder in (HEADS_FOLDER, RUNS_FOLDER):
-            paths = [manifest_path(root, each.run, node, folder) for node in each.brokers]
+        for folder in (HEADS_FOLDER, BACKUPS_FOLDER):
+            paths = [manifest_path(root, each.backup_id, node, folder) for node in each.brokers]
             repository.store.delete(paths)
-            _remove_folder(root, f"{root}/{folder}/{each.run}")
+            _remove_folder(root, f"{root}/{folder}/{each.backup_id}")
 
 
 class _Names:
-    """Names of the objects in a folder that manifests name.
+    """Names of the objects of a partition, over all manifests.
 
-    Runs one after the other name nearly the same, so the names are made of what differs.
+    Consecutive backups have nearly the same objects, so only the differences are formatted.
     """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self._last: frozenset[Piece | KeptFile] = frozenset()
+        self._last: frozenset[LogChunk | KeptFile] = frozenset()
 
     def add(self, partition: PartitionBackup) -> None:
         """Add the names of the objects of a partition."""
@@ -275,40 +215,40 @@ class _Names:
         self._last = now
 
 
-class _Sweep:
-    """Finds and deletes the objects that nothing needs, and the expired manifests of such."""
+class _GarbageCollector:
+    """Deletes unreferenced objects, and the expired manifests that referred to them."""
 
     def __init__(self, repository: Repository, leaving: int) -> None:
         self._repository = repository
         self._root = repository.root
-        # The number of runs that a dry run leaves there.
+        # The number of backups that a dry run does not expire.
         self._leaving = leaving
         self._folders: set[str] = set()
-        # Ages are those of now, as a manifest that is put from now on is not listed.
+        # Ages refer to this time, because manifests that are put later are not listed.
         self._now_ms = now_ms()
         self._spared_ns = self._ns_before(rules.SPARED_S)
         self.objects = self.bytes = self.waiting = 0
 
     def delete(self, *, dry_run: bool) -> None:
-        """Delete, or only count."""
+        """Delete the objects, or only count them."""
         repository = self._repository
-        # First the expired ones: a run that built on one of them, and is as old, has ended, and its
-        # manifest is listed then. Once more at last: another expiring may have moved one meanwhile.
+        # Expired manifests first: a backup that builds on an old one has ended, so that its
+        # manifest is listed afterwards. Again at the end: another expiration may have moved one.
         old = {key for key, is_free in self._expired() if is_free}
         listed = {
-            (run, node_id)
-            for run, brokers in repository.brokers_of_runs().items()
+            (backup_id, node_id)
+            for backup_id, brokers in repository.brokers_by_backup().items()
             for node_id in brokers
         }
         expired = dict(self._expired())
-        # An expiring that was killed may have left one in both places.
+        # A killed expiration may have left a manifest in both folders.
         old &= {key for key, is_free in expired.items() if is_free}
         old -= listed
         young = expired.keys() - old
         self.waiting = len(young) + self._leaving
-        # Another expiring may move a listed one, which is young then.
+        # Another expiration may move a listed manifest, which is young then.
         places: dict[tuple[str, int], tuple[str, ...]] = dict.fromkeys(young, (EXPIRED_FOLDER,))
-        places |= dict.fromkeys(listed, (RUNS_FOLDER, EXPIRED_FOLDER))
+        places |= dict.fromkeys(listed, (BACKUPS_FOLDER, EXPIRED_FOLDER))
         named: defaultdict[str, _Names] = defaultdict(_Names)
         for stored in map_requests(
             self._read, sorted(places.items()), threads=READS_AT_A_TIME, name="manifests"
@@ -317,20 +257,20 @@ class _Sweep:
                 named[each.folder].add(each)
         names = {folder: found.names for folder, found in named.items()}
         if dry_run:
-            for objects in self._doomed(names):
+            for objects in self._unreferenced(names):
                 self._count(*objects.values())
             return
-        # Nobody can find the runs whose objects go.
+        # First the manifests, so that no reader finds a backup without objects.
         paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(old)]
         self._repository.store.delete(paths)
         for path in paths:
             _remove_folder(self._root, os.path.dirname(path))
-        for objects in self._doomed(names):
+        for objects in self._unreferenced(names):
             self._delete(objects)
         for folder in self._folders - {*names}:
             _remove_folder(self._root, f"{self._root}/{folder}")
-        day_ms = int(rules.LONGEST_RUN_S * 1000)
-        self._delete_with_folders(old_barriers(self._root, self._now_ms - day_ms))
+        day_ms = int(rules.LONGEST_BACKUP_S * 1000)
+        self._delete_with_folders(expired_barriers(self._root, self._now_ms - day_ms))
         self._repository.store.delete(repository.old_announcements())
         for folder, marked in repository.damaged().items():
             repository.unmark_damaged(folder, marked - names.get(folder, set()))
@@ -340,7 +280,7 @@ class _Sweep:
         return (self._now_ms - int(seconds * 1000)) * 1_000_000
 
     def _unfinished(self) -> Iterator[str]:
-        """Yield what killed runs on a local disk have left of manifests and other small files."""
+        """Yield the temporary small files that killed backups left on a local disk."""
         for folder in () if is_remote(self._root) else _FOLDERS_OF_SMALL_FILES:
             for path, _, mtime_ns in self._repository.listed(folder):
                 name = os.path.basename(path)
@@ -355,23 +295,23 @@ class _Sweep:
             _remove_folder(self._root, os.path.dirname(folder))
 
     def _expired(self) -> Iterator[tuple[tuple[str, int], bool]]:
-        """Yield the run and broker of expired manifests, and whether their objects are free."""
-        free_ns = self._ns_before(rules.LONGEST_RUN_S)
+        """Yield backup ID and broker of expired manifests, and whether objects may be deleted."""
+        free_ns = self._ns_before(rules.LONGEST_BACKUP_S)
         for path, _, mtime_ns in self._repository.listed(EXPIRED_FOLDER):
-            run, _, name = path.partition("/")
+            backup_id, _, name = path.partition("/")
             node_id = manifest_node(name)
             if node_id is not None:
-                yield (run, node_id), mtime_ns < free_ns
+                yield (backup_id, node_id), mtime_ns < free_ns
 
     def _read(self, place: tuple[tuple[str, int], tuple[str, ...]]) -> StoredManifest | None:
-        """Return a manifest; None where another expiring has deleted it."""
+        """Return a manifest; None if another expiration has deleted it."""
         key, folders = place
         with suppress(MissingManifestError):
             return self._repository.stored_manifest(*key, folders)
         return None
 
-    def _doomed(self, named: Mapping[str, set[str]]) -> Iterator[dict[str, dict[str, int]]]:
-        """Yield old objects that no manifest names, with sizes, by folders: some at a time."""
+    def _unreferenced(self, named: Mapping[str, set[str]]) -> Iterator[dict[str, dict[str, int]]]:
+        """Yield old unreferenced objects with sizes, by folder, in parts of bounded size."""
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
         for path, size, mtime_ns in self._repository.listed(DATA_FOLDER):
@@ -385,7 +325,7 @@ class _Sweep:
         yield found
 
     def _delete(self, objects: Mapping[str, Mapping[str, int]]) -> None:
-        """Announce the deletion of objects, and delete what is still as old afterwards."""
+        """Announce the deletion of objects, and delete those that are still old afterwards."""
         left = dict(objects)
         announced_at: float | None = None
         for folder, own in objects.items():
@@ -393,29 +333,29 @@ class _Sweep:
             is_over = False
             while not is_over:
                 looked_at = time.monotonic()
-                # Backups read what was announced a short while before they began.
+                # Backups read the announcements of the time before they began.
                 if announced_at is None or looked_at - announced_at > rules.SETTLED_S:
                     self._repository.announce(left)
                     announced_at = time.monotonic()
                 is_over = self._sweep(folder, own)
             del left[folder]
 
-    def _sweep(self, folder: str, doomed: Mapping[str, int]) -> bool:
-        """Delete objects of a folder soon after they are looked at; return whether that was all."""
+    def _sweep(self, folder: str, sizes: Mapping[str, int]) -> bool:
+        """Delete objects of a folder soon after listing it; return whether all are deleted."""
         looked_at = time.monotonic()
         paths = [
             each.path
             for each in self._repository.store.list_directory(f"{self._root}/{folder}")
             if not each.is_directory
             and each.mtime_ns < self._spared_ns
-            and os.path.basename(each.path) in doomed
+            and os.path.basename(each.path) in sizes
         ]
         for first in range(0, len(paths), _DELETED_AT_A_TIME):
             if time.monotonic() - looked_at > rules.SETTLED_S / 4:
                 return False
             some = paths[first : first + _DELETED_AT_A_TIME]
             self._repository.store.delete(some)
-            self._count({path: doomed[os.path.basename(path)] for path in some})
+            self._count({path: sizes[os.path.basename(path)] for path in some})
         return True
 
     def _count(self, *objects: Mapping[str, int]) -> None:
@@ -424,7 +364,7 @@ class _Sweep:
 
 
 def _remove_folder(root: str, path: str) -> None:
-    """Remove a folder of a local disk that is empty; stores have none."""
+    """Remove an empty folder of a local disk; object stores have no folders."""
     if not is_remote(root):
         with suppress(OSError):
             os.rmdir(path)

@@ -1,8 +1,8 @@
-"""The checkpoints of a broker, and its high watermarks: up to where logs are committed.
+"""The checkpoints of a broker, and its high watermarks.
 
-A running broker writes them to ``replication-offset-checkpoint`` every five seconds, in each data
-directory. All values are gathered first and written then, so the first replacement after a cut may
-hold values from before it; the second cannot.
+A running broker writes high watermarks to ``replication-offset-checkpoint`` every five seconds, in
+each data directory. It collects all values before it writes them. So the first replacement of the
+file after a capture may contain older values; the second cannot.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from kafka_index.commands.backup.low_impact_io import open_noatime, read_unmarked
+from kafka_index.commands.backup.low_impact_io import open_noatime, read_noatime
 from kafka_index.commands.backup.partition_inspector import CapturedPartition
+from kafka_index.commands.backup.result import Source
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.checkpoints import parse_offset_checkpoint
+from kafka_index.core.format.integers import INT64_MAX, parse_java_integer
 from kafka_index.core.format.names import (
     BROKER_LOCK,
     CLEAN_SHUTDOWN,
@@ -30,15 +31,22 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.format.times import now_ms
 
-#: The setting that says how often a broker writes the checkpoint, and its default.
+#: The setting for the interval of checkpoints, and its default.
 INTERVAL_SETTING = "replica.high.watermark.checkpoint.interval.ms"
 DEFAULT_INTERVAL_MS = 5000
 
-# The wait for two replacements ends after so many intervals: where a broker holds the directory,
-# which may be busy, and where none is seen to.
+
+def checkpoint_interval_ms(properties: Mapping[str, str] | None) -> int:
+    """Return the time between two writes of the broker's high watermarks."""
+    given = parse_java_integer((properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
+    return given if given is not None and given > 0 else DEFAULT_INTERVAL_MS
+
+
+# The wait for two replacements ends after so many intervals, if a broker has locked the directory
+# and may be busy, and otherwise.
 _INTERVALS_HELD, _INTERVALS = 12, 3
 _POLL_S = 0.05
-# An answer takes milliseconds, unless a topic was deleted meanwhile.
+# A response takes milliseconds, unless a topic was deleted concurrently.
 _ASKED_MS = 5000
 _MS_NS = 1_000_000
 
@@ -50,17 +58,17 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BrokerCheckpoint:
-    """A checkpoint of offsets of one data directory, and when it was written."""
+    """An offset checkpoint of one data directory, and the time at which it was written."""
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     mtime_ns: int = 0
 
     @classmethod
     def read(cls, directory: str, name: str) -> BrokerCheckpoint:
-        """Read a checkpoint; empty where there is none, or no broker reads it."""
+        """Read a checkpoint; empty if it does not exist, or a broker could not read it."""
         path = os.path.join(directory, name)
         try:
-            data, found = read_unmarked(path)
+            data, found = read_noatime(path)
         except FileNotFoundError:
             return cls()
         except OSError as error:
@@ -73,14 +81,14 @@ class BrokerCheckpoint:
     def of(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
         """Return the entry of a partition.
 
-        With `must_be_later`, None where it may be of an earlier topic of that name.
+        With `must_be_later`, None if the entry may be of an earlier topic with the same name.
         """
         is_later = not must_be_later or self.mtime_ns > partition.id_ns
         return self.offsets.get(partition.partition) if is_later else None
 
 
 def is_locked(directory: str) -> bool:
-    """Return whether a broker on this machine holds a data directory; its lock is only asked."""
+    """Return whether a broker on this machine has locked a data directory, without locking it."""
     try:
         descriptor = open_noatime(os.path.join(directory, BROKER_LOCK))
     except OSError:
@@ -95,36 +103,21 @@ def is_locked(directory: str) -> bool:
         os.close(descriptor)
 
 
-class Source(StrEnum):
-    """The origin of the high watermarks of a run."""
-
-    #: A checkpoint that the broker wrote after the cut.
-    CHECKPOINT = "checkpoint"
-    #: A checkpoint from before the cut, as no broker writes one: a copy, or a broker that was
-    #: killed. What is below is committed; what was acknowledged since may be above.
-    OLD_CHECKPOINT = "old checkpoint"
-    #: The logs of a broker that was stopped end where it says.
-    LOG_END = "log end"
-    #: A running broker was asked.
-    BROKER = "broker"
-    #: No log had anything new.
-    EARLIER_RUN = "earlier run"
-
-
 @dataclass(frozen=True)
 class HighWatermarks:
-    """High watermarks, and when they were known."""
+    """High watermarks, their source, and their time."""
 
     offsets: Mapping[TopicPartition, int]
     source: Source
     time_ms: int
 
 
-class Replacements:
-    """The checkpoints of data directories, from now on until each is replaced twice.
+class CheckpointWatcher:
+    """Watches the checkpoints of data directories until each has been replaced twice.
 
-    A broker writes none in a directory without partitions, such as that of its metadata log: the
-    directories are given with paths of partitions in them, and count while one of these is there.
+    A broker writes no checkpoint in a directory without partitions, such as that of its metadata
+    log. So the directories are given with the paths of their partitions, and a directory is only
+    watched while one of these exists.
     """
 
     def __init__(
@@ -136,20 +129,20 @@ class Replacements:
         self._counts = dict.fromkeys(partitions, 0)
 
     def wait(self) -> HighWatermarks:
-        """Wait for the second replacement of each, or as long as that can take.
+        """Wait for the second replacement of each checkpoint, or for the timeout.
 
         Raises `InputError` if a checkpoint cannot be read.
         """
         began = time.monotonic()
         is_running = any(map(is_locked, self._partitions))
-        patience_s = (_INTERVALS_HELD if is_running else _INTERVALS) * self._interval_s
+        timeout_s = (_INTERVALS_HELD if is_running else _INTERVALS) * self._interval_s
         while True:
             passed_s = time.monotonic() - began
             if all(os.path.exists(os.path.join(each, CLEAN_SHUTDOWN)) for each in self._partitions):
                 return HighWatermarks({}, Source.LOG_END, now_ms())
             if self._are_replaced(passed_s):
                 return self.read(Source.CHECKPOINT)
-            if passed_s > patience_s:
+            if passed_s > timeout_s:
                 return self.read(Source.OLD_CHECKPOINT)
             time.sleep(_POLL_S)
 
@@ -165,7 +158,7 @@ class Replacements:
         return not late
 
     def read(self, source: Source) -> HighWatermarks:
-        """Return what the checkpoints say now; old ones were known when they were written."""
+        """Return the current content of the checkpoints; an old one has the time of its file."""
         offsets: dict[TopicPartition, int] = {}
         time_ms = now_ms()
         for directory in self._partitions:
@@ -173,7 +166,7 @@ class Replacements:
             if source is Source.OLD_CHECKPOINT and checkpoint.offsets:
                 time_ms = min(time_ms, checkpoint.mtime_ns // _MS_NS)
             for partition, offset in checkpoint.offsets.items():
-                # A partition that has moved meanwhile is in both; its high watermark only rises.
+                # A partition that moved is in both; its high watermark only increases.
                 offsets[partition] = max(offset, offsets.get(partition, 0))
         return HighWatermarks(offsets, source, time_ms)
 
@@ -189,10 +182,10 @@ def _identity(directory: str) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
-def ask_high_watermarks(
+def fetch_high_watermarks(
     bootstrap_server: str, partitions: Sequence[TopicPartition]
 ) -> Mapping[TopicPartition, int] | None:
-    """Return the high watermarks of partitions as their leaders tell them now; None for a failure.
+    """Request the high watermarks of partitions from their leaders; None if that fails.
 
     Raises `InputError` if the library is not installed.
     """
@@ -200,7 +193,7 @@ def ask_high_watermarks(
         from aiokafka.errors import KafkaError  # noqa: PLC0415, because it is optional
     except ImportError as error:
         raise InputError(
-            "the library that asks brokers is not installed",
+            "the library for requests to brokers is not installed",
             path=bootstrap_server,
             hint="pip install 'kafka-index[backup]'",
         ) from error
@@ -208,7 +201,7 @@ def ask_high_watermarks(
         return asyncio.run(_list_offsets(bootstrap_server, partitions))
     except (KafkaError, OSError, ValueError) as error:
         _LOGGER.warning(
-            "%s does not answer (%s): its checkpoint is waited for", bootstrap_server, error
+            "%s does not respond (%s); waiting for its checkpoint", bootstrap_server, error
         )
         return None
 
@@ -222,7 +215,7 @@ async def _list_offsets(
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_server, request_timeout_ms=_ASKED_MS)
     try:
         await consumer.start()
-        # It would wait for topics that were deleted since the cut.
+        # end_offsets would wait for topics that were deleted since the capture.
         topics = await consumer.topics()
         keys = {
             Key(each.topic, each.partition): each

@@ -1,7 +1,7 @@
-"""Reads that leave a broker its disk, its processors, and its page cache.
+"""Reads with low impact on a broker's disk, processors and page cache.
 
-Pages that a read brought into memory are dropped again; pages that were there before stay, as
-consumers may be reading them. A bandwidth is a bound on reads, whatever they are for.
+Pages that a read brings into the page cache are dropped again. Pages that were cached before stay,
+because consumers may be reading them. A bandwidth limits all reads.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from kafka_index.core.fs.local_store import fill
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _WHO_PROCESS, _CLASS_NONE, _CLASS_IDLE, _CLASS_SHIFT = 1, 0, 3, 13
 _NICENESS = 19
-# A read is allowed at once while the bucket is not in debt; a full one lasts for this long.
+# A read waits while the bucket is in debt; a full bucket holds the bytes of this time.
 _BURST_SECONDS = 0.25
 _IS_RESIDENT = 1
-# O_NONBLOCK so that a named pipe is not waited for.
+# O_NONBLOCK, so that opening a named pipe does not block.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_UNMARKED_FLAGS = _READ_FLAGS | getattr(os, "O_NOATIME", 0)
+_NOATIME_FLAGS = _READ_FLAGS | getattr(os, "O_NOATIME", 0)
 _SMALL_BYTES = 1 << 16
-# So much is read ahead, and a bandwidth is kept this finely.
+# The size of one read, of the read-ahead, and of one step of the bandwidth.
 _STEP_BYTES = 4 << 20
 
 
 def open_noatime(path: str, *, dir_fd: int | None = None, flags: int = 0) -> int:
-    """Open a file or directory to be read; its time of access stays, where that is allowed."""
+    """Open a file or directory for reading; its access time stays unchanged if that is allowed."""
     try:
-        return os.open(path, flags | _UNMARKED_FLAGS, dir_fd=dir_fd)
+        return os.open(path, flags | _NOATIME_FLAGS, dir_fd=dir_fd)
     except PermissionError:
         return os.open(path, flags | _READ_FLAGS, dir_fd=dir_fd)
 
 
-def read_unmarked(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.stat_result]:
-    """Return the bytes of a small file, and what it is."""
+def read_noatime(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.stat_result]:
+    """Return the bytes of a small file, and its status."""
     descriptor = open_noatime(path, dir_fd=dir_fd)
     try:
         data = b""
@@ -60,10 +60,10 @@ def read_unmarked(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.st
 
 @contextmanager
 def idle_io_priority() -> Iterator[None]:
-    """Give this thread, and all that it starts, the idle class of I/O and the least of the CPU.
+    """Give this thread, and those that it starts, idle I/O priority and the lowest CPU priority.
 
-    A platform without classes of I/O has none set, and a disk whose scheduler is ``none`` ignores
-    them. Afterwards this thread is what it was, as far as it may be.
+    It has no effect on platforms without I/O priorities, and on disks with the scheduler ``none``.
+    Afterwards the priorities are restored, as far as permitted.
     """
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(OSError):
@@ -84,7 +84,7 @@ def _set_io_class(io_class: int) -> None:
 
 
 class Bandwidth:
-    """A token bucket over the bytes that all threads read; without a rate it lets all pass."""
+    """A token bucket for the bytes that all threads read; without a rate there is no limit."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Bandwidth:
 class LowImpactReader:
     """A part of an open file that is read in large reads; a context manager.
 
-    The descriptor stays the caller's, and nobody else reads by it meanwhile.
+    The caller owns the descriptor, and must not read from it concurrently.
     """
 
     def __init__(self, descriptor: int, path: str, end_bytes: int, bandwidth: Bandwidth) -> None:
@@ -125,7 +125,7 @@ class LowImpactReader:
         self._bandwidth = bandwidth
 
     def __enter__(self) -> Self:
-        # Nothing is read ahead, so that pages of this reader are known from those of others.
+        # No read-ahead by the kernel: only pages of this reader become resident.
         self._advise(os.POSIX_FADV_RANDOM, 0, 0)
         return self
 
@@ -134,7 +134,7 @@ class LowImpactReader:
         self._advise(os.POSIX_FADV_NORMAL, 0, 0)
 
     def read_into(self, position_bytes: int, buffer: memoryview) -> int:
-        """Fill a buffer; return the number of bytes, fewer where the part ends.
+        """Fill a buffer; return the number of bytes, fewer at the end of the part.
 
         Raises `InputError` if the disk or the file system fails.
         """
@@ -164,12 +164,12 @@ class LowImpactReader:
         if was_resident is None or was_resident.all():
             return
         first = position_bytes // mmap.PAGESIZE
-        for start, stop in _runs(~was_resident):
+        for start, stop in _ranges(~was_resident):
             size = (stop - start) * mmap.PAGESIZE
             self._advise(os.POSIX_FADV_DONTNEED, (first + start) * mmap.PAGESIZE, size)
 
     def _advise(self, advice: int, start_bytes: int, size_bytes: int) -> None:
-        # A file system that takes no advice is read all the same.
+        # Advice is optional: not every file system supports it.
         with suppress(OSError):
             os.posix_fadvise(self._descriptor, start_bytes, size_bytes, advice)
 
@@ -179,8 +179,8 @@ def _residency(
 ) -> npt.NDArray[np.bool_] | None:
     """Return for each page of a part of a file whether it is in memory; None if not known.
 
-    The kernel says so to the owner of a file, and to whoever may write to it; to others it says
-    of every page that it is.
+    The kernel reports residency only to the owner of a file and to processes that may write to it;
+    for others every page is reported as resident.
     """
     first = position_bytes // mmap.PAGESIZE * mmap.PAGESIZE
     size_bytes += position_bytes - first
@@ -194,7 +194,7 @@ def _residency(
             failed = _libc().mincore(address, size, ctypes.c_void_p(pages.ctypes.data))
             del array
     except (OSError, ValueError, AttributeError):
-        # The file is shorter now, or the platform does not say.
+        # The file is shorter now, or the platform does not support mincore.
         return None
     return None if failed else (pages & _IS_RESIDENT).astype(np.bool_)
 
@@ -204,7 +204,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _runs(flags: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return where flags are set, as ranges of positions, end exclusive."""
+def _ranges(flags: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the ranges of positions where flags are set, end exclusive."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

@@ -1,10 +1,10 @@
-"""A look at a partition: its logs, opened and measured, and the small files beside them.
+"""The inspection of a partition: its logs, opened and measured, and its small files.
 
-A broker appends, rolls, cleans, deletes and moves logs meanwhile, so a partition is looked at until
-a look meets no change. Another look asks for two things alone: that the directory has not changed
-since, and where its last log ends, as no other grows: its size, or, in a preallocated one, the
-zeros after its last batch. Nothing is written, locked or linked, and the files that are read keep
-their times of access where the platform allows that.
+A broker appends, rolls, cleans, deletes and moves logs concurrently, so a partition is inspected
+until an inspection finds no change. A second inspection only checks that the directory has not
+changed, and finds the end of the last log, because no other log grows. The end is the size of the
+file, or the zeros after the last batch if the file is preallocated. Nothing is written, locked or
+linked, and access times of files stay unchanged if the platform allows that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafka_index.commands.backup.captured_log import (
     SkippedError,
     unreadable,
 )
-from kafka_index.commands.backup.low_impact_io import open_noatime, read_unmarked
+from kafka_index.commands.backup.low_impact_io import open_noatime, read_noatime
 from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.core.format.names import (
@@ -40,27 +40,36 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.backup.manifest import PartitionBackup, SeenSegment
 from kafka_index.core.logdir.metadata_files import topic_id_in
 
-#: How often what does not stay the same is looked at.
-LOOKS = 60
-_BETWEEN_LOOKS_S = 0.02
-# A directory that changed no longer ago may change again without a later time: clocks of file
-# systems tick every few milliseconds.
+#: The most inspections of a partition that keeps changing.
+MAX_ATTEMPTS = 60
+_ATTEMPT_PAUSE_S = 0.02
+# A directory that changed within this time may change again with the same ctime: clocks of file
+# systems advance every few milliseconds.
 _TICK_NS = 100_000_000
 
 
 class RemovedError(Exception):
-    """A directory or a file is no longer there."""
+    """A directory or a file does not exist any more."""
 
 
 @dataclass(slots=True)
 class CapturedPartition:
-    """A partition, as it was looked at and cut.
+    """An inspected or captured partition.
 
-    The logs ascend; of a partition whose files are all as an earlier run has stored them, `known`,
-    there is only the last one. `seen_directory` is a `seen_state`. `id_ns` is the time at which its
-    id was written: a checkpoint that was written earlier can name another topic. The files are
-    those of the metadata log that are kept whole. `is_cleaned` is only known of what was looked at
-    for an earlier run.
+    Attributes
+    ----------
+    seen_directory : tuple of int, optional
+        Its `directory_version`.
+    id_ns : int
+        Time at which the topic ID was written: an earlier checkpoint can be of another topic.
+    logs : list of CapturedLog
+        Ascending; only the last one if `known` is given.
+    files : dict of str to bytes
+        Files of the metadata log that are stored unchanged.
+    known : PartitionBackup, optional
+        The partition in an earlier backup, if all files are unchanged since.
+    is_cleaned : bool
+        Whether the log is compacted; only set for partitions of an earlier backup of this process.
     """
 
     partition: TopicPartition
@@ -89,36 +98,36 @@ class CapturedPartition:
             log.close()
 
     def is_at(self, found: os.stat_result) -> bool:
-        """Return whether it is this directory, whatever is in it."""
+        """Return whether it is the same directory; its content may differ."""
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
 
-#: Partitions, as they were looked at.
-Looked = dict[TopicPartition, CapturedPartition]
+#: Inspected partitions.
+InspectedPartitions = dict[TopicPartition, CapturedPartition]
 
 
-def seen_state(directory: os.stat_result, looked_ns: int) -> tuple[int, int, int] | None:
-    """Return device, inode and ctime of a directory; None if it may change without another ctime.
+def directory_version(directory: os.stat_result, started_ns: int) -> tuple[int, int, int] | None:
+    """Return device, inode and ctime of a directory; None if it may change with the same ctime.
 
-    The time is that before the look.
+    `started_ns` is the time before the inspection.
     """
-    is_settled = looked_ns - directory.st_ctime_ns > _TICK_NS
+    is_settled = started_ns - directory.st_ctime_ns > _TICK_NS
     return (directory.st_dev, directory.st_ino, directory.st_ctime_ns) if is_settled else None
 
 
-def looks(at_once: int) -> Iterator[int]:
-    """Count looks at what changes meanwhile, with a pause between two after the first ones."""
-    for number in range(LOOKS):
+def attempts(at_once: int) -> Iterator[int]:
+    """Count attempts, with a pause before each after the first ones."""
+    for number in range(MAX_ATTEMPTS):
         if number >= at_once:
-            time.sleep(_BETWEEN_LOOKS_S)
+            time.sleep(_ATTEMPT_PAUSE_S)
         yield number
 
 
 class PartitionInspector:
-    """Looks at the partitions of data directories.
+    """Inspects the partitions of data directories.
 
-    `known` is what an earlier run has of partitions: a directory that is as it was is not listed,
-    and a log that is as it was not opened.
+    `known` has the partitions of an earlier backup: an unchanged directory is not listed, and an
+    unchanged log is not opened.
     """
 
     def __init__(
@@ -127,41 +136,41 @@ class PartitionInspector:
         self._directories = directories
         self._known = known
         self._open_files = OpenFiles()
-        # Where batches of last logs ended, by device and inode.
+        # The ends of the batches of last logs, by device and inode.
         self._ends: dict[tuple[int, int], int] = {}
 
-    def again(
+    def inspect(
         self, partition: TopicPartition, directory: int, before: CapturedPartition | None
     ) -> CapturedPartition:
-        """Return a partition as it is now: as it was looked at before, if nothing has changed."""
+        """Return a partition in its current state; `before` itself if it has not changed."""
         after = None
         try:
             if before and before.directory == directory and self._is_unchanged(before):
                 after = before
                 if before.known is None:
                     for log in before.logs if before.is_cleaned else before.logs[-1:]:
-                        self._open_files.hold(log)
+                        self._open_files.open_if_allowed(log)
             else:
-                after = self._look_at(partition, directory)
+                after = self._inspect_until_unchanged(partition, directory)
                 _settle(after, before)
             return after
         finally:
-            # Not earlier: the number of a file that is open is no other file's.
+            # Not earlier: while a file is open, no other file gets its inode.
             if before is not None and after is not before:
                 before.close()
 
     def _is_unchanged(self, before: CapturedPartition) -> bool:
-        """Return whether a partition is as it was looked at, but for the end of its last log."""
+        """Return whether a partition is unchanged, except the end of its last log."""
         try:
             at = os.stat(before.path)
         except FileNotFoundError:
             return False
-        # If so, no name in the directory can have changed.
+        # With the same ctime no name in the directory has changed.
         is_same = (at.st_dev, at.st_ino, at.st_ctime_ns) == before.seen_directory
         return is_same and self._measure(before)
 
     def _measure(self, found: CapturedPartition) -> bool:
-        """Take the size of the last log; return whether no log was replaced since the look."""
+        """Measure the last log again; return False if it was replaced since the inspection."""
         log = found.logs[-1] if found.logs else None
         if log is None:
             return True
@@ -179,7 +188,7 @@ class PartitionInspector:
         is_preallocated = log.is_preallocated
         log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
         if is_grown:
-            self._open_files.hold(log)
+            self._open_files.open_if_allowed(log)
         if is_grown or is_preallocated:
             self._find_end(log, log.end_bytes)
         return True
@@ -189,30 +198,32 @@ class PartitionInspector:
         log.find_end(self._ends.get(key, start_bytes))
         self._ends[key] = log.end_bytes
 
-    def _look_at(self, partition: TopicPartition, directory: int) -> CapturedPartition:
-        """Return a partition by a look that met no change."""
+    def _inspect_until_unchanged(
+        self, partition: TopicPartition, directory: int
+    ) -> CapturedPartition:
+        """Return a partition from an inspection that found no concurrent change."""
         path = os.path.join(self._directories[directory], partition.directory_name)
         reason = ""
-        for number in looks(at_once=1):
+        for number in attempts(at_once=1):
             try:
                 found = self._known_at(partition, path, directory) if not number else None
-                return found or self._look_once(partition, path, directory)
-            except _ChangedError as error:
+                return found or self._inspect_once(partition, path, directory)
+            except ConcurrentChangeError as error:
                 reason = str(error)
             except (FileNotFoundError, NotADirectoryError) as error:
-                reason = "a file was gone"
+                reason = "a file was deleted"
                 if not os.path.isdir(path):
                     raise RemovedError from error
             except OSError as error:
                 raise unreadable(path, error) from error
             except KafkaIndexError as error:
                 raise SkippedError(str(error), is_fault=True) from error
-        raise SkippedError(f"{reason} at each of {plural(LOOKS, 'look')}")
+        raise SkippedError(f"{reason} during each of {plural(MAX_ATTEMPTS, 'attempt')}")
 
     def _known_at(
         self, partition: TopicPartition, path: str, directory: int
     ) -> CapturedPartition | None:
-        """Return a partition whose directory is as an earlier run has seen it; None for others."""
+        """Return a partition if its directory is unchanged since an earlier backup."""
         known = self._known.get(partition)
         if known is None or known.seen_directory is None:
             return None
@@ -235,23 +246,25 @@ class PartitionInspector:
         )
         if not self._measure(found):
             return None
-        if all(log.is_as(each) for log, each in zip(found.logs, last, strict=True)):
+        if all(log.is_stored_as(each) for log, each in zip(found.logs, last, strict=True)):
             found.known = known
             return found
-        # No log before the last one has anything that is not stored.
+        # All logs before the last one are stored.
         found.logs = [*(_log_of_seen(path, each) for each in known.segments[:-1]), *found.logs]
-        self._open_files.hold(found.logs[-1])
+        self._open_files.open_if_allowed(found.logs[-1])
         return found
 
-    def _look_once(self, partition: TopicPartition, path: str, directory: int) -> CapturedPartition:
-        looked_ns = time.time_ns()
-        held = open_noatime(path, flags=os.O_DIRECTORY)
+    def _inspect_once(
+        self, partition: TopicPartition, path: str, directory: int
+    ) -> CapturedPartition:
+        started_ns = time.time_ns()
+        directory_fd = open_noatime(path, flags=os.O_DIRECTORY)
         logs: list[CapturedLog] = []
         try:
-            before = os.fstat(held)
-            names = os.listdir(held)
+            before = os.fstat(directory_fd)
+            names = os.listdir(directory_fd)
             try:
-                id_text, id_file = read_unmarked(PARTITION_METADATA, dir_fd=held)
+                id_text, id_file = read_noatime(PARTITION_METADATA, dir_fd=directory_fd)
             except FileNotFoundError:
                 raise SkippedError("it has no topic id yet") from None
             topic_id = topic_id_in(id_text.decode(errors="replace"), f"{path}/{PARTITION_METADATA}")
@@ -260,24 +273,26 @@ class PartitionInspector:
             seen = {each.base_offset: each for each in known.segments} if known and is_known else {}
             bases = _bases(names)
             for base, name in bases.items():
-                # One by one: logs that are open are closed if the next one fails.
-                logs.append(self._log(held, f"{path}/{name}", name, base, seen.get(base)))
+                # One at a time: open logs are closed if the next one fails.
+                logs.append(self._log(directory_fd, f"{path}/{name}", name, base, seen.get(base)))
             earlier = seen.get(logs[-1].base_offset) if logs else None
-            if logs and not logs[-1].is_as(earlier):
+            if logs and not logs[-1].is_stored_as(earlier):
                 self._find_end(logs[-1], earlier.covered_bytes if earlier else 0)
-            epochs = _read_epochs(held, names, path)
-            snapshot = _read_snapshot(held, names, logs)
+            epochs = _read_epochs(directory_fd, names, path)
+            snapshot = _read_snapshot(directory_fd, names, logs)
             files = {}
             if partition.topic == CLUSTER_METADATA_TOPIC:
-                files = _read_metadata_files(held, names)
-            seen_directory = seen_state(before, looked_ns)
-            _refuse_changes(held, path, before, names, logs, is_settled=seen_directory is not None)
+                files = _read_metadata_files(directory_fd, names)
+            seen_directory = directory_version(before, started_ns)
+            _refuse_changes(
+                directory_fd, path, before, names, logs, is_settled=seen_directory is not None
+            )
         except BaseException:
             for log in logs:
                 log.close()
             raise
         finally:
-            os.close(held)
+            os.close(directory_fd)
         return CapturedPartition(
             partition,
             path,
@@ -294,15 +309,15 @@ class PartitionInspector:
         )
 
     def _log(
-        self, held: int, path: str, name: str, base: int, seen: SeenSegment | None
+        self, directory_fd: int, path: str, name: str, base: int, seen: SeenSegment | None
     ) -> CapturedLog:
         if seen is not None:
-            log = _log_of(path, base, os.stat(name, dir_fd=held))
-            if log.is_as(seen):
+            log = _log_of(path, base, os.stat(name, dir_fd=directory_fd))
+            if log.is_stored_as(seen):
                 return log
-        descriptor = self._open_files.open(name, held)
+        descriptor = self._open_files.open(name, directory_fd)
         if descriptor < 0:
-            return _log_of(path, base, os.stat(name, dir_fd=held))
+            return _log_of(path, base, os.stat(name, dir_fd=directory_fd))
         try:
             return _log_of(path, base, os.fstat(descriptor), descriptor)
         except BaseException:
@@ -310,14 +325,14 @@ class PartitionInspector:
             raise
 
 
-class _ChangedError(Exception):
-    """A look met a change, and has to be repeated."""
+class ConcurrentChangeError(Exception):
+    """The partition changed during an inspection, which is repeated."""
 
 
 def _bases(names: Sequence[str]) -> dict[int, str]:
-    """Return the base offsets of the logs, ascending, and the names.
+    """Return the base offsets of the logs, ascending, with their names.
 
-    Raises `_ChangedError` while a cleaner renames some.
+    Raises `ConcurrentChangeError` while the log cleaner renames files.
     """
     found = {}
     for name in sorted(names):
@@ -326,7 +341,7 @@ def _bases(names: Sequence[str]) -> dict[int, str]:
             if parsed is not None:
                 found[parsed.base_offset] = name
         elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
-            raise _ChangedError("a cleaned log was about to replace others")
+            raise ConcurrentChangeError("a cleaned log was about to replace others")
     return found
 
 
@@ -344,30 +359,32 @@ def _log_of_seen(path: str, seen: SeenSegment) -> CapturedLog:
     return CapturedLog(f"{path}/{name}", seen.base_offset, *file, end_bytes=seen.size_bytes)
 
 
-def _read_epochs(held: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:
+def _read_epochs(directory_fd: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:
     if LEADER_EPOCH_CHECKPOINT not in names:
         return ()
-    data, _ = read_unmarked(LEADER_EPOCH_CHECKPOINT, dir_fd=held)
+    data, _ = read_noatime(LEADER_EPOCH_CHECKPOINT, dir_fd=directory_fd)
     file = f"{path}/{LEADER_EPOCH_CHECKPOINT}"
     entries = parse_leader_epoch_checkpoint(data.decode(errors="replace"), path=file)
     return tuple((each.epoch, each.start_offset) for each in entries)
 
 
-def _read_snapshot(held: int, names: Sequence[str], logs: Sequence[CapturedLog]) -> bytes | None:
-    """Return the snapshot of the producers before the first log."""
+def _read_snapshot(
+    directory_fd: int, names: Sequence[str], logs: Sequence[CapturedLog]
+) -> bytes | None:
+    """Return the producer snapshot at the start of the first log."""
     name = segment_file_name(logs[0].base_offset, SNAPSHOT_SUFFIX) if logs else ""
-    return read_unmarked(name, dir_fd=held)[0] if name in names else None
+    return read_noatime(name, dir_fd=directory_fd)[0] if name in names else None
 
 
-def _read_metadata_files(held: int, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the newest snapshot of the metadata log, and the state of its quorum."""
+def _read_metadata_files(directory_fd: int, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the newest snapshot of the metadata log, and its quorum state."""
     snapshots = sorted(name for name in names if is_metadata_snapshot(name))
     kept = [*snapshots[-1:], *([QUORUM_STATE] if QUORUM_STATE in names else [])]
-    return {name: read_unmarked(name, dir_fd=held)[0] for name in kept}
+    return {name: read_noatime(name, dir_fd=directory_fd)[0] for name in kept}
 
 
 def _refuse_changes(
-    held: int,
+    directory_fd: int,
     path: str,
     before: os.stat_result,
     names: Sequence[str],
@@ -375,24 +392,24 @@ def _refuse_changes(
     *,
     is_settled: bool,
 ) -> None:
-    """Raise `_ChangedError` if the directory is not what it was before its files were looked at."""
+    """Raise `ConcurrentChangeError` if the directory changed since the inspection started."""
     named = os.stat(path)
     if (named.st_dev, named.st_ino) != (before.st_dev, before.st_ino):
-        raise _ChangedError("the directory was replaced")
+        raise ConcurrentChangeError("the directory was replaced")
     if named.st_ctime_ns != before.st_ctime_ns:
-        raise _ChangedError("its files changed")
+        raise ConcurrentChangeError("its files changed")
     if is_settled:
         return
-    if sorted(os.listdir(held)) != sorted(names):
-        raise _ChangedError("its files changed")
+    if sorted(os.listdir(directory_fd)) != sorted(names):
+        raise ConcurrentChangeError("its files changed")
     for log in logs:
-        now = os.stat(os.path.basename(log.path), dir_fd=held)
+        now = os.stat(os.path.basename(log.path), dir_fd=directory_fd)
         if (now.st_dev, now.st_ino) != (log.device, log.inode):
-            raise _ChangedError("a log was replaced")
+            raise ConcurrentChangeError("a log was replaced")
 
 
 def _settle(after: CapturedPartition, before: CapturedPartition | None) -> None:
-    """Say of each log how much of it was there before anything was cut."""
+    """Copy the settled bytes of each log from the inspection before the captures."""
     if before is None or before.topic_id != after.topic_id:
         return
     sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in before.logs}

@@ -1,117 +1,285 @@
-"""A run as it is asked for, and the broker whose directories are given."""
+"""The requests of ``backup``, ``backups list``, ``backups verify`` and ``backups expire``."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
-from kafka_index.commands.backup.capture import COORDINATOR_TOPICS
-from kafka_index.commands.backup.high_watermarks import DEFAULT_INTERVAL_MS, INTERVAL_SETTING
-from kafka_index.commands.backup.low_impact_io import read_unmarked
-from kafka_index.core.errors import InputError
-from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.format.integers import INT64_MAX, parse_java_integer
-from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC, META_PROPERTIES
-from kafka_index.core.fs.backup.manifest import DataDirectory
-from kafka_index.core.fs.paths import expand_directories
-from kafka_index.core.fs.store import is_remote
-from kafka_index.core.logdir.metadata_files import MetaProperties
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.times import now_ms
+from kafka_index.core.job.request import (
+    ArgumentError,
+    CommandSpec,
+    DurationKind,
+    FlagKind,
+    Group,
+    IntegerKind,
+    IntegersKind,
+    Moment,
+    NumberKind,
+    PathKind,
+    PathsKind,
+    Request,
+    TextKind,
+    TimeKind,
+    parameter,
+)
+from kafka_index.core.parameters import (
+    DEFAULT_SETTINGS,
+    KafkaSettings,
+    SettingsKind,
+    topics_parameter,
+)
 
-#: Topics that are in every run, whatever topics are asked for.
-ALWAYS_TAKEN = frozenset({*COORDINATOR_TOPICS, CLUSTER_METADATA_TOPIC})
+#: How long brokers wait for each other at a barrier.
+DEFAULT_WAIT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackupRequest:
-    """A run as it is asked for.
+class BackupRequest(Request):
+    """Parameters of a backup of one broker."""
 
-    `inputs` are all data directories of a broker, with that of its metadata log; `node_id` says
-    which broker where they are of several. `brokers` are expected in each run, of a new
-    repository. `properties` are the settings of the broker.
-    """
+    inputs: tuple[str, ...] = parameter(
+        PathsKind(),
+        Group.INPUT,
+        "All data directories of the broker, and the directory of its metadata log; may be given "
+        "several times and take several paths.",
+        "--input",
+        default=(),
+    )
+    node_id: int | None = parameter(
+        IntegerKind(0, INT32_MAX),
+        Group.INPUT,
+        "The node ID of the broker, if the directories belong to several brokers.",
+        "--node",
+        default=None,
+    )
+    topics: Any = topics_parameter()
+    output: str = parameter(
+        PathKind("URI"), Group.OUTPUT, "The repository. It is created if it does not exist."
+    )
+    brokers: tuple[int, ...] = parameter(
+        IntegersKind(0, INT32_MAX),
+        Group.CLUSTER,
+        "The brokers that a backup expects. They synchronize, and capture their logs at the same "
+        "time.  [default: those of the repository, of the previous backup, or of the metadata log]",
+        default=(),
+    )
+    wait: timedelta = parameter(
+        DurationKind(),
+        Group.CLUSTER,
+        "How long the brokers of a backup wait for each other. A backup without one of them is "
+        "incomplete.",
+        default=DEFAULT_WAIT,
+    )
+    cut_at: Moment | None = parameter(
+        TimeKind(),
+        Group.CLUSTER,
+        "Capture the logs at this cutoff time, which is the same for all brokers, instead of "
+        "synchronizing.",
+        default=None,
+    )
+    bootstrap_server: str | None = parameter(
+        TextKind("HOST:PORT"),
+        Group.CLUSTER,
+        "Request high watermarks from the broker, on a listener without encryption, instead of "
+        "waiting up to 10 s for its checkpoint.",
+        default=None,
+    )
+    config: KafkaSettings = parameter(
+        SettingsKind(),
+        Group.SETTINGS,
+        "The broker's server.properties.",
+        default=DEFAULT_SETTINGS,
+    )
+    max_bandwidth: float | None = parameter(
+        NumberKind(0, is_above=True),
+        Group.ENGINE,
+        "Limit for reads of logs, in millions of bytes per second.",
+        default=None,
+        metavar="MB/S",
+    )
 
-    inputs: Sequence[str]
-    output: str
-    topics: re.Pattern[str] | None = None
-    properties: Mapping[str, str] | None = None
-    node_id: int | None = None
-    brokers: tuple[int, ...] = ()
-    bootstrap_server: str | None = None
-    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
-
-    @property
-    def interval_ms(self) -> int:
-        """The time between two writes of the broker's high watermarks."""
-        given = parse_java_integer((self.properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
-        return given if given is not None and given > 0 else DEFAULT_INTERVAL_MS
-
-    def wants(self, topic: str) -> bool:
-        """Return whether a topic is in the run."""
-        is_wanted = self.topics is None or self.topics.fullmatch(topic) is not None
-        return is_wanted or topic in ALWAYS_TAKEN
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise ArgumentError("no input: give {inputs} DIR")
+        if self.cut_at is not None and self.cut_at <= now_ms():
+            self.refuse("{cut_at} is not in the future")
 
 
-@dataclass(frozen=True)
-class Broker:
-    """A broker by its data directories, each with its ``meta.properties``."""
+BACKUP = CommandSpec(
+    "backup",
+    BackupRequest,
+    work="commands.backup.agent:backup",
+    help="""Back up a broker while it runs: new data goes into a repository.
 
-    node_id: int
-    cluster_id: str
-    directories: tuple[DataDirectory, ...]
+    Run it on the machine of the broker, or on one that mounts a snapshot of its disks. --input
+    takes all data directories, and the directory of the metadata log. Logs are opened and measured
+    within a moment, and read afterwards: complete batches with valid checksums, up to a high
+    watermark that the broker wrote after that moment. Nothing in the directories is written, locked
+    or linked.
 
-    @property
-    def paths(self) -> list[str]:
-        """The paths of the directories."""
-        return [each.path for each in self.directories]
+    The repository is a folder, or the URI of an object store with conditional writes. Its objects
+    are never overwritten, and a backup is written atomically.
 
-    @classmethod
-    def of(cls, request: BackupRequest) -> Broker:
-        """Return the broker of a request.
+    Exit codes: 0, the broker is in the backup; 1, a partition cannot be read, or three backups in
+    a row skipped it; 2, wrong usage; 3, permission, disk, memory or store: retriable, and the
+    repository is unchanged; 70, an internal error.
+    """,
+    usage="--input DIR... --output URI [OPTIONS]",
+    examples="""\
+kafka-index backup --input /var/kafka/data --output s3://backups/cluster-1
+kafka-index backup --input /disk1 /disk2 /metadata --output /backups --topics 'orders.*'
+kafka-index backup --input /data /metadata --output s3://backups/cluster-1 --brokers 1,2,3 \\
+    --every 5m --max-bandwidth 50 --metrics /var/lib/node_exporter/backup.prom
+""",
+    report="commands.backup.result:BACKUP_REPORT",
+    report_rows="a row for each partition",
+    has_engine=False,
+)
 
-        Raises `InputError` if a directory is not that of a broker, or they are of several.
-        """
-        for path in request.inputs:
-            if is_remote(path):
-                raise InputError(
-                    "a broker's directories are on a disk of this machine",
-                    path=path,
-                    hint="run where they are, or a snapshot of them, is mounted",
-                )
-        found: dict[int, list[tuple[DataDirectory, str]]] = {}
-        for path in expand_directories(request.inputs):
-            file = os.path.join(path, META_PROPERTIES)
-            try:
-                text, _ = read_unmarked(file)
-            except FileNotFoundError:
-                text = b""
-            except OSError as error:
-                raise InputError(f"cannot read the file: {error.strerror}", path=file) from error
-            properties = MetaProperties.of(text, file)
-            if properties.cluster_id is None or properties.node_id is None:
-                raise InputError(
-                    f"not a data directory of a broker: its {META_PROPERTIES} is missing, or names "
-                    "neither cluster nor node",
-                    path=path,
-                )
-            directory = DataDirectory(
-                path=os.path.abspath(path), meta_properties=text.decode(errors="replace")
-            )
-            found.setdefault(properties.node_id, []).append((directory, properties.cluster_id))
-        node_id = request.node_id
-        if node_id is None:
-            if len(found) > 1:
-                nodes = ", ".join(map(str, sorted(found)))
-                raise InputError(
-                    "the directories are of several brokers", found=nodes, hint="give --node"
-                )
-            node_id = min(found)
-        clusters = {cluster for _, cluster in found.get(node_id, [])}
-        if len(clusters) != 1:
-            raise InputError(
-                f"the directories of broker {node_id} have to be of one cluster",
-                expected="one cluster.id",
-                found=", ".join(sorted(clusters)) or f"directories of {sorted(found)}",
-            )
-        return cls(node_id, clusters.pop(), tuple(each for each, _ in found[node_id]))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryRequest(Request):
+    """Parameters of a command about a repository of backups."""
+
+    uri: str = parameter(PathKind("URI"), Group.INPUT, "", is_argument=True, metavar="URI")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListBackupsRequest(RepositoryRequest):
+    """Parameters of ``backups list``."""
+
+    last: int | None = parameter(
+        IntegerKind(1),
+        Group.SELECTION,
+        "List only the last N backups.  [default: all]",
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyBackupsRequest(RepositoryRequest):
+    """Parameters of ``backups verify``."""
+
+    backup: str | None = parameter(
+        TextKind("ID"),
+        Group.SELECTION,
+        "Check only this backup, by ID or time.  [default: all backups]",
+        default=None,
+    )
+    sample: float = parameter(
+        NumberKind(0, 100),
+        Group.SELECTION,
+        "Read P percent of the objects.  [default: 100]",
+        default=100.0,
+        metavar="P",
+    )
+    repair: bool = parameter(
+        FlagKind(),
+        Group.BEHAVIOUR,
+        "Mark missing and altered objects. The next backup stores them again, if the logs still "
+        "contain their batches.",
+        default=False,
+    )
+
+
+def _keep_parameter(text: str, default: int) -> Any:
+    return parameter(IntegerKind(), Group.SELECTION, text, default=default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireBackupsRequest(RepositoryRequest):
+    """Parameters of ``backups expire``."""
+
+    keep_last: int = _keep_parameter("Keep the last N complete backups.", 1)
+    keep_daily: int = _keep_parameter(
+        "Keep the last complete backup of each of the last N days (UTC) that have one.", 7
+    )
+    keep_weekly: int = _keep_parameter("Keep one for each of the last N weeks that have one.", 4)
+    keep_monthly: int = _keep_parameter("Keep one for each of the last N months that have one.", 12)
+    dry_run: bool = parameter(
+        FlagKind(), Group.BEHAVIOUR, "Change nothing; only print the result.", default=False
+    )
+
+
+LIST_BACKUPS = CommandSpec(
+    "backups list",
+    ListBackupsRequest,
+    work="commands.backup.repository_check:list_backups",
+    help="""Print the backups in a repository, and how much data a restore would lose now.
+
+    URI is the --output of `kafka-index backup`. A backup is complete if all of its brokers have put
+    their manifests. An inconsistent backup is complete too, but its brokers did not synchronize:
+    transactions and groups may differ between them. New bytes were added by the backup, bytes are
+    all that it consists of. The gap is the time since the previous complete backup.
+
+    Exit codes: 0, done; 1, a manifest is damaged; 2, wrong usage, or the repository does not exist;
+    3, it cannot be read because of permission, disk, network or memory; 70, an internal error.
+    """,
+    usage="[OPTIONS]",
+    examples="kafka-index backups list s3://backups/kafka --last 10\n",
+    report="commands.backup.result:LIST_REPORT",
+    report_rows="a row for each backup",
+    has_json=True,
+    json_help="Print JSON lines.",
+    has_engine=False,
+    page="backup",
+)
+VERIFY_BACKUPS = CommandSpec(
+    "backups verify",
+    VerifyBackupsRequest,
+    work="commands.backup.repository_check:verify_backups",
+    help="""Check that all objects in the manifests of a repository exist and are unchanged.
+
+    The name and size of every object are compared with a listing. An object that is read must have
+    the hash of its manifest, and complete batches with valid checksums. --sample 5 reads about 5 %
+    of the objects, at random; --sample 0 reads none.
+
+    --repair marks missing and altered objects. The next backup of the broker compares the log with
+    the hash, and stores the object again.
+
+    Exit codes: 0, all checked objects are unchanged; 1, objects are missing or altered; 2, wrong
+    usage, or the repository or backup does not exist; 3, an object cannot be read because of
+    permission, disk, network or memory; 70, an internal error.
+    """,
+    usage="[OPTIONS]",
+    examples="""\
+kafka-index backups verify s3://backups/kafka --sample 5
+kafka-index backups verify /mnt/backups --backup 20261120T120000.000Z
+kafka-index backups verify s3://backups/kafka --repair
+""",
+    report="commands.backup.result:VERIFY_REPORT",
+    report_rows="a row for each object",
+    has_json=True,
+    json_help="Print JSON lines of missing, altered, damaged and unreadable objects.",
+    has_engine=False,
+    page="backup",
+)
+EXPIRE_BACKUPS = CommandSpec(
+    "backups expire",
+    ExpireBackupsRequest,
+    work="commands.backup.expiration:expire_backups",
+    help="""Expire the backups that no --keep option covers, and delete objects that only they use.
+
+    The newest complete backup is always kept, and the newest backup of each broker. A backup leaves
+    the list at once. A call one day later deletes its objects, so that its readers and the backups
+    that build on it can finish. Backups may run concurrently.
+
+    Exit codes: 0, done; 1, a manifest is damaged, and nothing was deleted; 2, wrong usage, or the
+    repository does not exist; 3, it cannot be read or written because of permission, disk, network
+    or memory; 70, an internal error.
+    """,
+    usage="[OPTIONS]",
+    examples="""\
+kafka-index backups expire s3://backups/kafka --dry-run
+kafka-index backups expire /mnt/backups --keep-last 24 --keep-daily 30
+""",
+    report="commands.backup.result:EXPIRE_REPORT",
+    report_rows="a row for each backup",
+    has_json=True,
+    json_help="Print JSON lines.",
+    has_engine=False,
+    page="backup",
+)

@@ -1,19 +1,40 @@
-"""The result of a run of one broker: a row per partition."""
+"""The results of ``backup``, ``backups list``, ``backups verify`` and ``backups expire``."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.core.errors import plural
-from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC
-from kafka_index.core.job.result import Result, RunOutcome, report_schema, report_table
+from kafka_index.core.format.human import format_bytes, format_count
+from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC, METADATA_LOG
+from kafka_index.core.format.times import Time, parse_time
+from kafka_index.core.fs.backup.backup_paths import backup_path
+from kafka_index.core.fs.paths import open_repository
+from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    NOTABLE,
+    Conclusion,
+    ReportSpec,
+    Result,
+    RunOutcome,
+    Section,
+    Severity,
+    Status,
+    TableResult,
+    report_schema,
+    report_table,
+)
 
-#: A partition that so many runs in a row have missed is a fault.
-MISSED_TOO_OFTEN = 3
+#: Backups in a row that may skip a partition; after one more it counts as damage.
+MAX_SKIPPED = 2
 
 BACKUP_REPORT_SCHEMA = report_schema(
     [
@@ -24,29 +45,98 @@ BACKUP_REPORT_SCHEMA = report_schema(
         ("size_bytes", pa.int64()),
         ("new_bytes", pa.int64()),
         ("read_bytes", pa.int64()),
-        ("pieces", pa.int64()),
-        ("runs_missed", pa.int64()),
+        ("chunks", pa.int64()),
+        ("backups_skipped", pa.int64()),
     ],
     required=("topic", "partition", "status"),
 )
+BACKUP_REPORT = ReportSpec(BACKUP_REPORT_SCHEMA)
+#: A row for each backup.
+LIST_REPORT = ReportSpec(
+    pa.schema(
+        [
+            pa.field("backup_id", pa.string(), nullable=False),
+            pa.field("opened", pa.timestamp("ms", "UTC"), nullable=False),
+            ("cutoff", pa.timestamp("ms", "UTC")),
+            pa.field("status", pa.string(), nullable=False),
+            pa.field("brokers", pa.list_(pa.int32()), nullable=False),
+            pa.field("missing_brokers", pa.list_(pa.int32()), nullable=False),
+            pa.field("partitions", pa.int64(), nullable=False),
+            pa.field("skipped_partitions", pa.int64(), nullable=False),
+            pa.field("new_bytes", pa.int64(), nullable=False),
+            pa.field("bytes", pa.int64(), nullable=False),
+            ("gap_ms", pa.int64()),
+            pa.field("age_ms", pa.int64(), nullable=False),
+            ("reason", pa.string()),
+        ]
+    )
+)
+#: A row for each stored object, and for each manifest that cannot be read.
+VERIFY_REPORT = ReportSpec(
+    report_schema(
+        [
+            ("backups", pa.int64()),
+            ("size_bytes", pa.int64()),
+            ("is_read", pa.bool_()),
+            ("expected", pa.string()),
+            ("found", pa.string()),
+        ],
+        required=("path", "status"),
+    )
+)
+#: A row for each backup.
+EXPIRE_REPORT = ReportSpec(
+    pa.schema(
+        [
+            pa.field("backup_id", pa.string(), nullable=False),
+            pa.field("opened", pa.timestamp("ms", "UTC"), nullable=False),
+            pa.field("status", pa.string(), nullable=False),
+            pa.field("reason", pa.string(), nullable=False),
+        ]
+    )
+)
+
+
+class Source(StrEnum):
+    """The origin of the high watermarks of a backup."""
+
+    #: A checkpoint that the broker wrote after the capture.
+    CHECKPOINT = "checkpoint"
+    #: A checkpoint from before the capture, because no broker replaces it: the directories are a
+    #: copy, or the broker was killed. Records above its offsets may have been acknowledged.
+    OLD_CHECKPOINT = "old checkpoint"
+    #: The ends of the logs, because the broker was shut down cleanly.
+    LOG_END = "log end"
+    #: The response of a running broker.
+    BROKER = "broker"
+    #: The earlier backup, because no log has new batches.
+    EARLIER_BACKUP = "earlier backup"
 
 
 class BackupStatus(StrEnum):
-    """The outcome of a run for a partition."""
+    """The outcome of a backup for a partition."""
 
-    #: It has new pieces.
+    #: The partition has new chunks.
     STORED = "stored"
-    #: All that it has was in the repository.
+    #: All batches were in the repository before.
     UNCHANGED = "unchanged"
-    #: It is not in this run; the next one takes it.
-    MISSED = "missed"
-    #: It is damaged, or cannot be read.
+    #: The partition is not in this backup; the next backup tries again.
+    SKIPPED = "skipped"
+    #: The partition is damaged, or cannot be read.
     UNREADABLE = "unreadable"
+
+
+_MEANINGS: Mapping[BackupStatus, tuple[Severity, str]] = {
+    BackupStatus.STORED: (GOOD, "new batches were stored"),
+    BackupStatus.UNCHANGED: (GOOD, "all batches were in the repository before"),
+    BackupStatus.SKIPPED: (NOTABLE, "not in this backup; the next one tries again"),
+    BackupStatus.UNREADABLE: (BAD, "damaged, or not readable"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class BackedUpPartition:
-    """A partition of a run: a row of its report.
+    """A partition of a backup: a row of its report.
 
     Parameters
     ----------
@@ -57,17 +147,17 @@ class BackedUpPartition:
     status : BackupStatus
         The outcome.
     reason : str or None
-        Why it is not in the run.
+        Why the partition is not in the backup.
     topic_id : str or None
-        The id of its topic.
+        The ID of its topic.
     log_start_offset, log_end_offset, high_watermark : int or None
-        The offsets that the run has, the end exclusive, and the high watermark.
+        The offsets in the backup, the end exclusive, and the high watermark.
     size_bytes, new_bytes, read_bytes : int or None
-        Bytes of all pieces, of the new ones, and read from logs.
-    pieces : int or None
-        Number of pieces.
-    runs_missed : int or None
-        How many runs in a row have missed it, with this one.
+        Bytes of all chunks, of the new ones, and read from logs.
+    chunks : int or None
+        Number of chunks.
+    backups_skipped : int or None
+        Number of backups in a row, this one included, that skipped the partition.
     """
 
     topic: str
@@ -82,61 +172,118 @@ class BackedUpPartition:
     size_bytes: int | None = None
     new_bytes: int | None = None
     read_bytes: int | None = None
-    pieces: int | None = None
-    runs_missed: int | None = None
+    chunks: int | None = None
+    backups_skipped: int | None = None
 
     @property
     def is_fault(self) -> bool:
-        """Whether it needs to be looked at by somebody."""
-        return self.status is BackupStatus.UNREADABLE or (self.runs_missed or 0) >= MISSED_TOO_OFTEN
+        """Whether the partition is damaged, not readable, or was skipped too often."""
+        is_skipped = (self.backups_skipped or 0) > MAX_SKIPPED
+        return self.status is BackupStatus.UNREADABLE or is_skipped
 
 
 @dataclass(frozen=True, repr=False)
 class BackupResult(Result):
-    """The result of `backup`: a row per partition, as in ``backup --report``.
+    """The result of `backup_broker`: a row per partition, as in ``backup --report``.
 
     Parameters
     ----------
-    run : str
-        Name of the run.
+    backup_id : str
+        The ID of the backup.
     node_id : int
         The broker.
     repository : str
         The root of the repository.
     partitions : list of BackedUpPartition
-        The partitions that are in the run, and the missed ones.
+        The partitions in the backup, and the skipped ones.
     high_watermarks_from : str
         The origin of high watermarks: ``checkpoint``, ``old checkpoint``, ``log end``, ``broker``
-        or ``earlier run``.
-    cut_ms, wait_ms : int
-        How long the cut took, and the wait for high watermarks.
+        or ``earlier backup``.
+    cutoff_ms : int
+        The cutoff time of this broker, in milliseconds since the epoch.
+    capture_ms, wait_ms : int
+        Duration of the capture of the logs, and of the wait for high watermarks.
+    missing_brokers : tuple of int
+        Expected brokers that did not reach the barrier; empty without a barrier.
+    lag_bytes : int
+        Bytes of captured logs that are not stored, because they are above a high watermark.
     """
 
-    run: str
+    backup_id: str
     node_id: int
     repository: str
     partitions: list[BackedUpPartition]
     high_watermarks_from: str
-    cut_ms: int
+    cutoff_ms: int
+    capture_ms: int
     wait_ms: int
+    missing_brokers: tuple[int, ...] = ()
+    lag_bytes: int = 0
 
     command = "backup"
+    status_header = ("status", "partitions")
 
     @property
     def headline(self) -> str:
-        """The run, its partitions, and its new bytes."""
-        counts = self.counts
-        taken = counts["partitions"] - counts["partitions_missed"]
-        missed = counts["partitions_missed"]
-        lacking = f", {missed:,} missed" if missed else ""
-        new = plural(self.sizes_bytes["new"], "new byte")
+        """The backup, its partitions, and its new bytes."""
+        skipped = f", {len(self.skipped_partitions):,} skipped" if self.skipped_partitions else ""
+        count = len(self.partitions) - len(self.skipped_partitions)
         return (
-            f"run {self.run}, broker {self.node_id}: {plural(taken, 'partition')}{lacking}; {new}"
+            f"backup {self.backup_id} of broker {self.node_id}: {plural(count, 'partition')}"
+            f"{skipped}; {format_bytes(self.sizes_bytes['new'])} new"
         )
 
     @property
-    def missed(self) -> list[BackedUpPartition]:
-        """The partitions that are not in the run."""
+    def conclusion(self) -> Conclusion:
+        """The conclusion, notable if the backup lacks partitions or its end is uncertain."""
+        found = super().conclusion
+        if not self.skipped_partitions and self.high_watermarks_from != Source.OLD_CHECKPOINT:
+            return found
+        return Conclusion(max(found.severity, NOTABLE), found.text)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The number of partitions by status."""
+        found = Counter(row.status for row in self.partitions)
+        return [
+            Status(status.value, (found[status],), *_MEANINGS[status])
+            for status in BackupStatus
+            if found[status]
+        ]
+
+    @property
+    def facts(self) -> list[str]:
+        """What a restore of the backup may lack."""
+        found = []
+        if self.high_watermarks_from == Source.OLD_CHECKPOINT:
+            found.append(
+                "no broker writes to these directories: records that it acknowledged in the last "
+                "seconds before it was killed, or before they were copied, may be missing"
+            )
+        if self.lacks_metadata:
+            found.append(
+                f"no input contains the metadata log ({METADATA_LOG}): the backup has no topic "
+                "IDs, settings or leaders, which restore --seed and --cluster same require; add "
+                "the metadata.log.dir of the broker or of a controller as another --input"
+            )
+        return found
+
+    @property
+    def sections(self) -> list[Section]:
+        """The partitions that are not in the backup, and with ``--verbose`` those in it."""
+        faults = [_skipped_line(row) for row in self.skipped_partitions if row.is_fault]
+        later = [_skipped_line(row) for row in self.skipped_partitions if not row.is_fault]
+        stored = [_stored_line(row) for row in self.partitions if row.reason is None]
+        noun = "partition"
+        return [
+            Section("partitions:", stored, GOOD, noun=noun, is_detail=True),
+            Section("skipped; the next backup tries again:", later, noun=noun),
+            Section(f"{plural(len(faults), noun)} not in the backup:", faults, BAD, noun=noun),
+        ]
+
+    @property
+    def skipped_partitions(self) -> list[BackedUpPartition]:
+        """The partitions that are not in the backup."""
         return [row for row in self.partitions if row.reason is not None]
 
     @property
@@ -146,29 +293,306 @@ class BackupResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for a partition that cannot be read, or was missed too often."""
+        """Damage for a partition that cannot be read, or was skipped too often."""
         return RunOutcome.DONE.with_damage([row for row in self.partitions if row.is_fault])
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions, the ones with new pieces, and the missed ones."""
+        """Partitions, the ones with new chunks, and the skipped ones."""
         stored = [row for row in self.partitions if row.status is BackupStatus.STORED]
         return {
             "partitions": len(self.partitions),
             "partitions_stored": len(stored),
-            "partitions_missed": len(self.missed),
-            "pieces": sum(row.pieces or 0 for row in self.partitions),
+            "partitions_skipped": len(self.skipped_partitions),
+            "chunks": sum(row.chunks or 0 for row in self.partitions),
         }
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of all pieces, of the new ones, and read from logs."""
+        """Bytes of all chunks, of the new ones, and read from logs."""
         return {
             "stored": sum(row.size_bytes or 0 for row in self.partitions),
             "new": sum(row.new_bytes or 0 for row in self.partitions),
             "log_read": sum(row.read_bytes or 0 for row in self.partitions),
         }
 
+    @property
+    def work_bytes(self) -> int:
+        """The bytes that were read from logs."""
+        return self.sizes_bytes["log_read"]
+
     def to_arrow(self) -> pa.Table:
         """Return the rows of the report."""
         return report_table(self.partitions, BACKUP_REPORT_SCHEMA)
+
+
+def _skipped_line(row: BackedUpPartition) -> str:
+    count = row.backups_skipped or 0
+    repeated = f" ({format_count(count)} backups in a row)" if count > 1 else ""
+    return f"{row.topic}-{row.partition}: {row.reason}{repeated}"
+
+
+def _stored_line(row: BackedUpPartition) -> str:
+    new, size = format_bytes(row.new_bytes or 0), format_bytes(row.size_bytes or 0)
+    end = f"ends at offset {row.log_end_offset}, {new} new, {size} stored"
+    return f"{row.topic}-{row.partition}: {row.status.value}, {end}"
+
+
+@dataclass(frozen=True, repr=False)
+class BackupRepository(TableResult):
+    """A repository of backups, and the inputs that select them.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        A row per backup, ascending: its ID, opening time and cutoff time, its status (``complete``,
+        ``incomplete``, ``inconsistent``, ``damaged``), its brokers and missing brokers, partitions,
+        the bytes that it added and that it consists of, the time since the cutoff time of the
+        previous complete backup, and the time since its own.
+    ended : RunOutcome
+        Damage, if a manifest cannot be read.
+    unread : tuple of str
+        Always empty.
+    root : str
+        The repository, a path or a URI.
+    now_ms : int
+        The time to which ages refer, in milliseconds since the epoch.
+    earlier : int
+        The number of backups older than the rows.
+    """
+
+    root: str = ""
+    now_ms: int = 0
+    earlier: int = 0
+
+    command = "backups list"
+
+    @property
+    def headline(self) -> str:
+        """The number of backups, and how much a restore would lose now."""
+        count = plural(self.rows.num_rows + self.earlier, "backup")
+        newest = self.newest
+        if newest is None:
+            return f"{count}, none of them complete: a restore would lack brokers"
+        lost = max(self.now_ms - newest["cutoff"], 0) / 1000
+        skipped = newest["skipped_partitions"]
+        more = f", and {plural(skipped, 'partition')} that the backup skipped" if skipped else ""
+        return f"{count}; a restore now loses the last {_span(lost)}{more}"
+
+    @property
+    def newest(self) -> dict[str, Any] | None:
+        """The newest complete backup as a row, its times in milliseconds; None if there is none."""
+        rows = self.rows
+        for name in ("opened", "cutoff"):
+            at = rows.column_names.index(name)
+            rows = rows.set_column(at, name, rows[name].cast(pa.int64()))
+        for row in reversed(rows.to_pylist()):
+            if row["status"] in ("complete", "inconsistent"):
+                return dict(row)
+        return None
+
+    @property
+    def next_command(self) -> str | None:
+        """The command that shows what is damaged."""
+        return f"kafka-index backups verify {self.root}" if self.counts["damaged"] else None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Backups by status."""
+        status = self.rows["status"].to_pylist()
+        return {
+            "backups": len(status) + self.earlier,
+            "incomplete": status.count("incomplete"),
+            "inconsistent": status.count("inconsistent"),
+            "damaged": status.count("damaged"),
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes that the backups added, and of the newest complete one."""
+        newest = self.newest
+        size = 0 if newest is None else newest["bytes"]
+        return {"new": pc.sum(self.rows["new_bytes"]).as_py() or 0, "newest": size}
+
+    @property
+    def printed_rows(self) -> pa.Table:
+        """The rows that the command prints."""
+        return self.rows
+
+    def _shown(self) -> pa.Table:
+        return self.rows.sort_by([("backup_id", "descending")])
+
+    def at(self, time: Time | None = None) -> str:
+        """Return the input by which other functions read a backup.
+
+        Parameters
+        ----------
+        time : str, int, date or datetime, optional
+            The newest complete backup at or before this time. By default the newest complete
+            backup.
+
+        Returns
+        -------
+        str
+            The path of the backup, such as ``backup+s3://bucket/kafka/@20261120T120000.123Z``.
+
+        Raises
+        ------
+        InputError
+            There is no such backup.
+        """
+        selector = "" if time is None else f"ms:{parse_time(time)}"
+        return backup_path(self.root, open_repository(self.root).find_backup(selector))
+
+
+_INTACT = ("intact", "listed")
+_ALTERED = ("missing", "altered", "damaged")
+
+
+@dataclass(frozen=True, repr=False)
+class VerifyBackupsResult(TableResult):
+    """The result of ``backups verify``: a row per stored object in the manifests.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The objects, each ``intact``, ``listed`` (not read), ``missing``, ``altered``, ``damaged``
+        or ``unreadable``.
+    ended : RunOutcome
+        Damage, or the environment if an object could not be read.
+    unread : tuple of str
+        Always empty.
+    root : str
+        The repository, a path or a URI.
+    is_repaired : bool
+        Damaged objects were marked, so that the next backup stores them again.
+    """
+
+    root: str = ""
+    is_repaired: bool = False
+
+    command = "backups verify"
+
+    @property
+    def headline(self) -> str:
+        """The number of altered objects; otherwise the number of intact ones."""
+        counts = self.counts
+        faults = sum(counts[name] for name in _ALTERED)
+        if faults:
+            first = self.printed_rows.to_pylist()[0]
+            marked = "; the next backup stores them again if it can" if self.is_repaired else ""
+            return f"{plural(faults, 'object')} missing or altered, such as {first['path']}{marked}"
+        if self.outcome is RunOutcome.ENVIRONMENT:
+            return f"{plural(counts['unreadable'], 'object')} could not be read"
+        listed = counts["objects"] - counts["read"]
+        more = f"; only the names and sizes of {listed:,} others were compared" if listed else ""
+        size = format_bytes(self.sizes_bytes["read"])
+        return f"{plural(counts['read'], 'object')} of {size} match their manifests{more}"
+
+    @property
+    def next_command(self) -> str | None:
+        """The command that has damaged objects stored again."""
+        is_damaged = self.outcome is RunOutcome.DAMAGE and not self.is_repaired
+        return f"kafka-index backups verify {self.root} --repair" if is_damaged else None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Objects by status."""
+        status = self.rows["status"].to_pylist()
+        return {
+            "objects": len(status),
+            "read": pc.sum(self.rows["is_read"]).as_py() or 0,
+            **{name: status.count(name) for name in (*_INTACT, *_ALTERED, "unreadable")},
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of all objects, and of those that were read."""
+        read = self.rows.filter(pc.fill_null(self.rows["is_read"], False))  # noqa: FBT003, as Arrow takes it
+        return {
+            "objects": pc.sum(self.rows["size_bytes"]).as_py() or 0,
+            "read": pc.sum(read["size_bytes"]).as_py() or 0,
+        }
+
+    @property
+    def printed_rows(self) -> pa.Table:
+        """The rows of missing, altered, damaged and unreadable objects, with the status first."""
+        is_intact = pc.is_in(self.rows["status"], value_set=pa.array(_INTACT))
+        first = ["status", "reason", "path"]
+        names = [*first, *(name for name in self.rows.column_names if name not in first)]
+        return self.rows.filter(pc.invert(is_intact)).select(names)
+
+    def _shown(self) -> pa.Table:
+        return self.printed_rows if self.printed_rows.num_rows else self.rows
+
+
+@dataclass(frozen=True, repr=False)
+class ExpireBackupsResult(TableResult):
+    """The result of ``backups expire``: a row per backup, and the deleted objects.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The backups, ascending, each ``kept`` or ``expired`` with the reason.
+    ended : RunOutcome
+        Always done.
+    unread : tuple of str
+        Always empty.
+    deleted_objects, deleted_bytes : int
+        Objects that no manifest refers to, which are deleted, or would be.
+    waiting_manifests : int
+        Expired manifests whose objects are not deleted yet.
+    is_dry : bool
+        Nothing was changed.
+    """
+
+    deleted_objects: int = 0
+    deleted_bytes: int = 0
+    waiting_manifests: int = 0
+    is_dry: bool = False
+
+    command = "backups expire"
+
+    @property
+    def headline(self) -> str:
+        """The numbers of expired backups and deleted objects."""
+        counts = self.counts
+        would = "would be " if self.is_dry else ""
+        return (
+            f"{plural(counts['expired'], 'backup')} {would}expired, {counts['kept']:,} kept; "
+            f"{plural(self.deleted_objects, 'object')} of {format_bytes(self.deleted_bytes)} "
+            f"{would}deleted"
+        )
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Backups by status, and objects."""
+        status = self.rows["status"].to_pylist()
+        return {
+            "kept": status.count("kept"),
+            "expired": status.count("expired"),
+            "deleted_objects": self.deleted_objects,
+            "waiting_manifests": self.waiting_manifests,
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes that were deleted."""
+        return {"deleted": self.deleted_bytes}
+
+    @property
+    def printed_rows(self) -> pa.Table:
+        """The rows that the command prints."""
+        return self.rows
+
+
+def _span(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    rest = int(seconds)
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    parts: list[str] = []
+    for name, size in units:
+        count, rest = divmod(rest, size)
+        if count or parts or name == "s":
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])

@@ -19,7 +19,11 @@ from kafka_index.commands.restore.seed import NOT_IN_DUMP
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.topic_states import Transaction
 from kafka_index.core.cluster.replicas import Dump, Replica, read_dumps
-from kafka_index.core.cluster.transaction_boundary import Clamp, RunLog, clamp_ends
+from kafka_index.core.cluster.transaction_boundary import (
+    BackupLog,
+    TransactionBoundary,
+    find_transaction_boundary,
+)
 from kafka_index.core.errors import InputError, first_of, plural
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import (
@@ -35,19 +39,19 @@ from kafka_index.core.format.records import (
     TIMESTAMP_TYPE_MASK,
 )
 from kafka_index.core.format.times import time_text
-from kafka_index.core.fs.backup.backup_paths import parse_run_path, run_path
+from kafka_index.core.fs.backup.backup_paths import backup_path, parse_backup_path
 from kafka_index.core.fs.backup.manifest import (
     Manifest,
-    Missed,
     PartitionBackup,
-    cut_time,
+    SkippedPartition,
+    backup_id_ms,
+    cutoff_time,
     is_consistent,
     missing_brokers,
-    run_time,
 )
 from kafka_index.core.fs.backup.repository import Repository
-from kafka_index.core.fs.backup.store import Run
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.backup.store import Backup
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader
@@ -195,7 +199,7 @@ _MAX_NAMES = 5
 class BackupSource:
     """The backup that is restored."""
 
-    run: Run
+    backup: Backup
     path: str
 
     @classmethod
@@ -204,35 +208,34 @@ class BackupSource:
 
         Raises `InputError` if other inputs are given: they reflect a different point in time.
         """
-        parsed = [parse_run_path(path) for path in request.inputs]
+        parsed = [parse_backup_path(path) for path in request.inputs]
         found = [each for each in parsed if each is not None]
         if not found:
             return None
         root, name, _ = found[0]
-        if any(each is None or (each.root, each.run) != (root, name) for each in parsed):
+        if any(each is None or (each.root, each.backup_id) != (root, name) for each in parsed):
             raise InputError(
                 "a backup is restored alone: another input reflects another point in time",
                 found=", ".join(request.inputs),
             )
-        run, path = Run(repository_of(root), name), run_path(root, name)
-        if not run.copies:
-            missed = [
+        backup, path = Backup(open_repository(root), name), backup_path(root, name)
+        if not backup.copies:
+            skipped = [
                 f"{TopicPartition(each.topic, each.partition).directory_name}: {each.reason}"
-                for manifest in run.manifests
-                for each in manifest.missed
+                for manifest in backup.manifests
+                for each in manifest.skipped
             ]
-            names = f"it missed {first_of(missed, _MAX_NAMES)}" if missed else None
+            names = f"it skipped {first_of(skipped, _MAX_NAMES)}" if skipped else None
             raise InputError("the backup has no partition", path=path, found=names)
-        return cls(run, path)
+        return cls(backup, path)
 
     def prepare(self, request: RestoreRequest, dump: Dump, old: SourceCluster) -> RestoreRequest:
         """Return the request with the ends of the backup's logs; add notes to the source cluster.
 
         Topics that were deleted meanwhile are taken out of the dump.
         """
-        old.run = (
-            f"backup {self.run.name}, whose cutoff is {time_text(cut_time(self.run.manifests))}"
-        )
+        cutoff = time_text(cutoff_time(self.backup.manifests))
+        old.run = f"backup {self.backup.name}, whose cutoff is {cutoff}"
         old.notes += self._without_deleted(dump, old.image)
         budget = shared_budget(request.max_decompressed_bytes)
         clamp = self._clamp(request, dump, budget)
@@ -251,17 +254,17 @@ class BackupSource:
     ) -> list[RestoredPartition]:
         """Return the partitions that the backup lacks, unless its metadata lacks them too.
 
-        The backup missed them, or has no part of the broker that stored them.
+        The backup skipped them, or has no part of the broker that stored them.
         """
-        missed: dict[TopicPartition, Missed] = {}
-        for manifest in self.run.manifests:
-            for each in manifest.missed:
-                missed[TopicPartition(each.topic, each.partition)] = each
+        skipped: dict[TopicPartition, SkippedPartition] = {}
+        for manifest in self.backup.manifests:
+            for each in manifest.skipped:
+                skipped[TopicPartition(each.topic, each.partition)] = each
         reasons = {
-            partition: (each.topic_id or "", f"the backup missed it: {each.reason}")
-            for partition, each in missed.items()
+            partition: (each.topic_id or "", f"the backup skipped it: {each.reason}")
+            for partition, each in skipped.items()
         }
-        lacking = missing_brokers(self.run.manifests)
+        lacking = missing_brokers(self.backup.manifests)
         if lacking and image is not None:
             brokers = ", ".join(map(str, lacking))
             why = f"the backup has no part of broker {brokers}, and no copy of it"
@@ -272,7 +275,7 @@ class BackupSource:
         return [
             RestoredPartition(partition, "", topic_id, code=NOT_IN_DUMP, reason=reason)
             for partition, (topic_id, reason) in sorted(reasons.items())
-            if partition not in self.run.copies
+            if partition not in self.backup.copies
             and (request.topics is None or request.topics.fullmatch(partition.topic))
             and _has(image, partition)
         ]
@@ -287,19 +290,20 @@ class BackupSource:
         gone = [
             partition
             for partition in dump.replicas
-            if partition in self.run.copies and self._copy(partition).topic_id not in image.topics
+            if partition in self.backup.copies
+            and self._copy(partition).topic_id not in image.topics
         ]
         for partition in gone:
             del dump.replicas[partition]
         topics = sorted({each.topic for each in gone})
-        return [
-            f"{each} was deleted while the backup was taken: it is not restored" for each in topics
-        ]
+        return [f"{each} was deleted during the backup: it is not restored" for each in topics]
 
-    def _clamp(self, request: RestoreRequest, dump: Dump, budget: DecompressionBudget) -> Clamp:
+    def _clamp(
+        self, request: RestoreRequest, dump: Dump, budget: DecompressionBudget
+    ) -> TransactionBoundary:
         until = request.until
         begun_ms = self._states_ms()
-        settled = _settled(self.run)
+        settled = _settled(self.backup)
         is_until = request.consistent and until.is_given
         if is_until:
             settled = {}
@@ -316,11 +320,11 @@ class BackupSource:
             is_state = replica.partition.topic == TRANSACTION_STATE_TOPIC
             if settled_offset >= copy.end_offset and not is_state:
                 continue
-            log = RunLog(
+            log = BackupLog(
                 replica.partition,
                 replica.segments.files(),
                 settled_offset,
-                [(piece.base_offset, piece.size_bytes) for piece in copy.pieces],
+                [(chunk.base_offset, chunk.size_bytes) for chunk in copy.chunks],
             )
             if is_until:
                 end = until.offset_of(replica.partition)
@@ -330,23 +334,23 @@ class BackupSource:
                     end_ms=INT64_MAX if until.time_ms is None else until.time_ms,
                 )
             logs.append(log)
-        return clamp_ends(logs, begun_ms, budget)
+        return find_transaction_boundary(logs, begun_ms, budget)
 
     def _states_ms(self) -> int:
         """Return a time at which ``__transaction_state`` knew all transactions before it."""
-        begun_ms = min(each.cut.begun_ms for each in self.run.manifests)
-        late = [manifest.cut.high_watermarks_ms for manifest in _states_behind(self.run)]
+        begun_ms = min(each.capture.begun_ms for each in self.backup.manifests)
+        late = [manifest.capture.high_watermarks_ms for manifest in _states_behind(self.backup)]
         return min([begun_ms, *(each - _BEHIND_MS for each in late)])
 
     def _settled_before(self, time_ms: int) -> _Settled:
         """Return what the newest complete backup before a time had settled before its capture."""
-        repository = self.run.repository
+        repository = self.backup.repository
         name = repository.newest_complete(time_ms)
-        return {} if name is None else _settled(Run(repository, name))
+        return {} if name is None else _settled(Backup(repository, name))
 
     def _states(self) -> list[Replica]:
         """Return ``__transaction_state``, which the request leaves out."""
-        if all(each.topic != TRANSACTION_STATE_TOPIC for each in self.run.copies):
+        if all(each.topic != TRANSACTION_STATE_TOPIC for each in self.backup.copies):
             return []
         states = read_dumps([self.path], None, topics=re.compile(TRANSACTION_STATE_TOPIC))
         return [each[0] for each in states.replicas.values()]
@@ -370,61 +374,61 @@ class BackupSource:
 
     def _lacking(self) -> Iterator[str]:
         """Yield what the backup as a whole lacks."""
-        manifests = self.run.manifests
+        manifests = self.backup.manifests
         lacking = missing_brokers(manifests)
         if lacking:
             yield (
-                f"backup {self.run.name} is incomplete: it has no part of broker "
+                f"backup {self.backup.name} is incomplete: it has no part of broker "
                 f"{', '.join(map(str, lacking))}; their partitions are copies of others, or missing"
             )
         if not is_consistent(manifests):
             yield (
-                f"the brokers of backup {self.run.name} did not wait for each other: transactions "
-                "and groups are not consistent in it"
+                f"the brokers of backup {self.backup.name} did not wait for each other: "
+                "transactions and groups are not consistent in it"
             )
-        behind = [partition for partition, _ in _behind(self.run)]
+        behind = [partition for partition, _ in _behind(self.backup)]
         if behind:
             names = first_of([each.directory_name for each in behind], _MAX_NAMES)
             yield (
-                f"{plural(len(behind), 'log')} of backup {self.run.name} end before its cutoff, "
+                f"{plural(len(behind), 'log')} of backup {self.backup.name} end before its cutoff, "
                 f"as a broker was killed shortly before: {names}; the records acknowledged last "
                 "may be missing, and transactions and groups are not consistent"
             )
 
     def _copy(self, partition: TopicPartition) -> PartitionBackup:
-        return self.run.copies[partition][1]
+        return self.backup.copies[partition][1]
 
 
 _Settled = dict[tuple[TopicPartition, str], int]
 
 
-def _settled(run: Run) -> _Settled:
+def _settled(backup: Backup) -> _Settled:
     """Return what was settled before a backup captured anything, by partition and topic id.
 
     Nothing is, where brokers did not wait for each other, or what ``__transaction_state`` had then
     is not all there.
     """
-    if not is_consistent(run.manifests) or _states_behind(run):
+    if not is_consistent(backup.manifests) or _states_behind(backup):
         return {}
     return {
         (partition, copy.topic_id): copy.settled_offset
-        for partition, (_, copy) in run.copies.items()
+        for partition, (_, copy) in backup.copies.items()
     }
 
 
-def _behind(run: Run) -> Iterator[tuple[TopicPartition, Manifest]]:
+def _behind(backup: Backup) -> Iterator[tuple[TopicPartition, Manifest]]:
     """Yield the logs that end before the cutoff, with their manifests.
 
-    The high watermark of a broker that was killed is older than the cut, and that of its followers
-    may be until one of them leads.
+    The high watermark of a killed broker is older than the capture. That of its followers may be,
+    until one of them leads.
     """
-    for partition, (manifest, copy) in sorted(run.copies.items(), key=lambda each: each[0]):
+    for partition, (manifest, copy) in sorted(backup.copies.items(), key=lambda each: each[0]):
         if not all(segment.is_done for segment in copy.segments):
             yield partition, manifest
 
 
-def _states_behind(run: Run) -> list[Manifest]:
-    return [found for key, found in _behind(run) if key.topic == TRANSACTION_STATE_TOPIC]
+def _states_behind(backup: Backup) -> list[Manifest]:
+    return [found for key, found in _behind(backup) if key.topic == TRANSACTION_STATE_TOPIC]
 
 
 def following_backup(request: RestoreRequest) -> RestoreRequest:
@@ -436,32 +440,34 @@ def following_backup(request: RestoreRequest) -> RestoreRequest:
 
 
 def _following(path: str, time_ms: int) -> str:
-    parsed = parse_run_path(path)
+    parsed = parse_backup_path(path)
     if parsed is None:
         return path
-    repository = repository_of(parsed.root)
-    if parsed.run != repository.newest_complete():
+    repository = open_repository(parsed.root)
+    if parsed.backup_id != repository.newest_complete():
         return path
     below = f"/{parsed.below}" if parsed.below else ""
-    return f"{run_path(parsed.root, _first_after(repository, time_ms) or parsed.run)}{below}"
+    return (
+        f"{backup_path(parsed.root, _first_after(repository, time_ms) or parsed.backup_id)}{below}"
+    )
 
 
 def _first_after(repository: Repository, time_ms: int) -> str | None:
     """Return the first complete backup whose capture no broker had begun before a time."""
-    runs = repository.brokers_of_runs()
+    backups = repository.brokers_by_backup()
 
     def begun_ms(name: str) -> int | None:
-        manifests = repository.complete_manifests(name, runs[name])
-        return min((each.cut.begun_ms for each in manifests), default=None)
+        manifests = repository.complete_manifests(name, backups[name])
+        return min((each.capture.begun_ms for each in manifests), default=None)
 
     first = None
-    # A run that was opened before the time may have been cut after it.
-    for name in sorted((each for each in runs if run_time(each) < time_ms), reverse=True):
+    # A backup that was opened before the time may have been captured after it.
+    for name in sorted((each for each in backups if backup_id_ms(each) < time_ms), reverse=True):
         begun = begun_ms(name)
         if begun is not None and begun < time_ms:
             break
         first = name if begun is not None else first
-    later = (each for each in sorted(runs) if run_time(each) >= time_ms)
+    later = (each for each in sorted(backups) if backup_id_ms(each) >= time_ms)
     return first or next((each for each in later if (begun_ms(each) or -1) >= time_ms), None)
 
 

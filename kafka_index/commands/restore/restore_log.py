@@ -30,7 +30,7 @@ from kafka_index.commands.restore.salvage import (
 from kafka_index.core.errors import CorruptObjectError
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from kafka_index.core.format.strings import is_linked
-from kafka_index.core.fs.backup.backup_paths import is_run_path
+from kafka_index.core.fs.backup.backup_paths import is_backup_path
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
@@ -114,7 +114,7 @@ def write_surviving(source: SegmentFile, target: str, salvage: Salvage) -> list[
     A prefix ends at the first object whose batches end too early.
     """
     # Executors restore other logs without the libraries of repositories.
-    from kafka_index.core.fs.backup.manifest import Piece as LogChunk  # noqa: PLC0415, as above
+    from kafka_index.core.fs.backup.manifest import LogChunk  # noqa: PLC0415, as above
     from kafka_index.core.fs.backup.store import JoinedFile  # noqa: PLC0415, as above
 
     damaged: list[DamagedObject] = []
@@ -270,7 +270,7 @@ class LogRestore:
         try:
             copy_or_link(source, target, link)
         except CorruptObjectError:
-            if salvage is Salvage.NONE or not is_run_path(source.log_path):
+            if salvage is Salvage.NONE or not is_backup_path(source.log_path):
                 raise
             # Tasks that restore no backup do without its libraries.
             from kafka_index.commands.restore.restore_log import (  # noqa: PLC0415

@@ -46,7 +46,7 @@ from kafka_index.core.format.names import (
     parse_segment_file,
     segment_file_name,
 )
-from kafka_index.core.fs.backup.backup_paths import is_run_input
+from kafka_index.core.fs.backup.backup_paths import is_backup_input
 from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
 from kafka_index.core.fs.inputs import (
     reading_inputs,
@@ -769,7 +769,7 @@ class RewriteJob:
 
 def _refuse_backups(inputs: Sequence[str]) -> None:
     """Refuse backups: their transactions are complete only after a restore."""
-    run = next(filter(is_run_input, inputs), None)
+    run = next(filter(is_backup_input, inputs), None)
     if run is not None:
         raise InputError(
             "a backup has transactions that were open at its cutoff",

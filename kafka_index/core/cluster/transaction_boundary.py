@@ -1,21 +1,23 @@
-"""The ends of the logs of a run, so that every transaction is in all of them or in none.
+"""The transaction boundary of a backup: log ends at which every transaction is in all logs or none.
 
-``__transaction_state`` is cut first, and the logs hold more: transactions that began later, or
-ended. A log ends before the first transactional or control batch that the states do not know; it
-was appended after they were cut. From what is left coordinators go on: they abort a transaction
-that is open, everywhere, write the markers of a decided transaction, and no log has an epoch that
-its coordinator does not know.
+``__transaction_state`` is captured first, so other logs contain more: transactions that began or
+ended later. A log ends before the first transactional or control batch that is unknown to the
+transaction states, because it was appended after their capture. Coordinators continue from these
+ends: they abort an open transaction everywhere, and write the markers of a decided transaction. No
+log has an epoch that its coordinator does not know.
 
-The partitions of ``__transaction_state`` are not cut at one moment, so that the end of a log can
-take away what another of them, cut later, counts on. That one ends earlier then: before it knew
-that all markers were written, or that the transaction was decided. So it goes on until nothing
-changes; what is lost is newer than the first cut. A point in time is such a cut, too.
+The partitions of ``__transaction_state`` are captured one after the other. So the end of a log can
+remove batches on which another partition of it, captured later, relies. That partition then ends
+earlier: before the record that all markers were written, or that the transaction was decided. This
+is repeated until no end changes. The dropped batches are newer than the first capture. A point in
+time is handled in the same way.
 
-Epochs tell transactions apart where a producer gets a new one with each (``transaction.version`` 2,
-clients since 4.0): records of epoch e are ended by a marker of epoch e + 1, and the next records
-have e + 1. Else (clients before) the epoch stays, and the times of markers tell: brokers' clocks
-have to agree to within the length of a transaction. Source: ``TransactionMetadata``,
-``TransactionCoordinator.endTransaction``, ``ProducerAppendInfo.checkProducerEpoch``.
+Transactions are told apart by epochs if a producer gets a new epoch with each transaction
+(``transaction.version`` 2, clients since 4.0): records with epoch e end with a marker of epoch
+e + 1, and the next records have e + 1. The epoch of earlier clients stays the same, and the times
+of markers decide: brokers' clocks must agree to within the length of a transaction. Source:
+``TransactionMetadata``, ``TransactionCoordinator.endTransaction``,
+``ProducerAppendInfo.checkProducerEpoch``.
 """
 
 from __future__ import annotations
@@ -56,12 +58,17 @@ _Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class RunLog:
-    """A log of a run, whose segments are joined out of consecutive parts.
+class BackupLog:
+    """A log of a backup.
 
-    All batches below `settled_offset` were appended before ``__transaction_state`` was cut. `parts`
-    are the base offsets and sizes in bytes of what the segments were joined from; without them each
-    segment is one. The log ends at `end_offset`, or before a batch later than `end_ms`.
+    Attributes
+    ----------
+    settled_offset : int
+        All batches below it were appended before ``__transaction_state`` was captured.
+    parts : sequence of (int, int)
+        Base offsets and sizes in bytes of the chunks that the segments were joined from.
+    end_offset, end_ms : int
+        The log ends at this offset, or before a batch with a later timestamp.
     """
 
     partition: TopicPartition
@@ -72,7 +79,7 @@ class RunLog:
     end_ms: int = INT64_MAX
 
     def settled_position(self, segment: SegmentFile) -> int:
-        """Return a position of a batch in a segment, before all that are not settled."""
+        """Return the position of a batch before all unsettled batches of a segment."""
         position = before = 0
         for base_offset, size_bytes in self.parts:
             if base_offset < segment.base_offset:
@@ -93,21 +100,21 @@ class _Batches(NamedTuple):
     time_ms: Longs
 
     def of(self, rows: _Mask) -> _Batches:
-        """Return some of them."""
+        """Select batches by a boolean mask."""
         columns: Any = tuple(column[rows] for column in self)
         return _Batches._make(columns)
 
 
 @dataclass(slots=True)
-class _CutLog:
-    """A log of records of transactions, and where it ends now."""
+class _DataLog:
+    """A log with transactional batches, and its current end offset."""
 
-    log: RunLog
+    log: BackupLog
     batches: _Batches
     end_offset: int
 
     @classmethod
-    def read(cls, log: RunLog) -> _CutLog:
+    def read(cls, log: BackupLog) -> _DataLog:
         parts, end_offset = [], log.end_offset
         for segment, start_bytes in _unsettled(log):
             for all_batches, beyond in _scan(segment, start_bytes, log.end_ms):
@@ -122,19 +129,19 @@ class _CutLog:
 
 @dataclass(slots=True)
 class _StateLog:
-    """A partition of ``__transaction_state``: its states, those before them, where it ends now."""
+    """A partition of ``__transaction_state``: its states, and its current end offset."""
 
-    log: RunLog
+    log: BackupLog
     end_offset: int
     settled: dict[str, Transaction] = field(default_factory=dict)
     later: list[tuple[int, str, Transaction | None]] = field(default_factory=list)
     faults: list[KafkaIndexError] = field(default_factory=list)
 
     @classmethod
-    def read(cls, log: RunLog, budget: DecompressionBudget) -> _StateLog:
+    def read(cls, log: BackupLog, budget: DecompressionBudget) -> _StateLog:
         end_offset = log.end_offset
         if log.end_ms < INT64_MAX:
-            end_offset = _CutLog.read(log).end_offset
+            end_offset = _DataLog.read(log).end_offset
         found = cls(log, end_offset)
         settled, records = TransactionLogState(), TopicLog(log.segments, budget)
         for record in records.records():
@@ -150,7 +157,7 @@ class _StateLog:
         return found
 
     def now(self) -> dict[str, Transaction]:
-        """Return the states at its end."""
+        """Return the states at the current end."""
         states = dict(self.settled)
         for offset, name, transaction in self.later:
             if offset >= self.end_offset:
@@ -162,15 +169,15 @@ class _StateLog:
         return states
 
     def end_before_last_of(self, names: Iterable[str]) -> bool:
-        """End before the last record of each id; return whether there is any."""
+        """Move the end before the last record of each ID; return whether there is one."""
         last = {name: at for at, name, _ in self.later if at < self.end_offset}
         ends = [last[name] for name in names if name in last]
         self.end_offset = min([self.end_offset, *ends])
         return bool(ends)
 
 
-class _Judged(NamedTuple):
-    """Batches of a log: unknown to the states, or what they count on, and the rows of those."""
+class _Classified(NamedTuple):
+    """Batches of a log: unknown to the states, or required by them, and the rows of the states."""
 
     is_unknown: _Mask
     is_needed: _Mask
@@ -211,84 +218,92 @@ class _States:
         """Return the transactional id of a row."""
         return self._states[row].transactional_id
 
-    def judge(self, cut: _CutLog) -> _Judged:
-        """Return what the states say of the batches of a log."""
-        batches = cut.batches
+    def classify(self, data_log: _DataLog) -> _Classified:
+        """Classify the batches of a log by the states."""
+        batches = data_log.batches
         count = len(batches.offset)
         rows = np.searchsorted(self._ids, batches.producer_id)
         rows[rows == len(self._ids)] = 0
-        judged = _Judged(np.zeros(count, bool), np.zeros(count, bool), rows)
+        classified = _Classified(np.zeros(count, bool), np.zeros(count, bool), rows)
         has_state = np.zeros(count, bool)
         if len(self._ids):
             has_state = self._ids[rows] == batches.producer_id
-            self._judge_by_epoch(cut, judged, has_state)
+            self._classify_by_epoch(data_log, classified, has_state)
             by_time = has_state & ~self._by_epoch[rows] & (batches.epoch == self._epochs[rows])
             for row in np.unique(rows[by_time]):
-                self._judge_by_times(cut, judged, np.flatnonzero(by_time & (rows == row)))
+                self._classify_by_times(
+                    data_log, classified, np.flatnonzero(by_time & (rows == row))
+                )
         for producer_id in np.unique(batches.producer_id[~has_state]):
-            # Batches of an id that has expired are older than the run, its markers too.
+            # Batches and markers of an expired ID are older than the backup.
             own = np.flatnonzero(batches.producer_id == producer_id)
             old = batches.is_marker[own] & (batches.time_ms[own] < self._begun_ms)
-            judged.is_unknown[own[_last(old) + 1 :]] = True
-        return judged
+            classified.is_unknown[own[_last(old) + 1 :]] = True
+        return classified
 
-    def _judge_by_epoch(self, cut: _CutLog, judged: _Judged, has_state: _Mask) -> None:
-        """Judge the batches of other epochs, and where epochs tell transactions apart."""
-        batches, rows = cut.batches, judged.row
+    def _classify_by_epoch(
+        self, data_log: _DataLog, classified: _Classified, has_state: _Mask
+    ) -> None:
+        """Classify batches of other epochs, and of producers with an epoch per transaction."""
+        batches, rows = data_log.batches, classified.row
         is_open = np.zeros(len(self._ids), bool)
-        is_open[self._listed.get(cut.log.partition, [])] = True
+        is_open[self._listed.get(data_log.log.partition, [])] = True
         is_open &= self._is_open
         epochs, is_marker = self._epochs[rows], batches.is_marker
         is_same = (batches.epoch == epochs) & has_state
         by_epoch = is_same & self._by_epoch[rows]
         has_begun = np.where(is_marker, ~self._is_empty[rows], is_open[rows])
-        judged.is_unknown[:] = (has_state & (batches.epoch > epochs)) | (by_epoch & ~has_begun)
+        classified.is_unknown[:] = (has_state & (batches.epoch > epochs)) | (by_epoch & ~has_begun)
         is_over = by_epoch & is_marker & ~self._is_decided[rows] & ~self._is_empty[rows]
-        judged.is_needed[:] = (has_state & (batches.epoch < epochs)) | is_over
-        # Servers were upgraded: this epoch was that of earlier transactions, and of their markers.
+        classified.is_needed[:] = (has_state & (batches.epoch < epochs)) | is_over
+        # After an upgrade of the servers, earlier transactions and markers have the same epoch.
         for producer_id in np.unique(batches.producer_id[is_over]):
             own = np.flatnonzero(by_epoch & (batches.producer_id == producer_id))
             earlier = own[: _last(is_marker[own]) + 1]
-            judged.is_unknown[earlier], judged.is_needed[earlier] = False, True
+            classified.is_unknown[earlier], classified.is_needed[earlier] = False, True
 
-    def _judge_by_times(self, cut: _CutLog, judged: _Judged, own: NDArray[np.intp]) -> None:
-        """Judge the batches of a producer whose transactions all have one epoch."""
-        row, log = int(judged.row[own[0]]), cut.log
+    def _classify_by_times(
+        self, data_log: _DataLog, classified: _Classified, own: NDArray[np.intp]
+    ) -> None:
+        """Classify the batches of a producer whose transactions have the same epoch."""
+        row, log = int(classified.row[own[0]]), data_log.log
         state = self._states[row]
-        is_marker, time_ms = cut.batches.is_marker[own], cut.batches.time_ms[own]
+        is_marker, time_ms = data_log.batches.is_marker[own], data_log.batches.time_ms[own]
         is_listed = row in self._listed.get(log.partition, ())
         is_open = self._is_open[row] or self._is_decided[row]
-        # Markers are later than the last update, which is that of the decision.
+        # Markers are later than the last update of the state, which is the decision.
         begun_ms = (state.start_timestamp_ms or 0) if is_open else state.appended_ms
-        # Those of the transaction before; then the first one of this transaction ends it.
+        # Markers of the previous transaction; the next marker ends this transaction.
         earlier = _last(is_marker & (time_ms <= begun_ms)) + 1
-        judged.is_needed[own[:earlier]] = True
+        classified.is_needed[own[:earlier]] = True
         if not (is_open and is_listed):
-            judged.is_unknown[own[earlier:]] = True
+            classified.is_unknown[own[earlier:]] = True
             return
         ends = np.flatnonzero(is_marker & (time_ms > begun_ms))
         end = int(ends[0]) if len(ends) else len(own)
         if self._is_decided[row]:
             if _last_marker_ms(log, state) > begun_ms:
                 end = -1
-            judged.is_needed[own[:end]] = True
+            classified.is_needed[own[:end]] = True
             end += 1
-        judged.is_unknown[own[max(end, 0) :]] = True
+        classified.is_unknown[own[max(end, 0) :]] = True
 
 
 @dataclass(frozen=True, slots=True)
-class Clamp:
-    """The logs that end early, and faults of the states that they were judged by."""
+class TransactionBoundary:
+    """The ends of shortened logs, and errors in the states."""
 
     ends: Mapping[TopicPartition, int]
     faults: Sequence[KafkaIndexError]
 
 
-def clamp_ends(logs: Sequence[RunLog], begun_ms: int, budget: DecompressionBudget) -> Clamp:
-    """Return the offsets at which logs of a run end that do not stay as they are.
+def find_transaction_boundary(
+    logs: Sequence[BackupLog], begun_ms: int, budget: DecompressionBudget
+) -> TransactionBoundary:
+    """Return the end offsets of the logs of a backup that must be shortened.
 
-    `begun_ms` is the time before any of ``__transaction_state`` was cut, whose logs are among the
-    given. The end of a log by a time is among the offsets, as far as its batches are not settled.
+    `begun_ms` is a time before the capture of ``__transaction_state``, whose logs are among `logs`.
+    The result includes log ends that follow from `end_ms`, as far as batches are not settled.
     """
     states = [
         _StateLog.read(log, budget)
@@ -296,55 +311,59 @@ def clamp_ends(logs: Sequence[RunLog], begun_ms: int, budget: DecompressionBudge
         if log.partition.topic == TRANSACTION_STATE_TOPIC
     ]
     others = [log for log in logs if log.partition.topic != TRANSACTION_STATE_TOPIC]
-    cuts = list(map_requests(_CutLog.read, others, threads=_THREADS, name="transactions"))
-    while _shorten(states, cuts, begun_ms):
+    data_logs = list(map_requests(_DataLog.read, others, threads=_THREADS, name="transactions"))
+    while _shorten_logs(states, data_logs, begun_ms):
         pass
-    cut_logs: list[_StateLog | _CutLog] = [*states, *cuts]
-    ends = {each.log.partition: each.end_offset for each in cut_logs if each.end_offset < INT64_MAX}
-    return Clamp(ends, [fault for each in states for fault in each.faults])
+    all_logs: list[_StateLog | _DataLog] = [*states, *data_logs]
+    ends = {each.log.partition: each.end_offset for each in all_logs if each.end_offset < INT64_MAX}
+    return TransactionBoundary(ends, [fault for each in states for fault in each.faults])
 
 
-def _shorten(states: Sequence[_StateLog], cuts: Sequence[_CutLog], begun_ms: int) -> bool:
-    """Cut the logs by the states; then end states before what they count on and logs have not."""
+def _shorten_logs(
+    states: Sequence[_StateLog], data_logs: Sequence[_DataLog], begun_ms: int
+) -> bool:
+    """Shorten logs by the states, then states by the logs; return whether a state changed."""
     now: dict[str, Transaction] = {}
-    home: dict[str, _StateLog] = {}
+    state_log_by_id: dict[str, _StateLog] = {}
     for each in states:
         found = each.now()
         now |= found
-        home |= dict.fromkeys(found, each)
+        state_log_by_id |= dict.fromkeys(found, each)
     columns = _States(now, begun_ms)
-    torn: dict[int, set[str]] = defaultdict(set)
-    for cut in cuts:
-        if not len(cut.batches.offset):
+    incomplete: dict[int, set[str]] = defaultdict(set)
+    for data_log in data_logs:
+        if not len(data_log.batches.offset):
             continue
-        judged = columns.judge(cut)
-        unknown = cut.batches.offset[judged.is_unknown]
+        classified = columns.classify(data_log)
+        unknown = data_log.batches.offset[classified.is_unknown]
         if len(unknown):
-            cut.end_offset = min(cut.end_offset, int(unknown[0]))
-        is_torn = judged.is_needed & (cut.batches.offset >= cut.end_offset)
-        for row in np.unique(judged.row[is_torn]):
+            data_log.end_offset = min(data_log.end_offset, int(unknown[0]))
+        is_incomplete = classified.is_needed & (data_log.batches.offset >= data_log.end_offset)
+        for row in np.unique(classified.row[is_incomplete]):
             name = columns.name_of(int(row))
-            torn[id(home[name])].add(name)
-    changed = [each.end_before_last_of(torn[id(each)]) for each in states if id(each) in torn]
+            incomplete[id(state_log_by_id[name])].add(name)
+    changed = [
+        each.end_before_last_of(incomplete[id(each)]) for each in states if id(each) in incomplete
+    ]
     return any(changed)
 
 
 def _last(rows: _Mask) -> int:
-    """Return the last place that is true; -1 for none."""
+    """Return the last position that is true; -1 for none."""
     found = np.flatnonzero(rows)
     return int(found[-1]) if len(found) else -1
 
 
-def _unsettled(log: RunLog) -> Iterator[tuple[SegmentFile, int]]:
-    """Yield the segments with batches that are not settled, and from where on."""
+def _unsettled(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
+    """Yield the segments with unsettled batches, and the position of the first."""
     segments = list(log.segments)
     for segment, after in zip(segments, [*segments[1:], None], strict=True):
         if after is None or after.base_offset > log.settled_offset:
             yield segment, log.settled_position(segment)
 
 
-def _last_marker_ms(log: RunLog, state: Transaction) -> int:
-    """Return the time of the producer's last marker that is settled; -1 for none."""
+def _last_marker_ms(log: BackupLog, state: Transaction) -> int:
+    """Return the time of the producer's last settled marker; -1 for none."""
     for segment in reversed(log.segments):
         if segment.base_offset >= log.settled_offset:
             continue
@@ -363,7 +382,7 @@ def _last_marker_ms(log: RunLog, state: Transaction) -> int:
 
 
 def _scan(segment: SegmentFile, start_bytes: int, end_ms: int) -> Iterator[tuple[_Batches, int]]:
-    """Yield the batches of transactions, and the offset of the first batch later than a time."""
+    """Yield transactional batches, and the offset of the first batch later than a time."""
     source = LogFileSource(
         segment.log_path, verify_crc=False, listed=segment, start_bytes=start_bytes
     )

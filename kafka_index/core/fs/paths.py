@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.format.names import TopicPartition, is_legal_topic
 from kafka_index.core.fs.backup.backup_paths import (
-    is_run_input,
-    parse_run_path,
-    run_path,
-    split_run_input,
+    backup_path,
+    is_backup_input,
+    parse_backup_path,
+    split_backup_input,
 )
 from kafka_index.core.fs.directories import (
     directory_exists,
@@ -39,11 +39,11 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<sh
 def absolute_path(path: str) -> str:
     """Return a user's path as an absolute local path, or as a URI without a slash at its end.
 
-    It may be a path, a ``file:///...`` URI, a URI of an object store or HDFS, or a run of a backup.
-    Raises the errors of `local_path` and `pinned_run`, and `InputError` if paths of this scheme are
-    not supported, or its extra is missing.
+    It may be a path, a ``file:///...`` URI, a URI of an object store or HDFS, or a backup. Raises
+    the errors of `local_path` and `pinned_backup`, and `InputError` if paths of this scheme are not
+    supported, or its extra is missing.
     """
-    path = pinned_run(path)
+    path = pinned_backup(path)
     if not is_remote(path):
         return os.path.abspath(local_path(path))
     store_of(path)
@@ -51,20 +51,20 @@ def absolute_path(path: str) -> str:
     return f"{root}/{key}" if key else root
 
 
-def pinned_run(path: str) -> str:
-    """Return an input that names a run of a backup as the path of the run; others stay as they are.
+def pinned_backup(path: str) -> str:
+    """Return the path of the backup that an input selects; other inputs unchanged.
 
-    Raises `InputError` if there is no such repository or run, and the errors of
+    Raises `InputError` if there is no such repository or backup, and the errors of
     `kafka_index.core.format.times.parse_time`.
     """
-    if not is_run_input(path) or parse_run_path(path) is not None:
+    if not is_backup_input(path) or parse_backup_path(path) is not None:
         return path
-    given, selector, below = split_run_input(path)
+    given, selector, below = split_backup_input(path)
     root = absolute_path(given)
-    return run_path(root, repository_of(root).find_run(selector)) + below
+    return backup_path(root, open_repository(root).find_backup(selector)) + below
 
 
-def repository_of(root: str) -> Repository:
+def open_repository(root: str) -> Repository:
     """Return the repository of backups at an absolute path or URI, whether or not one is there."""
     # Commands without backups import nothing of it.
     from kafka_index.core.fs.backup.repository import Repository  # noqa: PLC0415
@@ -82,7 +82,7 @@ def plain_path(path: str) -> str:
 
 def real_path(path: str) -> str:
     """Return a user's path without links, or as a URI; raises the errors of `absolute_path`."""
-    path = pinned_run(path)
+    path = pinned_backup(path)
     return absolute_path(path) if is_remote(path) else os.path.realpath(local_path(path))
 
 
@@ -245,7 +245,7 @@ def refuse_overlap(
 
 def _real(path: str) -> str:
     """Return a path without links, or a URI by the one name of its scheme, to compare it."""
-    run = parse_run_path(path)
+    run = parse_backup_path(path)
     if run is not None:
         # Nothing else is kept in a repository.
         return _real(run.root)

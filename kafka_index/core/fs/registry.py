@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from kafka_index.core.errors import EngineError, InputError
-from kafka_index.core.fs.backup.backup_paths import is_run_path, objects_root
+from kafka_index.core.fs.backup.backup_paths import is_backup_path, objects_root
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import admit_sent, admitted_inputs
 from kafka_index.core.fs.local_store import LocalStore
@@ -79,7 +79,7 @@ def _open(root: str) -> Store:
 
         layout, objects = inner_root(root)
         return TieredStore(layout, store_of(objects), KeyRing(dict(_options.tiered_keys)))
-    if is_run_path(root):
+    if is_backup_path(root):
         from kafka_index.core.fs.backup.store import BackupStore  # noqa: PLC0415
 
         return BackupStore(store_of(objects_root(root)))

@@ -8,18 +8,21 @@ functions build the same requests from their arguments. A value is converted in 
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
+from datetime import timedelta
 from enum import Enum, StrEnum
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import choice_of, members_of, topics_pattern
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.strings import parse_bytes
-from kafka_index.core.format.times import is_relative, now_ms, parse_time
+from kafka_index.core.format.times import is_relative, now_ms, parse_duration_ms, parse_time
 from kafka_index.core.format.uri_passwords import path_of
 
 if TYPE_CHECKING:
@@ -243,7 +246,10 @@ class CommandSpec:
     has_page : bool
         The report may be a page of HTML.
     has_json : bool
-        The result may be printed as one JSON object (`Result.as_object`).
+        The result may be printed as one JSON object (`Result.as_object`), or as a runner of the
+        command line does it.
+    json_help : str
+        The help of ``--json``.
     """
 
     name: str
@@ -257,6 +263,7 @@ class CommandSpec:
     report_rows: str = ""
     has_page: bool = False
     has_json: bool = False
+    json_help: str = "Print one JSON object."
     has_engine: bool = True
     page: str | None = None
     spark_work: str | None = None
@@ -316,9 +323,9 @@ def input_path(value: object, name: str) -> str:
     text = path_of(value, name)
     if not text.startswith("backup:"):
         return text
-    from kafka_index.core.fs.paths import pinned_run  # noqa: PLC0415, slow to import
+    from kafka_index.core.fs.paths import pinned_backup  # noqa: PLC0415, slow to import
 
-    return pinned_run(text)
+    return pinned_backup(text)
 
 
 class PathKind(Kind):
@@ -436,6 +443,66 @@ class ManyKind(Kind):
         if members is None:
             raise _wrong(f"{name} is not a list", "a list", value)
         return tuple(self._kind.convert(member, name, now) for member in members)
+
+
+class IntegersKind(Kind):
+    """Integers in a range: a list, or on the command line a text with commas."""
+
+    metavar = "N,N..."
+
+    def __init__(self, least: int = 0, most: int = INT64_MAX) -> None:
+        self._member = IntegerKind(least, most)
+
+    def convert(self, value: Any, name: str, now: int) -> tuple[int, ...]:  # noqa: D102
+        members = value.split(",") if isinstance(value, str) else members_of(value)
+        if members is None:
+            raise _wrong(f"{name} is not a list of integers", "a list of integers", value)
+        return tuple(
+            self._member.convert(one.strip() if isinstance(one, str) else one, name, now)
+            for one in members
+        )
+
+
+class NumberKind(Kind):
+    """A number from `least` to `most`, or above `least`."""
+
+    metavar = "X"
+
+    def __init__(self, least: float, most: float = math.inf, *, is_above: bool = False) -> None:
+        self._least, self._most, self._is_above = least, most, is_above
+
+    def convert(self, value: Any, name: str, now: int) -> float:  # noqa: ARG002, D102
+        number = math.nan
+        if not isinstance(value, bool) and isinstance(value, str | Real):
+            with suppress(ValueError, OverflowError):
+                number = float(value)
+        is_in_range = self._least <= number <= self._most and math.isfinite(number)
+        if not is_in_range or (self._is_above and number == self._least):
+            expected = f"a number {'above' if self._is_above else 'from'} {self._least:g}"
+            if self._most != math.inf:
+                expected += f" to {self._most:g}"
+            raise _wrong(f"{name} is not a number in its range", expected, value)
+        return number
+
+
+class DurationKind(Kind):
+    """A duration above zero, as a `timedelta`, or a text such as ``90s`` or ``5m``."""
+
+    metavar = "DURATION"
+
+    def convert(self, value: Any, name: str, now: int) -> timedelta:  # noqa: ARG002, D102
+        duration = value
+        if isinstance(value, str):
+            duration = timedelta(milliseconds=parse_duration_ms(value) or 0)
+        if not isinstance(duration, timedelta) or duration <= timedelta():
+            raise _wrong(f"{name} is not a duration", "such as 30s, 5m, 1h or 1d", value)
+        return duration
+
+    def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
+        """Return the option, with its default in seconds."""
+        default = parameter.default
+        text = f"{default.total_seconds():g}s" if isinstance(default, timedelta) else None
+        return tuple(replace(one, default=text) for one in Kind.options(self, parameter, names))
 
 
 class TextKind(Kind):

@@ -23,7 +23,7 @@ from kafka_index.core.format.names import (
     parse_segment_file,
     split_directory_name,
 )
-from kafka_index.core.fs.backup.backup_paths import is_run_path
+from kafka_index.core.fs.backup.backup_paths import is_backup_path
 from kafka_index.core.fs.directories import identity_of, scan_directory, scan_input
 from kafka_index.core.fs.inputs import (
     BROKEN_LINK,
@@ -168,7 +168,7 @@ class _Walk:
         self._skip_links(entries)
         live = dict(self._live_partitions(entries))
         # Of a few topics among many the other objects would be listed for nothing.
-        is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_run_path(directory)
+        is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
         if self._topics is None and is_paged:
             self._visit_stored(directory, live)
         for path, partition in live.items():

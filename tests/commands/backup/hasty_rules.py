@@ -40,7 +40,7 @@ class HastyRules:
             yield
 
     def _set(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(repository, "LONGEST_RUN_S", self.longest_run)
+        patch.setattr(repository, "LONGEST_BACKUP_S", self.longest_run)
         patch.setattr(repository, "SPARED_S", self.spared)
         patch.setattr(repository, "SETTLED_S", self.settled)
         patch.setattr(repository, "CLOCKS_S", self.clocks)

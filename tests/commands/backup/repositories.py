@@ -1,4 +1,4 @@
-"""Repositories of backups: runs that are taken of data directories at rest, at given times."""
+"""Repositories of backups, made of data directories at rest at given times."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafka_index.commands.backup import broker_backup, chunks, high_watermarks
-from kafka_index.commands.backup.request import BackupRequest
-from kafka_index.core.fs.backup.manifest import Manifest, run_name
+from kafka_index.commands.backup.expiration import expire_backups
+from kafka_index.commands.backup.repository_check import verify_backups
+from kafka_index.commands.backup.request import (
+    BackupRequest,
+    ExpireBackupsRequest,
+    VerifyBackupsRequest,
+)
+from kafka_index.commands.backup.result import ExpireBackupsResult, VerifyBackupsResult
+from kafka_index.core.fs.backup.manifest import Manifest, backup_id_at
 from kafka_index.core.logdir.data_directory import DataDirectory
-from tests.commands.backup.stand_in import take_steps
+from tests.commands.backup.stand_in import make_in_steps
 from tests.support.restoring import copy_dump
 
 _HEADER = struct.Struct(">qi4xb6xi")
@@ -25,13 +33,13 @@ def cluster_id_of(root: Path) -> str:
     return DataDirectory(str(root)).properties["cluster.id"]
 
 
-def take_run(
+def make_backup(
     root: str | Path,
     data: Path,
     *,
     time_ms: int,
     topics: str | None = None,
-    piece_bytes: int = 20_000,
+    chunk_bytes: int = 20_000,
     before: Mapping[str, Callable[[], object]] | None = None,
 ) -> Manifest:
     """Take a run of a broker that was stopped, as if it were a time, with pieces of so many bytes.
@@ -39,16 +47,28 @@ def take_run(
     `before`: called before the steps of a run, by their names.
     """
     request = BackupRequest(
-        inputs=[str(data)],
+        inputs=(str(data),),
         output=str(root),
         topics=None if topics is None else re.compile(topics),
         brokers=(1,),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "MAX_PIECE_BYTES", piece_bytes)
+        patch.setattr(chunks, "MAX_CHUNK_BYTES", chunk_bytes)
         for each in (broker_backup, high_watermarks):
             patch.setattr(each, "now_ms", lambda: time_ms)
-        return take_steps(request, before=before, run=run_name(time_ms))[1]
+        return make_in_steps(request, before=before, backup_id=backup_id_at(time_ms))[1]
+
+
+#: Arguments of `expire` that keep only the newest complete backup.
+NEWEST_ONLY: dict[str, Any] = {"keep_daily": 0, "keep_weekly": 0, "keep_monthly": 0}
+
+
+def verify(root: str, **given: Any) -> VerifyBackupsResult:
+    return verify_backups(VerifyBackupsRequest(uri=root, **given))
+
+
+def expire(root: str, **given: Any) -> ExpireBackupsResult:
+    return expire_backups(ExpireBackupsRequest(uri=root, **given))
 
 
 def earlier_dump(target: Path, name: str, end_offset: int) -> Path:

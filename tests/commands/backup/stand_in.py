@@ -18,9 +18,17 @@ from kafka_index.commands.backup.high_watermarks import INTERVAL_SETTING
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.format.checkpoints import format_offset_checkpoint
+from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import CLEAN_SHUTDOWN, TopicPartition, parse_partition_directory
 from kafka_index.core.format.times import now_ms
-from kafka_index.core.fs.backup.manifest import Manifest, PartitionBackup, run_name, run_time
+from kafka_index.core.fs.backup.manifest import (
+    Manifest,
+    PartitionBackup,
+    backup_id_at,
+    backup_id_ms,
+)
+from kafka_index.core.fs.paths import open_repository
+from kafka_index.core.parameters import KafkaSettings
 from tests.support.command_line import Argument
 from tests.support.segments import batch
 
@@ -186,9 +194,9 @@ def _partition(name: str) -> TopicPartition:
 
 def request_of(broker: StandIn, repository: Path | str) -> BackupRequest:
     return BackupRequest(
-        inputs=[str(path) for path in broker.paths],
+        inputs=tuple(str(path) for path in broker.paths),
         output=str(repository),
-        properties={INTERVAL_SETTING: _INTERVAL_MS},
+        config=KafkaSettings(LogConfig(), {INTERVAL_SETTING: _INTERVAL_MS}),
     )
 
 
@@ -199,37 +207,43 @@ def back_up(
     before: Mapping[str, Callable[[], object]] | None = None,
     **given: Any,
 ) -> tuple[BackupResult, Manifest]:
-    """Take a run; functions are called before its steps, by their names."""
-    return take_steps(replace(request_of(broker, repository), **given), before=before)
+    """Make a backup; functions are called before its steps, by their names."""
+    return make_in_steps(replace(request_of(broker, repository), **given), before=before)
 
 
-def take_steps(
+def make_in_steps(
     request: BackupRequest,
     *,
     before: Mapping[str, Callable[[], object]] | None = None,
-    run: str | None = None,
+    backup_id: str | None = None,
 ) -> tuple[BackupResult, Manifest]:
-    """Take a run, of a name if one is given; functions are called before its steps."""
+    """Make a backup with an ID if one is given; functions are called before its steps."""
     scripts = before or {}
 
     def script(step: str) -> None:
         scripts.get(step, lambda: None)()
 
-    with BrokerBackup(request) as taking:
+    with BrokerBackup(request) as backup:
         for step in (
-            taking.look,
-            taking.cut_coordinators,
-            taking.cut_others,
-            taking.await_high_watermarks,
-            taking.store,
+            backup.inspect,
+            backup.capture_coordinators,
+            backup.capture_others,
+            backup.await_high_watermarks,
+            backup.store,
         ):
             script(step.__name__)
             step()
         script("commit")
-        earliest_ms = 0 if taking.previous is None else run_time(taking.previous.run) + 1
-        result = taking.commit(run or run_name(max(now_ms(), earliest_ms)), (1,), (1,))
-        assert taking.manifest is not None
-        return result, taking.manifest
+        earliest_ms = 0 if backup.previous is None else backup_id_ms(backup.previous.backup_id) + 1
+        own_id = backup_id or backup_id_at(max(now_ms(), earliest_ms))
+        result = backup.commit(own_id, (1,), (1,))
+        return result, manifest_of(result)
+
+
+def manifest_of(result: BackupResult) -> Manifest:
+    """Read the manifest of a backup from its repository."""
+    repository = open_repository(result.repository)
+    return repository.manifest(result.backup_id, result.node_id)
 
 
 def partition_in(manifest: Manifest, name: str) -> PartitionBackup:
@@ -241,7 +255,7 @@ def bytes_of(repository: Path, manifest: Manifest, name: str) -> bytes:
     """The bytes that a run has of a partition."""
     found = partition_in(manifest, name)
     return b"".join(
-        (repository / found.folder / piece.object_name).read_bytes() for piece in found.pieces
+        (repository / found.folder / chunk.object_name).read_bytes() for chunk in found.chunks
     )
 
 

@@ -6,28 +6,33 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from kafka_index.commands.backup.agent import Agent, CompletedBackup, Monitor
-from kafka_index.commands.backup.result import BackupResult
+from kafka_index.commands.backup.agent import Agent, Monitor
+from kafka_index.commands.backup.result import BackedUpPartition, BackupResult, BackupStatus
 from kafka_index.core.errors import ConfigError, InputError, PublishError
 from kafka_index.core.format.times import now_ms
-from kafka_index.core.fs.backup.manifest import Manifest, Missed, SeenSegment
 
-from .test_manifest import manifest
-
-
-def run_of_now(**changes: object) -> Manifest:
-    found = manifest(segments=(SeenSegment(0, 1, 2, 3, 1500, 1400),))
-    cut = msgspec.structs.replace(found.cut, begun_ms=now_ms() - 5000, met=(1, 2))
-    more = {"brokers": (1, 2, 3), "cut": cut, "new_bytes": 700}
-    return msgspec.structs.replace(found, **(more | changes))
+BACKUP_ID = "20261120T120000.123Z"
 
 
-def taken_now() -> CompletedBackup:
-    found = run_of_now()
-    return CompletedBackup(BackupResult(found.run, 1, "/repository", [], "checkpoint", 0, 0), found)
+def made_now(*, is_partial: bool = False) -> BackupResult:
+    rows = [
+        BackedUpPartition("a", 0, "/a-0", BackupStatus.STORED, size_bytes=1400, new_bytes=700),
+        BackedUpPartition("a", 1, None, BackupStatus.SKIPPED, "no topic id yet"),
+    ]
+    return BackupResult(
+        BACKUP_ID,
+        1,
+        "/repository",
+        rows if is_partial else rows[:1],
+        "checkpoint",
+        cutoff_ms=now_ms() - 5000,
+        capture_ms=0,
+        wait_ms=0,
+        missing_brokers=(3,),
+        lag_bytes=100,
+    )
 
 
 def metrics(path: Path) -> dict[str, float]:
@@ -52,51 +57,54 @@ def metrics(path: Path) -> dict[str, float]:
 def test_metrics_and_health_of_runs(tmp_path: Path) -> None:
     paths = tmp_path / "backup.prom", tmp_path / "health.json"
     monitor = Monitor(1, *map(str, paths))
-    monitor.on_run(run_of_now(), 1500)
+    monitor.on_backup(made_now(), 1500)
     found = metrics(paths[0])
     assert 5 <= found.pop("age_seconds") < 60
-    assert now_ms() / 1000 - 60 < found.pop("last_cut_timestamp_seconds") < now_ms() / 1000 - 4
+    assert now_ms() / 1000 - 60 < found.pop("last_cutoff_timestamp_seconds") < now_ms() / 1000 - 4
     assert now_ms() / 1000 - 60 < found.pop("last_end_timestamp_seconds") <= now_ms() / 1000
     assert found == {
-        "runs_total done": 1,
-        "runs_total missed": 0,
-        "runs_total failed": 0,
+        "backups_total done": 1,
+        "backups_total partial": 0,
+        "backups_total failed": 0,
         "uploaded_bytes_total": 700,
-        "failed_runs": 0,
-        "run_seconds": 1.5,
+        "failed_backups": 0,
+        "duration_seconds": 1.5,
         "uploaded_bytes": 700,
         "stored_bytes": 1400,
         "lag_bytes": 100,
         "partitions": 1,
-        "missed_partitions": 0,
+        "skipped_partitions": 0,
         "missing_brokers": 1,
     }
     health = json.loads(paths[1].read_text())
-    assert (health["healthy"], health["run"], health["error"]) == (True, manifest().run, None)
+    assert (health["healthy"], health["backup_id"], health["error"]) == (True, BACKUP_ID, None)
 
     monitor.on_failure(PublishError("no space left", path="s3://b/k"))
     found = metrics(paths[0])
-    assert (found["runs_total failed"], found["failed_runs"], found["partitions"]) == (1, 1, 1)
+    assert (found["backups_total failed"], found["failed_backups"], found["partitions"]) == (
+        1,
+        1,
+        1,
+    )
     health = json.loads(paths[1].read_text())
-    assert (health["healthy"], health["failed_runs"]) == (False, 1)
-    assert health["run"] == manifest().run
+    assert (health["healthy"], health["failed_backups"]) == (False, 1)
+    assert health["backup_id"] == BACKUP_ID
     assert health["error"] == "s3://b/k: no space left"
     assert {each.name for each in tmp_path.iterdir()} == {"backup.prom", "health.json"}
 
 
 def test_counters_continue_in_the_next_process(tmp_path: Path) -> None:
     path = str(tmp_path / "backup.prom")
-    missed = Missed(topic="a", partition=0, topic_id=None, reason="no id", runs=1)
     for number in range(3):
         monitor = Monitor(1, path, None)
-        monitor.on_run(run_of_now(missed=(missed,) * (number == 2)), 100)
+        monitor.on_backup(made_now(is_partial=number == 2), 100)
         monitor.on_failure(InputError("no"))
     found = metrics(tmp_path / "backup.prom")
-    assert [found[f"runs_total {each}"] for each in ("done", "missed", "failed")] == [2, 1, 3]
+    assert [found[f"backups_total {each}"] for each in ("done", "partial", "failed")] == [2, 1, 3]
     assert found["uploaded_bytes_total"] == 2100
     (tmp_path / "backup.prom").write_bytes(b"\xff not metrics")
-    Monitor(1, path, None).on_run(run_of_now(), 100)
-    assert metrics(tmp_path / "backup.prom")["runs_total done"] == 1
+    Monitor(1, path, None).on_backup(made_now(), 100)
+    assert metrics(tmp_path / "backup.prom")["backups_total done"] == 1
 
 
 class EndedError(Exception):
@@ -115,13 +123,19 @@ class Clock:
             raise EndedError
 
 
-def ticks(
-    take: Callable[[], CompletedBackup], clock: Clock, monitor: Monitor | None = None
-) -> list[tuple[float, str]]:
-    agent = Agent(take, monitor or Monitor(1, None, None), lambda: clock.now, clock.sleep)
-    done: list[tuple[float, str]] = []
+def times_of(
+    back_up: Callable[[], BackupResult], clock: Clock, monitor: Monitor | None = None
+) -> list[float]:
+    done: list[float] = []
+
+    def recorded() -> BackupResult:
+        result = back_up()
+        done.append(clock.now)
+        return result
+
+    agent = Agent(recorded, monitor or Monitor(1, None, None), lambda: clock.now, clock.sleep)
     with pytest.raises(EndedError):
-        agent.run_every(300, lambda each: done.append((clock.now, each.manifest.run)))
+        agent.run_every(300)
     return done
 
 
@@ -129,23 +143,23 @@ def test_runs_are_at_multiples_of_the_period_after_a_first_one(tmp_path: Path) -
     clock = Clock(1000.5, 2000)
     path = tmp_path / "m.prom"
 
-    def take() -> CompletedBackup:
+    def back_up() -> BackupResult:
         clock.now += 40
-        return taken_now()
+        return made_now()
 
-    done = ticks(take, clock, Monitor(1, str(path), None))
-    assert [at for at, _ in done] == [1040.5, 1240, 1540, 1840]
-    assert metrics(path)["runs_total done"] == 4
+    done = times_of(back_up, clock, Monitor(1, str(path), None))
+    assert done == [1040.5, 1240, 1540, 1840]
+    assert metrics(path)["backups_total done"] == 4
 
 
 def test_a_run_that_outlasts_its_period_misses_ticks() -> None:
     clock = Clock(1200, 3000)
 
-    def take() -> CompletedBackup:
+    def back_up() -> BackupResult:
         clock.now += 400
-        return taken_now()
+        return made_now()
 
-    assert [at for at, _ in ticks(take, clock)] == [1600, 2200, 2800]
+    assert times_of(back_up, clock) == [1600, 2200, 2800]
 
 
 def test_a_failed_run_is_tried_again_at_the_next_tick(
@@ -155,17 +169,17 @@ def test_a_failed_run_is_tried_again_at_the_next_tick(
         [OSError(5, "Input/output error"), None, InputError("gone"), PublishError("full"), None]
     )
 
-    def take() -> CompletedBackup:
+    def back_up() -> BackupResult:
         fault = next(faults)
         if fault is not None:
             raise fault
-        return taken_now()
+        return made_now()
 
     path = tmp_path / "m.prom"
-    done = ticks(take, Clock(0, 1400), Monitor(1, str(path), None))
-    assert [at for at, _ in done] == [300, 1200]
-    assert metrics(path)["runs_total failed"] == 3
-    assert metrics(path)["failed_runs"] == 0
+    done = times_of(back_up, Clock(0, 1400), Monitor(1, str(path), None))
+    assert done == [300, 1200]
+    assert metrics(path)["backups_total failed"] == 3
+    assert metrics(path)["failed_backups"] == 0
     assert [each.getMessage().rpartition(": ")[2] for each in caplog.records] == [
         "[Errno 5] Input/output error",
         "gone",
@@ -175,9 +189,9 @@ def test_a_failed_run_is_tried_again_at_the_next_tick(
 
 @pytest.mark.parametrize("error", [ConfigError("wrong"), InputError("another cluster's")])
 def test_what_would_fail_for_ever_is_raised_at_once(error: Exception) -> None:
-    def take() -> CompletedBackup:
+    def back_up() -> BackupResult:
         raise error
 
-    agent = Agent(take, Monitor(1, None, None), sleep=lambda _: pytest.fail("it waited"))
+    agent = Agent(back_up, Monitor(1, None, None), sleep=lambda _: pytest.fail("it waited"))
     with pytest.raises(type(error)):
-        agent.run_every(300, lambda _: None)
+        agent.run_every(300)

@@ -19,10 +19,10 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import InputError
-from kafka_index.core.fs.backup.backup_paths import parse_run_path
-from kafka_index.core.fs.backup.manifest import run_name
+from kafka_index.core.fs.backup.backup_paths import parse_backup_path
+from kafka_index.core.fs.backup.manifest import backup_id_at
 from kafka_index.core.fs.registry import store_of
-from tests.commands.backup.repositories import earlier_dump, take_run
+from tests.commands.backup.repositories import earlier_dump, make_backup
 from tests.support.command_line import DUMP, ROOT, run_here
 
 # In milliseconds, of the runs of the repository.
@@ -46,8 +46,8 @@ PLACES = {
 def repository_of_dump(root: str, scratch: Path) -> Iterator[str]:
     """Take two runs of the example; the input that names the repository."""
     earlier = earlier_dump(scratch / "earlier", "payments-0", CUT_AT)
-    take_run(root, earlier, time_ms=EARLIER)
-    take_run(root, DUMP, time_ms=LATER)
+    make_backup(root, earlier, time_ms=EARLIER)
+    make_backup(root, DUMP, time_ms=LATER)
     yield f"backup:{root}"
 
 
@@ -210,7 +210,7 @@ def test_an_export_is_the_same(backup: str, tmp_path: Path) -> None:
     # The export of a later run, or of the directory itself, goes on where that of a run ended.
     early = tmp_path / "early"
     first = kafka_index.export_records(
-        f"{backup}@{run_name(EARLIER)}", early, topics="payments|app-logs"
+        f"{backup}@{backup_id_at(EARLIER)}", early, topics="payments|app-logs"
     )
     assert first.ok
     assert kafka_index.export_records(backup, early, topics="payments|app-logs").ok
@@ -231,7 +231,7 @@ def test_a_restored_run_has_the_records_and_is_safe_to_start(backup: str, tmp_pa
 
 
 def test_logs_and_files_of_a_run_are_dumped_by_their_paths(backup: str) -> None:
-    run = f"{backup}@{run_name(LATER)}"
+    run = f"{backup}@{backup_id_at(LATER)}"
     found = printed("dump", f"{run}/payments-0/*.log", "--records", "--json")
     expected = printed("dump", *sorted(DUMP.glob("payments-0/*.log")), "--records", "--json")
     assert found == expected
@@ -248,7 +248,7 @@ def test_a_log_comes_back_by_cat_alone(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "backup.md").read_text(encoding="utf-8")
     (script,) = (each for each in re.findall(r"```sh\n(.+?)```", page, re.DOTALL) if "jq" in each)
     for given, own in (
-        ("20261120T120000.000Z", run_name(LATER)),
+        ("20261120T120000.000Z", backup_id_at(LATER)),
         ('"orders"', '"payments"'),
         ("data/orders-0-*", "data/payments-0-*"),
         ("> 0000", f"> {tmp_path}/0000"),
@@ -266,7 +266,7 @@ def test_a_log_comes_back_by_cat_alone(tmp_path: Path) -> None:
 def test_indexes_are_built_of_a_run(backup: str, tmp_path: Path) -> None:
     assert kafka_index.build_indexes(backup, tmp_path / "indexes", topics="payments").ok
     with kafka_index.PartitionLog.open(
-        f"{backup}/@{run_name(LATER)}/payments-0", indexes=tmp_path / "indexes"
+        f"{backup}/@{backup_id_at(LATER)}/payments-0", indexes=tmp_path / "indexes"
     ) as log:
         assert log.end_offset == 1574
 
@@ -275,7 +275,7 @@ def test_indexes_are_built_of_a_run(backup: str, tmp_path: Path) -> None:
     ("selector", "end"),
     [
         ("", 1574),
-        (f"@{run_name(EARLIER)}", CUT_AT),
+        (f"@{backup_id_at(EARLIER)}", CUT_AT),
         (f"@ms:{EARLIER}", CUT_AT),
         (f"@ms:{LATER - 1}", CUT_AT),
         ("@2025-11-13T02:14:20.5Z", 1574),
@@ -296,8 +296,8 @@ def test_a_run_is_chosen(selector: str, end: int, backup: str) -> None:
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        (f"@ms:{EARLIER - 1}", "no complete run is at or before 2025-11-13T02:13:19.999Z"),
-        ("@20200101T000000.000Z", "the repository has no run 20200101T000000.000Z"),
+        (f"@ms:{EARLIER - 1}", "no complete backup is at or before 2025-11-13T02:13:19.999Z"),
+        ("@20200101T000000.000Z", "the repository has no backup 20200101T000000.000Z"),
         ("@some-day", "'some-day' is neither milliseconds nor a time"),
         ("/elsewhere", "not a repository of backups"),
     ],
@@ -318,9 +318,9 @@ def test_a_run_is_not_rewritten_as_its_transactions_are_not_whole(
     asked = ("rewrite", "--input", backup, "--drop-keys", keys)
     done = run_here(*asked, "--output", tmp_path / "out")
     assert done.returncode == 2
-    assert "restore the run, and rewrite what is restored" in done.stderr
+    assert "restore the backup, and rewrite the restored directory" in done.stderr
     assert not (tmp_path / "out").exists()
-    assert "no record matches" in run_here(*asked, "--dry-run").stderr
+    assert "0 of 66,676 records dropped" in run_here(*asked, "--dry-run").stdout
 
 
 def test_nothing_is_written_into_a_run(backup: str) -> None:
@@ -341,9 +341,9 @@ def damaged(backup: str, tmp_path: Path, change: Callable[[str, bytes], None]) -
         root = (
             f"{backup.removeprefix('backup:')}-{hashlib.sha256(str(tmp_path).encode()).hexdigest()}"
         )
-    cut = take_run(root, DUMP, time_ms=EARLIER)
+    cut = make_backup(root, DUMP, time_ms=EARLIER)
     partition = next(each for each in cut.partitions if each.topic == "payments")
-    path = f"{root}/{partition.folder}/{partition.pieces[0].object_name}"
+    path = f"{root}/{partition.folder}/{partition.chunks[0].object_name}"
     change(path, store_of(path).read(path))
     return f"backup:{root}", path
 
@@ -363,8 +363,8 @@ def remove_object(path: str, _: bytes) -> None:
     store_of(path).delete([path])
 
 
-MISSING = r"an object of run 20251113T021320\.000Z is missing "
-ALTERED = r"an object of run 20251113T021320\.000Z is altered "
+MISSING = r"an object of backup 20251113T021320\.000Z is missing "
+ALTERED = r"an object of backup 20251113T021320\.000Z is altered "
 
 
 @pytest.mark.parametrize(
@@ -398,11 +398,11 @@ def test_a_missing_or_altered_object_is_named(
 
 
 def test_paths_of_runs_are_paths() -> None:
-    parsed = parse_run_path("backup+s3://bucket/a/@20251113T021320.000Z/t-0/00.log")
+    parsed = parse_backup_path("backup+s3://bucket/a/@20251113T021320.000Z/t-0/00.log")
     assert parsed == ("s3://bucket/a", "20251113T021320.000Z", "t-0/00.log")
-    assert parse_run_path("backup:///a@b/@20251113T021320.000Z") == (
+    assert parse_backup_path("backup:///a@b/@20251113T021320.000Z") == (
         "/a@b",
         "20251113T021320.000Z",
         "",
     )
-    assert parse_run_path("backup:///a@b/t-0") is None
+    assert parse_backup_path("backup:///a@b/t-0") is None

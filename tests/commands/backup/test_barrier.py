@@ -14,16 +14,16 @@ from typing import TypeVar
 import pytest
 
 from kafka_index.commands.backup.barrier import (
+    BackupBarrier,
     Barrier,
     BarrierMissedError,
-    Meeting,
     ScheduledCutoff,
     SingleBroker,
-    old_barriers,
-    open_run,
+    expired_barriers,
+    join_backup,
 )
 from kafka_index.core.format.times import now_ms
-from kafka_index.core.fs.backup.manifest import run_name, run_time
+from kafka_index.core.fs.backup.manifest import backup_id_at, backup_id_ms
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.local_store import LocalStore
 
@@ -44,12 +44,17 @@ def opened(
     node_id: int,
     brokers: Sequence[int] = THREE,
     *,
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = PATIENCE_S,
     now: Callable[[], int] = now_ms,
-    last_run: str | None = None,
-) -> Meeting:
-    return open_run(
-        str(root), node_id, brokers, patience_s=patience_s, last_run=last_run, clock_ms=now
+    newest_backup_id: str | None = None,
+) -> BackupBarrier:
+    return join_backup(
+        str(root),
+        node_id,
+        brokers,
+        timeout_s=timeout_s,
+        newest_backup_id=newest_backup_id,
+        clock_ms=now,
     )
 
 
@@ -57,7 +62,7 @@ def test_brokers_that_come_at_once_are_in_one_run(tmp_path: Path) -> None:
     for number in range(20):
         root = tmp_path / str(number)
         found = at_once(*(partial(opened, root, node) for node in THREE))
-        assert len({each.run for each in found}) == 1
+        assert len({each.backup_id for each in found}) == 1
 
 
 def test_a_barrier_whose_opener_was_killed_before_it_is_opened_by_the_next(tmp_path: Path) -> None:
@@ -65,16 +70,16 @@ def test_a_barrier_whose_opener_was_killed_before_it_is_opened_by_the_next(tmp_p
     (tmp_path / "barriers" / "0000000002").mkdir()
     later = now_ms() + 120_000
     found = at_once(*(partial(opened, tmp_path, node, now=lambda: later) for node in THREE))
-    assert len({each.run for each in found}) == 1
+    assert len({each.backup_id for each in found}) == 1
     assert (tmp_path / "barriers" / "0000000002" / "open.json").is_file()
 
 
 def test_a_stage_that_a_killed_broker_was_closing_is_closed_by_the_next(tmp_path: Path) -> None:
-    meeting = opened(tmp_path, 1, (1, 2), patience_s=SHORT_S)
+    meeting = opened(tmp_path, 1, (1, 2), timeout_s=SHORT_S)
     closed = tmp_path / "barriers" / "0000000001" / "joined" / "closed.json"
     with ThreadPoolExecutor(1) as thread:
         with AtomicFile(str(closed)):
-            waiting = thread.submit(meeting.await_cut)
+            waiting = thread.submit(meeting.await_capture)
             time.sleep(3 * SHORT_S)
             assert not waiting.done()
         waiting.result()
@@ -87,7 +92,7 @@ def test_nobody_cuts_the_rest_before_all_have_cut_the_first_topics(tmp_path: Pat
 
     def take(node_id: int) -> tuple[int, ...]:
         meeting = opened(tmp_path, node_id)
-        meeting.await_cut()
+        meeting.await_capture()
         time.sleep(random.random() * 0.3)
         cut.append(node_id)
         met = meeting.await_others()
@@ -100,36 +105,36 @@ def test_nobody_cuts_the_rest_before_all_have_cut_the_first_topics(tmp_path: Pat
 
 def test_a_run_is_without_a_broker_that_does_not_come(tmp_path: Path) -> None:
     def take(node_id: int) -> tuple[int, ...]:
-        meeting = opened(tmp_path, node_id, patience_s=SHORT_S)
-        meeting.await_cut()
+        meeting = opened(tmp_path, node_id, timeout_s=SHORT_S)
+        meeting.await_capture()
         return meeting.await_others()
 
     assert at_once(lambda: take(1), lambda: take(3)) == [(1, 3)] * 2
 
 
 def test_a_broker_that_comes_after_the_others_opens_a_run_of_its_own(tmp_path: Path) -> None:
-    early = [opened(tmp_path, node, patience_s=SHORT_S) for node in (1, 2)]
-    at_once(*(each.await_cut for each in early))
-    late = opened(tmp_path, 3, patience_s=SHORT_S)
-    assert late.run > early[0].run
-    late.await_cut()
+    early = [opened(tmp_path, node, timeout_s=SHORT_S) for node in (1, 2)]
+    at_once(*(each.await_capture for each in early))
+    late = opened(tmp_path, 3, timeout_s=SHORT_S)
+    assert late.backup_id > early[0].backup_id
+    late.await_capture()
     assert late.await_others() == (3,)
     assert at_once(*(each.await_others for each in early)) == [(1, 2)] * 2
 
 
 def test_a_broker_that_joined_and_cuts_late_is_told_so(tmp_path: Path) -> None:
-    meetings = [opened(tmp_path, node, patience_s=SHORT_S) for node in THREE]
-    at_once(*(each.await_cut for each in meetings))
+    meetings = [opened(tmp_path, node, timeout_s=SHORT_S) for node in THREE]
+    at_once(*(each.await_capture for each in meetings))
     assert at_once(*(each.await_others for each in meetings[:2])) == [(1, 2)] * 2
-    with pytest.raises(BarrierMissedError, match="broker 3 came too late"):
+    with pytest.raises(BarrierMissedError, match="broker 3 arrived too late"):
         meetings[2].await_others()
-    assert opened(tmp_path, 3, patience_s=SHORT_S).run > meetings[0].run
+    assert opened(tmp_path, 3, timeout_s=SHORT_S).backup_id > meetings[0].backup_id
 
 
 def test_a_broker_that_joins_while_a_stage_is_closed_is_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = opened(tmp_path, 1, patience_s=SHORT_S), opened(tmp_path, 2, patience_s=SHORT_S)
+    first, second = opened(tmp_path, 1, timeout_s=SHORT_S), opened(tmp_path, 2, timeout_s=SHORT_S)
     assert isinstance(second, Barrier)
     real_put = LocalStore.put
 
@@ -138,40 +143,40 @@ def test_a_broker_that_joins_while_a_stage_is_closed_is_late(
             assert third.join()
         return real_put(self, path, data, if_absent=if_absent)
 
-    third = Barrier(str(tmp_path), "0000000001", first.run, 3, THREE, SHORT_S)
+    third = Barrier(str(tmp_path), "0000000001", first.backup_id, 3, THREE, SHORT_S)
     monkeypatch.setattr(LocalStore, "put", put)
-    first.await_cut()
+    first.await_capture()
     monkeypatch.undo()
-    second.await_cut()
+    second.await_capture()
     with pytest.raises(BarrierMissedError):
-        third.await_cut()
+        third.await_capture()
 
 
 def test_an_agent_that_is_started_again_is_not_taken_for_its_killed_self(tmp_path: Path) -> None:
     killed = opened(tmp_path, 1)
     again = opened(tmp_path, 1)
-    assert again.run > killed.run
+    assert again.backup_id > killed.backup_id
     other = opened(tmp_path, 2)
-    assert other.run == again.run
+    assert other.backup_id == again.backup_id
 
 
 def test_a_barrier_that_nobody_closed_is_not_joined_later(tmp_path: Path) -> None:
     killed = opened(tmp_path, 1)
-    assert opened(tmp_path, 2, now=lambda: now_ms() + 29_000).run == killed.run
-    assert opened(tmp_path, 3, now=lambda: now_ms() + 31_000).run > killed.run
+    assert opened(tmp_path, 2, now=lambda: now_ms() + 29_000).backup_id == killed.backup_id
+    assert opened(tmp_path, 3, now=lambda: now_ms() + 31_000).backup_id > killed.backup_id
 
 
 def test_names_of_runs_ascend_where_clocks_do_not(tmp_path: Path) -> None:
     runs = []
     for step in range(3):
-        meeting = opened(tmp_path, 1, patience_s=0.0, now=partial(int, 10_000 - step))
-        meeting.await_cut()
-        runs.append(meeting.run)
+        meeting = opened(tmp_path, 1, timeout_s=0.0, now=partial(int, 10_000 - step))
+        meeting.await_capture()
+        runs.append(meeting.backup_id)
     assert runs == sorted(set(runs))
-    last = run_name(20_000)
-    alone = opened(tmp_path, 1, (1,), last_run=last, now=lambda: 5)
+    last = backup_id_at(20_000)
+    alone = opened(tmp_path, 1, (1,), newest_backup_id=last, now=lambda: 5)
     assert isinstance(alone, SingleBroker)
-    assert run_time(alone.run) == 20_001
+    assert backup_id_ms(alone.backup_id) == 20_001
 
 
 def test_a_partition_is_stored_by_its_leader_or_else_by_all_that_have_it(tmp_path: Path) -> None:
@@ -180,7 +185,7 @@ def test_a_partition_is_stored_by_its_leader_or_else_by_all_that_have_it(tmp_pat
 
     def take(node_id: int) -> set[str]:
         meeting = opened(tmp_path, node_id)
-        meeting.await_cut()
+        meeting.await_capture()
         meeting.await_others()
         # The second leader could not take its partition.
         taken = {led[node_id]} - {"data/b"}
@@ -193,8 +198,8 @@ def test_a_partition_is_stored_by_its_leader_or_else_by_all_that_have_it(tmp_pat
 
 
 def test_a_leader_that_says_nothing_is_waited_for_within_a_bound(tmp_path: Path) -> None:
-    meetings = [opened(tmp_path, node, (1, 2), patience_s=SHORT_S) for node in (1, 2)]
-    at_once(*(each.await_cut for each in meetings))
+    meetings = [opened(tmp_path, node, (1, 2), timeout_s=SHORT_S) for node in (1, 2)]
+    at_once(*(each.await_capture for each in meetings))
     at_once(*(each.await_others for each in meetings))
     began = time.monotonic()
     assert meetings[0].await_leaders([], {"data/b": 2}) == {"data/b"}
@@ -205,8 +210,8 @@ def test_brokers_cut_at_an_agreed_time(tmp_path: Path) -> None:
     at_ms = now_ms() + 300
     meetings = [ScheduledCutoff(str(tmp_path), at_ms, node, (1, 2), PATIENCE_S) for node in (1, 2)]
 
-    def take(meeting: Meeting) -> tuple[int, int]:
-        meeting.await_cut()
+    def take(meeting: BackupBarrier) -> tuple[int, int]:
+        meeting.await_capture()
         first = now_ms()
         assert meeting.await_others() == ()
         return first, now_ms()
@@ -214,28 +219,30 @@ def test_brokers_cut_at_an_agreed_time(tmp_path: Path) -> None:
     times = at_once(*(partial(take, each) for each in meetings))
     assert min(each for each, _ in times) >= at_ms
     assert max(each for each, _ in times) < min(each for _, each in times)
-    assert {each.run for each in meetings} == {run_name(at_ms)}
-    with pytest.raises(BarrierMissedError, match="is past"):
-        meetings[0].await_cut()
+    assert {each.backup_id for each in meetings} == {backup_id_at(at_ms)}
+    with pytest.raises(BarrierMissedError, match="has passed"):
+        meetings[0].await_capture()
 
 
 def test_objects_of_old_barriers_are_found_but_those_of_the_newest_stay(tmp_path: Path) -> None:
     for time_ms in (1000, 2000, 3000, 9000):
-        meeting = opened(tmp_path, 1, patience_s=0.0, now=partial(int, time_ms))
-        meeting.await_cut()
+        meeting = opened(tmp_path, 1, timeout_s=0.0, now=partial(int, time_ms))
+        meeting.await_capture()
         meeting.await_others()
     ScheduledCutoff(str(tmp_path), 1500, 1, (1, 2), 0.0).await_leaders([], {})
-    old = {path.removeprefix(f"{tmp_path}/barriers/") for path in old_barriers(str(tmp_path), 2500)}
+    old = {
+        path.removeprefix(f"{tmp_path}/barriers/") for path in expired_barriers(str(tmp_path), 2500)
+    }
     assert {each.partition("/")[0] for each in old} == {
         "0000000001",
         "0000000002",
-        run_name(1500),
+        backup_id_at(1500),
     }
-    assert f"{run_name(1500)}/taken/1.json" in old
+    assert f"{backup_id_at(1500)}/taken/1.json" in old
     assert "0000000002/cut/closed.json" in old
-    LocalStore().delete(old_barriers(str(tmp_path), 10**13))
-    assert opened(tmp_path, 1, patience_s=0.0, now=lambda: 9000).run == run_name(9001)
-    assert old_barriers(str(tmp_path / "none"), 10**13) == []
+    LocalStore().delete(expired_barriers(str(tmp_path), 10**13))
+    assert opened(tmp_path, 1, timeout_s=0.0, now=lambda: 9000).backup_id == backup_id_at(9001)
+    assert expired_barriers(str(tmp_path / "none"), 10**13) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -251,9 +258,9 @@ def test_members_of_drawn_meetings_agree(tmp_path: Path, seed: int) -> None:
         arrives, cuts_after = delays[node_id]
         time.sleep(arrives)
         for _ in range(5):
-            meeting = open_run(str(tmp_path), node_id, range(4), patience_s=0.25)
+            meeting = join_backup(str(tmp_path), node_id, range(4), timeout_s=0.25)
             try:
-                meeting.await_cut()
+                meeting.await_capture()
                 time.sleep(cuts_after)
                 first = time.monotonic()
                 others = meeting.await_others()
@@ -261,9 +268,9 @@ def test_members_of_drawn_meetings_agree(tmp_path: Path, seed: int) -> None:
                 cuts_after = 0.0
                 continue
             with lock:
-                cuts.setdefault(meeting.run, []).append(first)
-                rests.setdefault(meeting.run, []).append(time.monotonic())
-                met.setdefault(meeting.run, set()).add(others)
+                cuts.setdefault(meeting.backup_id, []).append(first)
+                rests.setdefault(meeting.backup_id, []).append(time.monotonic())
+                met.setdefault(meeting.backup_id, set()).add(others)
             return
         raise AssertionError("always late")
 

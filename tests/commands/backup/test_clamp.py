@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from kafka_index.core.cluster.transaction_boundary import RunLog, clamp_ends
+from kafka_index.core.cluster.transaction_boundary import BackupLog, find_transaction_boundary
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.decompression import shared_budget
@@ -60,10 +60,10 @@ class _Run:
             if any(each.offset >= end for each in self.history.cut(partition, self.cuts[partition]))
         }
 
-    def logs(self, ends: Mapping[TopicPartition, int]) -> list[RunLog]:
+    def logs(self, ends: Mapping[TopicPartition, int]) -> list[BackupLog]:
         """The logs, joined out of drawn parts, with ends that are asked for."""
         return [
-            RunLog(
+            BackupLog(
                 partition,
                 list_dump([str(directory)], topics=None).segments,
                 self._offset(partition, self._settled),
@@ -91,7 +91,9 @@ class _Run:
         self, ends: Mapping[TopicPartition, int] | None = None
     ) -> Mapping[TopicPartition, int]:
         """The ends of the logs; they end nowhere later than is asked for."""
-        found = clamp_ends(self.logs(ends or {}), self.begun_ms, shared_budget(1 << 24))
+        found = find_transaction_boundary(
+            self.logs(ends or {}), self.begun_ms, shared_budget(1 << 24)
+        )
         assert not found.faults
         return found.ends
 

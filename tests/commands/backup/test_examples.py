@@ -17,7 +17,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.support.command_line import COMMAND, DUMP, ROOT, environment
-from tests.support.timeouts import TIMEOUT_SECONDS
+from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 FOLDER = ROOT / "examples" / "backup"
 SERVICE, TIMER = (FOLDER / f"kafka-index-backup.{kind}" for kind in ("service", "timer"))
@@ -132,7 +132,8 @@ def test_the_sidecar_keeps_running_and_its_probes_find_its_health(
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("run ")
+        assert process.stdout.readline().startswith("status ")
+        wait_for(health.exists, 10, "health")
         assert json.loads(health.read_text())["healthy"]
         assert (probe("startupProbe"), probe("livenessProbe")) == (0, 0)
         os.utime(health, (1, 1))

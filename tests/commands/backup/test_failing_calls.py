@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from kafka_index.commands.backup.repository_check import verify_backup
+from tests.commands.backup.repositories import verify
 from tests.support.campaign import drawn
 from tests.support.command_line import Argument, run_here
 from tests.support.killed_runs import Failure, KilledRuns
@@ -78,7 +78,7 @@ def test_the_repository_is_as_before_or_has_one_whole_run_more(
     rows = kafka_index.open_backup(repository).rows
     assert rows.num_rows in (1, 2)
     assert set(rows["status"].to_pylist()) == {"complete"}
-    assert verify_backup(str(repository)).ok
+    assert verify(str(repository)).ok
     if ended.code == _DONE:
         assert rows.num_rows == 2
     # The next run takes all, whatever the failed one has left.
@@ -87,4 +87,4 @@ def test_the_repository_is_as_before_or_has_one_whole_run_more(
     newest = kafka_index.open_backup(repository).newest
     assert newest is not None
     assert newest["partitions"] == 4
-    assert verify_backup(str(repository)).ok
+    assert verify(str(repository)).ok

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from kafka_index.commands.backup.repository_check import verify_backup
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
 from tests.commands.backup.hasty_rules import HastyRules
+from tests.commands.backup.repositories import verify
 from tests.commands.backup.stand_in import PARTITIONS, StoppedBroker
 from tests.servers.faults import MANY, NONE, FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
@@ -104,19 +104,19 @@ class _Faulty:
 
     def checked(self) -> dict[str, tuple[int, ...]]:
         """Return the runs with their brokers, all of which are sound."""
-        assert verify_backup(self.root).ok
-        return repository_of(self.root).brokers_of_runs()
+        assert verify(self.root).ok
+        return open_repository(self.root).brokers_by_backup()
 
     def next_takes_all(self) -> None:
         """Check that a backup of each broker takes what it has."""
         for broker in self.brokers:
             assert self.back_up(broker.node_id) == [_DONE], self.complaints[-1]
-            run = kafka_index.open_backup(self.root).rows["run"].to_pylist()[-1]
-            found = repository_of(self.root).manifest(run, broker.node_id)
+            run = kafka_index.open_backup(self.root).rows["backup_id"].to_pylist()[-1]
+            found = open_repository(self.root).manifest(run, broker.node_id)
             for each in found.partitions:
                 data = b"".join(
-                    store_of(self.root).read(f"{self.root}/{each.folder}/{piece.object_name}")
-                    for piece in each.pieces
+                    store_of(self.root).read(f"{self.root}/{each.folder}/{chunk.object_name}")
+                    for chunk in each.chunks
                 )
                 assert data == broker.stand_in.logs[each.topic_partition.directory_name]
             assert len(found.partitions) == len(PARTITIONS)

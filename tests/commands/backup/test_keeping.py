@@ -15,27 +15,33 @@ import pytest
 
 import kafka_index
 from kafka_index.commands.backup import expiration
-from kafka_index.commands.backup.expiration import Retention, expire_backup
+from kafka_index.commands.backup.expiration import keep_reasons
+from kafka_index.commands.backup.request import ExpireBackupsRequest
 from kafka_index.core.errors import CorruptObjectError, InputError, PublishError
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.backup import repository as rules
 from kafka_index.core.fs.backup.manifest import (
+    BACKUPS_FOLDER,
     HEADS_FOLDER,
-    RUNS_FOLDER,
+    LogChunk,
     Manifest,
-    Missed,
-    Piece,
+    SkippedPartition,
+    backup_id_at,
+    backup_id_ms,
     content_of,
     encode,
     manifest_path,
     parse_manifest,
-    run_name,
-    run_time,
 )
 from kafka_index.core.fs.backup.repository import Repository
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
-from tests.commands.backup.repositories import cluster_id_of, take_run
+from tests.commands.backup.repositories import (
+    NEWEST_ONLY,
+    cluster_id_of,
+    expire,
+    make_backup,
+)
 from tests.commands.backup.test_manifest import manifest
 from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import copy_dump
@@ -55,7 +61,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def repository(root: str) -> Repository:
     """A repository of the cluster of the example, without runs."""
-    return repository_of(root).create(cluster_id_of(DUMP))
+    return open_repository(root).create(cluster_id_of(DUMP))
 
 
 def data_of(time_ms: int) -> tuple[bytes, bytes]:
@@ -76,25 +82,28 @@ def put_run(
     backup makes it: of brokers that have no directories, at any time, and of bytes that are no
     batches.
     """
-    found = repository_of(repository.root)
+    found = open_repository(repository.root)
     found.newest(node_id)
     partition = manifest().partitions[0]
-    pieces = []
+    chunks = []
     for offset, data in zip((0, 10), data_of(time_ms), strict=True):
-        piece = Piece(offset, offset + 9, *content_of(data))
-        path = f"{partition.folder}/{piece.object_name}"
-        if piece.object_name not in found.names(partition.folder):
+        chunk = LogChunk(offset, offset + 9, *content_of(data))
+        path = f"{partition.folder}/{chunk.object_name}"
+        if chunk.object_name not in found.names(partition.folder):
             assert found.put(path, data)
-        pieces.append(piece)
+        chunks.append(chunk)
     cut = msgspec.structs.replace(
-        manifest().cut, begun_ms=time_ms, coordinators_cut_ms=time_ms, others_begun_ms=time_ms + 1
+        manifest().capture,
+        begun_ms=time_ms,
+        coordinators_captured_ms=time_ms,
+        others_begun_ms=time_ms + 1,
     )
     written = msgspec.structs.replace(
-        manifest(pieces=tuple(pieces)),
-        run=run_name(time_ms if opened_ms is None else opened_ms),
+        manifest(chunks=tuple(chunks)),
+        backup_id=backup_id_at(time_ms if opened_ms is None else opened_ms),
         node_id=node_id,
         brokers=brokers,
-        cut=cut,
+        capture=cut,
         new_bytes=len(f"of {time_ms}"),
     )
     found.put_manifest(written)
@@ -103,8 +112,10 @@ def put_run(
 
 def delete_manifest(root: str, own: Manifest) -> None:
     """Delete a manifest with its head, as if it had never been put."""
-    folders = RUNS_FOLDER, HEADS_FOLDER
-    store_of(root).delete([manifest_path(root, own.run, own.node_id, each) for each in folders])
+    folders = BACKUPS_FOLDER, HEADS_FOLDER
+    store_of(root).delete(
+        [manifest_path(root, own.backup_id, own.node_id, each) for each in folders]
+    )
 
 
 def below(root: str, folder: str) -> list[str]:
@@ -135,17 +146,17 @@ def test_runs_are_listed(repository: Repository) -> None:
     assert [row["new_bytes"] for row in rows] == [16, 16, 16]
     assert [row["bytes"] for row in rows] == [27, 27, 27]
     assert rows[2]["reason"] == "no manifest of broker 2"
-    text = run_here("backups", "list", root).stdout
-    assert "3 runs; a restore now loses the last 1 h 0 min" in text
-    assert "1 h 00 min" in text
+    printed = run_here("backups", "list", root)
+    assert "3 backups; a restore now loses the last 1 h 0 min" in printed.stderr
+    assert "1 h 00 min" in printed.stdout
     last = run_here("backups", "list", root, "--last", 1)
-    assert "3 runs, none of them complete" in last.stdout
+    assert "3 backups, none of them complete" in last.stderr
     backup = kafka_index.open_backup(root)
-    assert backup.counts == {"runs": 3, "incomplete": 1, "inconsistent": 0, "damaged": 0}
-    assert backup.at().endswith(f"/@{run_name(now - 3_600_000)}")
-    assert backup.at(now - 5_000_000).endswith(f"/@{run_name(now - 7_200_000)}")
+    assert backup.counts == {"backups": 3, "incomplete": 1, "inconsistent": 0, "damaged": 0}
+    assert backup.at().endswith(f"/@{backup_id_at(now - 3_600_000)}")
+    assert backup.at(now - 5_000_000).endswith(f"/@{backup_id_at(now - 7_200_000)}")
     assert backup.newest is not None
-    assert backup.newest["cut"] == now - 3_600_000
+    assert backup.newest["cutoff"] == now - 3_600_000
 
 
 def test_times_are_those_of_the_cut(repository: Repository) -> None:
@@ -159,30 +170,34 @@ def test_times_are_those_of_the_cut(repository: Repository) -> None:
         assert isinstance(age, int)
         assert age_ms <= age < age_ms + 60_000
     backup = kafka_index.open_backup(repository.root)
-    assert backup.at(now - 60_001).endswith(f"/@{run_name(now - 3_650_000)}")
-    assert backup.at(now - 60_000).endswith(f"/@{run_name(now - 130_000)}")
+    assert backup.at(now - 60_001).endswith(f"/@{backup_id_at(now - 3_650_000)}")
+    assert backup.at(now - 60_000).endswith(f"/@{backup_id_at(now - 130_000)}")
 
 
-def test_brokers_that_did_not_cut_together_and_missed_partitions_are_told(
+def test_brokers_that_did_not_cut_together_and_skipped_partitions_are_told(
     repository: Repository,
 ) -> None:
     root = repository.root
     for node_id, later in ((1, 0), (2, 90_000)):
-        own = put_run(repository_of(root), NOON + later, node_id, (1, 2))
+        own = put_run(open_repository(root), NOON + later, node_id, (1, 2))
         delete_manifest(root, own)
-        missed = Missed(topic="new", partition=0, topic_id=None, reason="it has no id yet", runs=1)
-        repository.put_manifest(msgspec.structs.replace(own, run=run_name(NOON), missed=(missed,)))
+        missed = SkippedPartition(
+            topic="new", partition=0, topic_id=None, reason="it has no id yet", backups=1
+        )
+        repository.put_manifest(
+            msgspec.structs.replace(own, backup_id=backup_id_at(NOON), skipped=(missed,))
+        )
     (row,) = listed(root)
     assert row["status"] == "inconsistent"
-    assert row["missed_partitions"] == 1
-    assert "and 1 partition that it could not take" in run_here("backups", "list", root).stdout
+    assert row["skipped_partitions"] == 1
+    assert "and 1 partition that the backup skipped" in run_here("backups", "list", root).stderr
 
 
 def test_a_damaged_manifest_is_told_and_others_are_listed(repository: Repository) -> None:
     root = repository.root
     put_run(repository, NOON - 1)
     put_run(repository, NOON)
-    path = manifest_path(root, run_name(NOON), 1)
+    path = manifest_path(root, backup_id_at(NOON), 1)
     store_of(root).put(path, store_of(root).read(path)[:-5])
     done = run_here("backups", "list", root, "--json")
     assert done.returncode == 1
@@ -190,7 +205,7 @@ def test_a_damaged_manifest_is_told_and_others_are_listed(repository: Repository
     assert [row["status"] for row in rows] == ["complete", "damaged"]
     assert str(rows[1]["reason"]).startswith(path)
     with pytest.raises(CorruptObjectError, match="nothing expires while"):
-        expire_backup(root, Retention())
+        expire(root)
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 1
 
 
@@ -200,7 +215,7 @@ def test_deleted_manifest_is_reported_by_its_head(
     root = repository.root
     put_run(repository, NOON - 1)
     put_run(repository, NOON)
-    newest = manifest_path(root, run_name(NOON), 1)
+    newest = manifest_path(root, backup_id_at(NOON), 1)
     store_of(root).delete([newest])
 
     assert [row["status"] for row in listed(root)] == ["complete", "damaged"]
@@ -208,22 +223,22 @@ def test_deleted_manifest_is_reported_by_its_head(
     assert done.returncode == 1
     assert f"{newest}" in done.stdout
     with pytest.raises(CorruptObjectError, match="nothing expires while") as raised:
-        expire_backup(root, Retention())
-    assert f"{HEADS_FOLDER}/{run_name(NOON)}" in str(raised.value)
-    assert repository.find_run() == run_name(NOON - 1)
-    assert f"run {run_name(NOON)} was deleted" in caplog.text
+        expire(root)
+    assert f"{HEADS_FOLDER}/{backup_id_at(NOON)}" in str(raised.value)
+    assert repository.find_backup() == backup_id_at(NOON - 1)
+    assert f"backup {backup_id_at(NOON)} was deleted" in caplog.text
     caplog.clear()
-    assert repository.find_run(f"ms:{NOON - 1}") == run_name(NOON - 1)
+    assert repository.find_backup(f"ms:{NOON - 1}") == backup_id_at(NOON - 1)
     assert not caplog.text
 
-    store_of(root).delete([manifest_path(root, run_name(NOON), 1, HEADS_FOLDER)])
+    store_of(root).delete([manifest_path(root, backup_id_at(NOON), 1, HEADS_FOLDER)])
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
 
 
 def test_manifest_different_from_its_head_is_reported_as_altered(repository: Repository) -> None:
     root = repository.root
     put_run(repository, NOON)
-    path = manifest_path(root, run_name(NOON), 1)
+    path = manifest_path(root, backup_id_at(NOON), 1)
     other = msgspec.structs.replace(parse_manifest(store_of(root).read(path), path), new_bytes=1)
     store_of(root).put(path, encode(other))
     done = run_here("backups", "verify", root, "--sample", 0, "--json")
@@ -235,7 +250,7 @@ def test_manifest_different_from_its_head_is_reported_as_altered(repository: Rep
 def test_repository_without_head_files_is_valid(repository: Repository) -> None:
     root = repository.root
     put_run(repository, NOON)
-    store_of(root).delete([manifest_path(root, run_name(NOON), 1, HEADS_FOLDER)])
+    store_of(root).delete([manifest_path(root, backup_id_at(NOON), 1, HEADS_FOLDER)])
     assert [row["status"] for row in listed(root)] == ["complete"]
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
 
@@ -245,7 +260,7 @@ def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
 ) -> None:
     root = local
     for time_ms in (NOON - 1, NOON):
-        put_run(repository_of(root), time_ms)
+        put_run(open_repository(root), time_ms)
 
     def delete(_store: object, paths: Iterable[str]) -> None:
         for path in paths:
@@ -256,11 +271,11 @@ def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
     with monkeypatch.context() as patch:
         patch.setattr("kafka_index.core.fs.local_store.LocalStore.delete", delete)
         with pytest.raises(PublishError, match="killed"):
-            expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
-    assert sorted(below(root, "heads")) == [f"{run_name(NOON)}/1.json.zst"]
+            expire(root, **NEWEST_ONLY)
+    assert sorted(below(root, "heads")) == [f"{backup_id_at(NOON)}/1.json.zst"]
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
-    expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
-    assert repository_of(root).runs() == [run_name(NOON)]
+    expire(root, **NEWEST_ONLY)
+    assert open_repository(root).backup_ids() == [backup_id_at(NOON)]
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "expire"])
@@ -278,7 +293,7 @@ def test_a_folder_that_is_not_a_repository(command: str, tmp_path: Path) -> None
 @pytest.fixture
 def stored(repository: Repository) -> Manifest:
     """A run of a part of the example in the repository."""
-    return take_run(repository.root, DUMP, time_ms=NOON, topics="payments")
+    return make_backup(repository.root, DUMP, time_ms=NOON, topics="payments")
 
 
 def verified(root: str, tmp_path: Path, *arguments: object) -> tuple[int, list[dict[str, object]]]:
@@ -291,8 +306,8 @@ def verified(root: str, tmp_path: Path, *arguments: object) -> tuple[int, list[d
 def test_what_is_stored_is_sound(stored: Manifest, repository: Repository, tmp_path: Path) -> None:
     code, rows = verified(repository.root, tmp_path)
     assert code == 0
-    assert {row["status"] for row in rows} == {"sound"}
-    sizes = [each.size_bytes for one in stored.partitions for each in one.pieces]
+    assert {row["status"] for row in rows} == {"intact"}
+    sizes = [each.size_bytes for one in stored.partitions for each in one.chunks]
     sizes += [each.size_bytes for one in stored.partitions for each in one.files]
     assert len(rows) == len(sizes)
     summary = run_here("backups", "verify", repository.root, "--summary", "-").stdout
@@ -307,7 +322,7 @@ def test_what_is_missing_or_altered_is_named(
 ) -> None:
     root = repository.root
     own = next(each for each in stored.partitions if each.topic == "payments")
-    path = f"{root}/{own.folder}/{own.pieces[1].object_name}"
+    path = f"{root}/{own.folder}/{own.chunks[1].object_name}"
     data = store_of(path).read(path)
     if change == "delete":
         store_of(path).delete([path])
@@ -315,7 +330,7 @@ def test_what_is_missing_or_altered_is_named(
         store_of(path).put(path, data[:-1] + (b"" if change == "cut" else b"?"))
     code, rows = verified(root, tmp_path)
     assert code == 1
-    (fault,) = (row for row in rows if row["status"] != "sound")
+    (fault,) = (row for row in rows if row["status"] != "intact")
     assert (fault["path"], fault["status"]) == (path, status)
     assert fault["expected"]
     assert path in run_here("backups", "verify", root).stdout
@@ -343,7 +358,7 @@ def test_no_more_is_read_than_asked_for(
     read.clear()
     assert run_here("backups", "verify", root, "--sample", 40).returncode == 0
     some = [path for path in read if "/data/" in path]
-    every = sum(len(each.pieces) + len(each.files) for each in stored.partitions)
+    every = sum(len(each.chunks) + len(each.files) for each in stored.partitions)
     assert 0 < len(some) == len(set(some)) < every
 
 
@@ -363,12 +378,12 @@ def test_a_checksum_that_reads_would_refuse_is_named(
 ) -> None:
     written = put_run(repository, NOON)
     partition = written.partitions[0]
-    first = msgspec.structs.replace(partition.pieces[0], crc32=1)
-    altered = msgspec.structs.replace(partition, pieces=(first, *partition.pieces[1:]))
+    first = msgspec.structs.replace(partition.chunks[0], crc32=1)
+    altered = msgspec.structs.replace(partition, chunks=(first, *partition.chunks[1:]))
     repository.put_manifest(
-        msgspec.structs.replace(written, run=run_name(NOON + 1), partitions=(altered,))
+        msgspec.structs.replace(written, backup_id=backup_id_at(NOON + 1), partitions=(altered,))
     )
-    code, rows = verified(repository.root, tmp_path, "--run", run_name(NOON + 1))
+    code, rows = verified(repository.root, tmp_path, "--backup", backup_id_at(NOON + 1))
     assert code == 1
     assert (rows[0]["status"], rows[0]["expected"]) == ("altered", "00000001")
 
@@ -376,11 +391,11 @@ def test_a_checksum_that_reads_would_refuse_is_named(
 def test_one_run_is_verified(repository: Repository, tmp_path: Path) -> None:
     put_run(repository, NOON)
     put_run(repository, NOON + 1)
-    _, rows = verified(repository.root, tmp_path, "--run", run_name(NOON))
+    _, rows = verified(repository.root, tmp_path, "--backup", backup_id_at(NOON))
     assert len(rows) == 2
     _, rows = verified(repository.root, tmp_path)
-    assert sorted(str(row["runs"]) for row in rows) == ["1", "1", "2"]
-    done = run_here("backups", "verify", repository.root, "--run", "20200101T000000.000Z")
+    assert sorted(str(row["backups"]) for row in rows) == ["1", "1", "2"]
+    done = run_here("backups", "verify", repository.root, "--backup", "20200101T000000.000Z")
     assert done.returncode == 2
 
 
@@ -390,22 +405,21 @@ def test_one_run_is_verified(repository: Repository, tmp_path: Path) -> None:
 def drawn_runs(seed: int) -> list[str]:
     """Return runs at drawn times of some months."""
     draw = random.Random(seed)
-    return sorted({run_name(NOON - draw.randrange(150 * DAY_MS)) for _ in range(200)})
+    return sorted({backup_id_at(NOON - draw.randrange(150 * DAY_MS)) for _ in range(200)})
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
     runs = drawn_runs(seed)
-    kept = Retention(last=3, daily=7, weekly=4, monthly=12).reasons(
-        {run: run_time(run) for run in runs}
-    )
+    request = ExpireBackupsRequest(uri="unused", keep_last=3)
+    kept = keep_reasons({run: backup_id_ms(run) for run in runs}, request)
     days = sorted({run[:8] for run in runs})
     expected = {*runs[-3:]}
     for day in days[-7:]:
         expected.add(max(run for run in runs if run[:8] == day))
     weeks: dict[tuple[int, int], str] = {}
     for run in runs:
-        weeks[datetime.fromtimestamp(run_time(run) / 1000, UTC).isocalendar()[:2]] = run
+        weeks[datetime.fromtimestamp(backup_id_ms(run) / 1000, UTC).isocalendar()[:2]] = run
     expected.update(weeks[week] for week in sorted(weeks)[-4:])
     months: dict[str, str] = {}
     for run in runs:
@@ -415,7 +429,7 @@ def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
 
 
 def test_a_run_is_of_the_day_of_its_cut(local: str) -> None:
-    repository = repository_of(local)
+    repository = open_repository(local)
     midnight = NOON + DAY_MS // 2
     evening, night, noon = midnight - 60_000, midnight + 20_000, midnight + DAY_MS // 2
     put_run(repository, evening - 60_000)
@@ -425,13 +439,14 @@ def test_a_run_is_of_the_day_of_its_cut(local: str) -> None:
     none = ("--keep-last", 0, "--keep-weekly", 0, "--keep-monthly", 0)
     done = run_here("backups", "expire", local, *none, "--keep-daily", 2)
     assert done.returncode == 0, done.stderr
-    assert repository.runs() == [run_name(evening), run_name(noon)]
+    assert repository.backup_ids() == [backup_id_at(evening), backup_id_at(noon)]
 
 
 def test_the_newest_run_is_kept_whatever_is_asked_for() -> None:
-    runs = {run: run_time(run) for run in drawn_runs(1)}
-    kept = Retention(last=0, daily=0, weekly=0, monthly=0).reasons(runs)
-    assert kept == {max(drawn_runs(1)): "the newest complete run"}
+    runs = {run: backup_id_ms(run) for run in drawn_runs(1)}
+    request = ExpireBackupsRequest(uri="unused", keep_last=0, **NEWEST_ONLY)
+    kept = keep_reasons(runs, request)
+    assert kept == {max(drawn_runs(1)): "the newest complete backup"}
 
 
 def aged(root: str, seconds: float) -> None:
@@ -446,13 +461,13 @@ def aged(root: str, seconds: float) -> None:
 @pytest.fixture
 def local(tmp_path: Path) -> str:
     """A repository in a folder, whose objects can be made older."""
-    return repository_of(str(tmp_path)).create(cluster_id_of(DUMP)).root
+    return open_repository(str(tmp_path)).create(cluster_id_of(DUMP)).root
 
 
 @pytest.fixture
 def orphans(local: str) -> Manifest:
     """A run that was killed long ago, before its manifest was there, in that repository."""
-    own = put_run(repository_of(local), NOON - 2)
+    own = put_run(open_repository(local), NOON - 2)
     delete_manifest(local, own)
     aged(local, 3 * rules.SPARED_S)
     return own
@@ -461,12 +476,12 @@ def orphans(local: str) -> Manifest:
 def put_back(repository: Repository, own: Manifest) -> None:
     """Put the objects of a run again."""
     partition = own.partitions[0]
-    for piece, data in zip(partition.pieces, data_of(NOON - 2), strict=True):
-        assert repository.put(f"{partition.folder}/{piece.object_name}", data)
+    for chunk, data in zip(partition.chunks, data_of(NOON - 2), strict=True):
+        assert repository.put(f"{partition.folder}/{chunk.object_name}", data)
 
 
 def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(local: str) -> None:
-    root, repository = local, repository_of(local)
+    root, repository = local, open_repository(local)
     for hours in (3, 2, 1):
         put_run(repository, NOON - hours * 3_600_000)
     repository.put("data/t-0-AAAAAAAAAAAAAAAAAAAAAQ/orphan.log", b"of a killed run")
@@ -475,32 +490,32 @@ def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(loca
     before = sorted(below(root, ""))
 
     dry = run_here("backups", "expire", root, "--keep-daily", 1, "--dry-run")
-    assert "2 runs would be expired, 1 kept" in dry.stdout
+    assert "2 backups would be expired, 1 kept" in dry.stderr
     assert sorted(below(root, "")) == before
 
     done = run_here("backups", "expire", root, "--keep-daily", 1)
     assert done.returncode == 0
-    assert "2 runs expired, 1 kept; 1 object of 15 bytes deleted" in done.stdout
-    assert repository.runs() == [run_name(NOON - 3_600_000)]
+    assert "2 backups expired, 1 kept; 1 object of 15 B deleted" in done.stderr
+    assert repository.backup_ids() == [backup_id_at(NOON - 3_600_000)]
     assert len(below(root, "expired")) == 2
     # Whoever reads an expired run reads on.
-    old = f"backup:{root}@{run_name(NOON - 3 * 3_600_000)}"
+    old = f"backup:{root}@{backup_id_at(NOON - 3 * 3_600_000)}"
     assert store_of(kafka_index.open_backup(root).at()).list_directory(
-        f"backup://{root}/@{run_name(NOON - 3 * 3_600_000)}"
+        f"backup://{root}/@{backup_id_at(NOON - 3 * 3_600_000)}"
     )
     assert run_here("cat", "orders", "--input", old).returncode == 1  # they are no batches
     assert len(below(root, "data")) == 5
 
-    aged(root, rules.LONGEST_RUN_S + 60)
+    aged(root, rules.LONGEST_BACKUP_S + 60)
     done = run_here("backups", "expire", root, "--keep-daily", 1)
-    assert "0 runs expired, 1 kept; 2 objects of 32 bytes deleted" in done.stdout
+    assert "0 backups expired, 1 kept; 2 objects of 32 B deleted" in done.stderr
     assert not below(root, "expired")
     assert len(below(root, "data")) == 3
-    assert kafka_index.open_backup(root).counts["runs"] == 1
+    assert kafka_index.open_backup(root).counts["backups"] == 1
     aged(root, rules.SPARED_S)
-    expire_backup(root, Retention())
+    expire(root)
     assert len(below(root, "data")) == 2
-    assert expire_backup(root, Retention()).deleted_objects == 0
+    assert expire(root).deleted_objects == 0
 
 
 def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Repository) -> None:
@@ -510,40 +525,40 @@ def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Rep
     put_run(repository, NOON - 2 * DAY_MS, 2, (1, 2))
     put_run(repository, NOON - 1 * DAY_MS, 3, (1, 2, 3))
     put_run(repository, NOON, 1, (1, 2))
-    found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
-    status = {str(row["run"]): row["status"] for row in found.to_arrow().to_pylist()}
+    found = expire(root, **NEWEST_ONLY)
+    status = {str(row["backup_id"]): row["status"] for row in found.to_arrow().to_pylist()}
     assert status == {
-        run_name(NOON - 3 * DAY_MS): "expired",
-        run_name(NOON - 2 * DAY_MS): "kept",
-        run_name(NOON - DAY_MS): "kept",
-        run_name(NOON): "kept",
+        backup_id_at(NOON - 3 * DAY_MS): "expired",
+        backup_id_at(NOON - 2 * DAY_MS): "kept",
+        backup_id_at(NOON - DAY_MS): "kept",
+        backup_id_at(NOON): "kept",
     }
-    assert [run for run in repository.runs() if status[run] == "expired"] == []
+    assert [run for run in repository.backup_ids() if status[run] == "expired"] == []
 
 
 def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(local: str) -> None:
     root = local
-    own = put_run(repository_of(root), NOON - 2)
+    own = put_run(open_repository(root), NOON - 2)
     aged(root, 3 * rules.SPARED_S)
-    slow = repository_of(root)
+    slow = open_repository(root)
     assert slow.newest(1) == own
-    put_run(repository_of(root), NOON - 1)
+    put_run(open_repository(root), NOON - 1)
     for _ in range(2):
-        expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
-    assert repository_of(root).runs() == [run_name(NOON - 1)]
-    slow.put_manifest(msgspec.structs.replace(own, run=run_name(NOON)))
-    expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+        expire(root, **NEWEST_ONLY)
+    assert open_repository(root).backup_ids() == [backup_id_at(NOON - 1)]
+    slow.put_manifest(msgspec.structs.replace(own, backup_id=backup_id_at(NOON)))
+    expire(root, **NEWEST_ONLY)
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
     assert len(below(root, "data")) == 3
 
 
 def test_an_old_object_that_comes_back_stays(local: str, orphans: Manifest) -> None:
-    again = repository_of(local)
+    again = open_repository(local)
     assert again.newest(1) is None
     folder = orphans.partitions[0].folder
     assert again.names(folder) == set()
     put_back(again, orphans)
-    assert expire_backup(local, Retention()).deleted_objects == 0
+    assert expire(local).deleted_objects == 0
     assert len(again.names(folder)) == 2
 
 
@@ -552,9 +567,9 @@ def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
 ) -> None:
     root, own = local, orphans
     monkeypatch.setattr(rules, "SETTLED_S", 0.1)
-    killed, again = repository_of(root), repository_of(root)
+    killed, again = open_repository(root), open_repository(root)
     folder = own.partitions[0].folder
-    path = f"{folder}/{own.partitions[0].pieces[0].object_name}"
+    path = f"{folder}/{own.partitions[0].chunks[0].object_name}"
     store = type(store_of(root))
     kept = store.delete
 
@@ -568,41 +583,41 @@ def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete", put_again_first)
-        assert expire_backup(root, Retention()).deleted_objects == 2
+        assert expire(root).deleted_objects == 2
     for each in (killed, again):
-        with pytest.raises(PublishError, match="deleted an object as it was put again, or found"):
+        with pytest.raises(PublishError, match="deleted an object of this backup"):
             each.put_manifest(own)
-    assert again.runs() == []
+    assert again.backup_ids() == []
 
 
 def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
     local: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = local
-    own = put_run(repository_of(root), NOON - 2)
-    path = manifest_path(root, own.run, 1)
+    own = put_run(open_repository(root), NOON - 2)
+    path = manifest_path(root, own.backup_id, 1)
     data = store_of(root).read(path)
     delete_manifest(root, own)
     aged(root, rules.SPARED_S - 60)
     listings = iter(range(9))
-    brokers_of_runs = Repository.brokers_of_runs
+    brokers_by_backup = Repository.brokers_by_backup
 
-    def then_wait(self: Repository, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
-        found = brokers_of_runs(self, folder)
-        if folder == RUNS_FOLDER and next(listings) == 1:
+    def then_wait(self: Repository, folder: str = BACKUPS_FOLDER) -> dict[str, tuple[int, ...]]:
+        found = brokers_by_backup(self, folder)
+        if folder == BACKUPS_FOLDER and next(listings) == 1:
             store_of(root).put(path, data)
             now = now_ms() + 120_000
             monkeypatch.setattr(expiration, "now_ms", lambda: now)
         return found
 
-    monkeypatch.setattr(Repository, "brokers_of_runs", then_wait)
-    assert expire_backup(root, Retention()).deleted_objects == 0
+    monkeypatch.setattr(Repository, "brokers_by_backup", then_wait)
+    assert expire(root).deleted_objects == 0
 
 
 def test_what_comes_back_before_it_is_looked_at_again_stays(
     local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = repository_of(local)
+    again = open_repository(local)
     announce = Repository.announce
 
     def commit_first(self: Repository, names: Mapping[str, Iterable[str]]) -> None:
@@ -613,26 +628,26 @@ def test_what_comes_back_before_it_is_looked_at_again_stays(
         announce(self, names)
 
     monkeypatch.setattr(Repository, "announce", commit_first)
-    assert expire_backup(local, Retention()).deleted_objects == 0
+    assert expire(local).deleted_objects == 0
     assert run_here("backups", "verify", local, "--sample", 0).returncode == 0
 
 
 def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(local: str) -> None:
     root = local
-    put_run(repository_of(root), NOON - 2)
-    put_run(repository_of(root), NOON - 1)
+    put_run(open_repository(root), NOON - 2)
+    put_run(open_repository(root), NOON - 1)
     # It has put the manifest there, and not deleted it here.
-    repository_of(root).expire(run_name(NOON - 2), 1)
+    open_repository(root).expire(backup_id_at(NOON - 2), 1)
     aged(root, 3 * rules.SPARED_S)
-    reading = f"backup:{root}@{run_name(NOON - 2)}"
+    reading = f"backup:{root}@{backup_id_at(NOON - 2)}"
     for _ in range(2):
-        found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+        found = expire(root, **NEWEST_ONLY)
         assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
         assert run_here("cat", "orders", "--input", reading).returncode == 1  # no batches
-    aged(root, rules.LONGEST_RUN_S + 60)
-    assert expire_backup(root, Retention()).deleted_objects == 1
+    aged(root, rules.LONGEST_BACKUP_S + 60)
+    assert expire(root).deleted_objects == 1
     done = run_here("cat", "orders", "--input", reading)
-    assert f"the repository has no run {run_name(NOON - 2)}" in done.stderr
+    assert f"the repository has no backup {backup_id_at(NOON - 2)}" in done.stderr
 
 
 @pytest.mark.parametrize("was_killed_before", [False, True])
@@ -640,24 +655,24 @@ def test_what_another_expiring_moves_meanwhile_stays(
     local: str, monkeypatch: pytest.MonkeyPatch, *, was_killed_before: bool
 ) -> None:
     root = local
-    put_run(repository_of(root), NOON - 2)
-    put_run(repository_of(root), NOON - 1)
+    put_run(open_repository(root), NOON - 2)
+    put_run(open_repository(root), NOON - 1)
     if was_killed_before:
-        repository_of(root).expire(run_name(NOON - 2), 1)
+        open_repository(root).expire(backup_id_at(NOON - 2), 1)
     aged(root, 3 * rules.SPARED_S)
     listings = iter(range(9))
-    brokers_of_runs = Repository.brokers_of_runs
+    brokers_by_backup = Repository.brokers_by_backup
 
-    def after_another(self: Repository, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
+    def after_another(self: Repository, folder: str = BACKUPS_FOLDER) -> dict[str, tuple[int, ...]]:
         # It has listed what has expired, and lists the runs now.
-        if folder == RUNS_FOLDER and next(listings) == 1:
+        if folder == BACKUPS_FOLDER and next(listings) == 1:
             monkeypatch.undo()
-            found = expire_backup(root, Retention(daily=0, weekly=0, monthly=0))
+            found = expire(root, **NEWEST_ONLY)
             assert found.counts["expired"] == 1
-        return brokers_of_runs(self, folder)
+        return brokers_by_backup(self, folder)
 
-    monkeypatch.setattr(Repository, "brokers_of_runs", after_another)
-    found = expire_backup(root, Retention(last=9))
+    monkeypatch.setattr(Repository, "brokers_by_backup", after_another)
+    found = expire(root, keep_last=9)
     assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
     assert len(below(root, "data")) == 3
 
@@ -672,31 +687,31 @@ def test_next_backup_stores_marked_objects_again(
     is_flipped: bool,  # noqa: FBT001
 ) -> None:
     data = copy_dump(tmp_path / "data", "payments-0", "__consumer_offsets-0")
-    first = take_run(root, data, time_ms=NOON)
-    pieces = {
-        f"{root}/{partition.folder}/{piece.object_name}"
+    first = make_backup(root, data, time_ms=NOON)
+    chunks = {
+        f"{root}/{partition.folder}/{chunk.object_name}"
         for partition in first.partitions
-        for piece in (*partition.pieces[:1], *partition.pieces[-1:])
+        for chunk in (*partition.chunks[:1], *partition.chunks[-1:])
     }
-    whole = {path: store_of(root).read(path) for path in sorted(pieces)}
+    whole = {path: store_of(root).read(path) for path in sorted(chunks)}
     for path, content in whole.items():
         if is_flipped:
             store_of(root).put(path, bytes([content[0] ^ 1]) + content[1:])
         else:
             store_of(root).delete([path])
-    take_run(root, data, time_ms=NOON + 1)
+    make_backup(root, data, time_ms=NOON + 1)
     assert run_here("backups", "verify", root).returncode == 1
     assert not below(root, "damaged")
     assert run_here("backups", "verify", root, "--repair").returncode == 1
     assert len(below(root, "damaged")) == len(whole)
 
-    take_run(root, data, time_ms=NOON + 2)
+    make_backup(root, data, time_ms=NOON + 2)
     assert {path: store_of(root).read(path) for path in whole} == whole
     assert not below(root, "damaged")
     done = run_here("backups", "verify", root)
     assert done.returncode == 0, done.stdout
     # Nothing is read again then.
-    last = take_run(root, data, time_ms=NOON + 3)
+    last = make_backup(root, data, time_ms=NOON + 3)
     assert last.new_bytes == 0
 
 
@@ -705,14 +720,14 @@ def test_damaged_object_without_a_log_stays_marked(
 ) -> None:
     root = str(tmp_path / "repository")
     data = copy_dump(tmp_path / "data", "payments-0")
-    (partition,) = take_run(root, data, time_ms=NOON).partitions
-    name = partition.pieces[0].object_name
+    (partition,) = make_backup(root, data, time_ms=NOON).partitions
+    name = partition.chunks[0].object_name
     os.unlink(f"{root}/{partition.folder}/{name}")
     run_here("backups", "verify", root, "--repair")
     log = min((data / "payments-0").glob("*.log"))
     log.write_bytes(bytes(100) + log.read_bytes()[100:])
-    take_run(root, data, time_ms=NOON + 1)
+    make_backup(root, data, time_ms=NOON + 1)
     assert below(root, "damaged") == [f"{partition.folder.removeprefix('data/')}/{name}"]
     assert f"{name} is damaged, and the log no longer contains its batches" in caplog.text
-    expire_backup(root, Retention())
+    expire(root)
     assert below(root, "damaged")

@@ -6,21 +6,21 @@ import pytest
 from kafka_index.core.errors import CorruptObjectError, InputError
 from kafka_index.core.fs.backup.manifest import (
     FORMAT,
-    Cut,
+    CaptureTimes,
     DataDirectory,
     KeptFile,
+    LogChunk,
     Manifest,
     PartitionBackup,
-    Piece,
     RepositoryFile,
+    backup_id_at,
+    backup_id_ms,
     encode,
     hash_of,
+    is_backup_id,
     is_consistent,
-    is_run_name,
     parse_manifest,
     parse_repository_file,
-    run_name,
-    run_time,
 )
 
 HASH = hash_of(b"batches")
@@ -40,16 +40,16 @@ def manifest(**changes: object) -> Manifest:
         high_watermark=21,
         settled_offset=10,
         epochs=((0, 0),),
-        pieces=(Piece(0, 9, 700, HASH, 1), Piece(10, 19, 700, HASH, 1)),
+        chunks=(LogChunk(0, 9, 700, HASH, 1), LogChunk(10, 19, 700, HASH, 1)),
     )
     return Manifest(
-        run=run_name(1_763_000_000_123),
+        backup_id=backup_id_at(1_763_000_000_123),
         cluster_id="cluster",
         node_id=1,
         brokers=(1,),
-        cut=Cut(
+        capture=CaptureTimes(
             begun_ms=1,
-            coordinators_cut_ms=2,
+            coordinators_captured_ms=2,
             others_begun_ms=3,
             ended_ms=4,
             high_watermarks_ms=5,
@@ -71,9 +71,9 @@ def test_the_file_of_a_repository_is_read_as_it_was_written() -> None:
 
 
 def test_names_of_objects() -> None:
-    piece = Piece(78, 99, 700, HASH, 1)
-    assert piece.object_name == "00000000000000000078-" + piece.object_name[21:43] + ".log"
-    assert len(piece.object_name) == 20 + 1 + 22 + 4
+    chunk = LogChunk(78, 99, 700, HASH, 1)
+    assert chunk.object_name == "00000000000000000078-" + chunk.object_name[21:43] + ".log"
+    assert len(chunk.object_name) == 20 + 1 + 22 + 4
     kept = KeptFile("00000000000000000100-0000000001.checkpoint", 10, HASH, 1)
     assert kept.object_name.startswith("00000000000000000100-0000000001-")
     assert kept.object_name.endswith(".checkpoint")
@@ -82,18 +82,18 @@ def test_names_of_objects() -> None:
 
 @pytest.mark.parametrize("time_ms", [0, 999, 1_763_000_000_123])
 def test_the_name_of_a_run_has_its_time(time_ms: int) -> None:
-    assert is_run_name(run_name(time_ms))
-    assert run_time(run_name(time_ms)) == time_ms
+    assert is_backup_id(backup_id_at(time_ms))
+    assert backup_id_ms(backup_id_at(time_ms)) == time_ms
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"pieces": (Piece(10, 19, 7, HASH, 1), Piece(0, 9, 7, HASH, 1))}, "do not ascend"),
-        ({"pieces": (Piece(0, 9, 7, HASH, 1), Piece(9, 19, 7, HASH, 1))}, "do not ascend"),
-        ({"pieces": (Piece(9, 8, 7, HASH, 1),)}, "do not ascend"),
-        ({"end_offset": 19}, "end before its pieces"),
-        ({"start_offset": 21}, "before they begin"),
+        ({"chunks": (LogChunk(10, 19, 7, HASH, 1), LogChunk(0, 9, 7, HASH, 1))}, "do not ascend"),
+        ({"chunks": (LogChunk(0, 9, 7, HASH, 1), LogChunk(9, 19, 7, HASH, 1))}, "do not ascend"),
+        ({"chunks": (LogChunk(9, 8, 7, HASH, 1),)}, "do not ascend"),
+        ({"end_offset": 19}, "the end offset is below"),
+        ({"start_offset": 21}, "the chunks or the start offset"),
         ({"directory": 1}, "directory is not in the manifest"),
         ({"directory": -1}, "directory is not in the manifest"),
     ],
@@ -115,11 +115,15 @@ def test_another_format_is_not_read() -> None:
         parse_manifest(encode(msgspec.structs.replace(manifest(), format=FORMAT + 1)), "m")
 
 
-def cut_at(node_id: int, first_ms: int, others_ms: int, met: tuple[int, ...] = ()) -> Manifest:
+def cut_at(node_id: int, first_ms: int, others_ms: int, members: tuple[int, ...] = ()) -> Manifest:
     found = manifest()
-    times = {"coordinators_cut_ms": first_ms, "others_begun_ms": others_ms, "met": met}
-    cut = msgspec.structs.replace(found.cut, **times)
-    return msgspec.structs.replace(found, node_id=node_id, brokers=(1, 2), cut=cut)
+    times = {
+        "coordinators_captured_ms": first_ms,
+        "others_begun_ms": others_ms,
+        "barrier_members": members,
+    }
+    cut = msgspec.structs.replace(found.capture, **times)
+    return msgspec.structs.replace(found, node_id=node_id, brokers=(1, 2), capture=cut)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def cut_at(node_id: int, first_ms: int, others_ms: int, met: tuple[int, ...] = (
         (cut_at(1, 5, 8, (1, 2)), cut_at(2, 90, 91, (2,)), False),
     ],
 )
-def test_brokers_met_or_their_clocks_show_the_order_of_their_cuts(
+def test_backup_is_consistent_if_brokers_synchronized_or_clocks_show_it(
     first: Manifest,
     second: Manifest,
     is_kept: bool,  # noqa: FBT001

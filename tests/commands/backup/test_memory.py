@@ -13,15 +13,15 @@ import pytest
 from kafka_index.commands.backup import chunks
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.backup.manifest import (
-    MAX_PIECE_BYTES,
-    Piece,
+    MAX_CHUNK_BYTES,
+    LogChunk,
     SeenSegment,
+    backup_id_at,
     content_of,
     encode,
     manifest_path,
-    run_name,
 )
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.commands.backup.test_manifest import manifest
 from tests.support.command_line import environment
@@ -48,21 +48,21 @@ print("KiB", found[1] - found[0])
 """
 _READERS = {
     "list": "import kafka_index; kafka_index.open_backup(name)",
-    "verify": """from kafka_index.commands.backup.repository_check import verify_backup
-    verify_backup(name, sample=0)""",
-    "expire": """from kafka_index.commands.backup.expiration import Retention, expire_backup
-    expire_backup(name, Retention(), dry_run=True)""",
+    "verify": """from tests.commands.backup.repositories import verify
+    verify(name, sample=0)""",
+    "expire": """from tests.commands.backup.repositories import expire
+    expire(name, dry_run=True)""",
 }
 #: Puts are slow, so that reads would be ahead of them without a bound.
 _SLOW_STORE = """import time
     from kafka_index.commands.backup import chunks
-    from kafka_index.commands.backup.agent import take
+    from kafka_index.commands.backup.agent import back_up
     from kafka_index.commands.backup.request import BackupRequest
-    chunks.MAX_PIECE_BYTES = 1 << 20
+    chunks.MAX_CHUNK_BYTES = 1 << 20
     chunks._MOST_IN_FLIGHT_BYTES = 3 << 20
     chunks.put_object = lambda repository, path, data: time.sleep(0.02)
-    taken = take(BackupRequest(inputs=[name], output=name + "-repository"))
-    assert taken.manifest.new_bytes > 5_000_000"""
+    result = back_up(BackupRequest(inputs=(name,), output=name + "-repository"))
+    assert result.sizes_bytes["new"] > 5_000_000"""
 
 
 def growth_bytes(statements: str, few: str, many: str) -> int:
@@ -82,11 +82,11 @@ def growth_bytes(statements: str, few: str, many: str) -> int:
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two repositories of the same partitions, with a few and many runs."""
     own = tuple(
-        Piece(number * 10, number * 10 + 9, *content_of(b"%d" % number))
+        LogChunk(number * 10, number * 10 + 9, *content_of(b"%d" % number))
         for number in range(_PIECES)
     )
-    seen = tuple(SeenSegment(piece.base_offset, 1, 2, 3, 10, 10, is_done=True) for piece in own)
-    whole = manifest(end_offset=1000, high_watermark=1000, pieces=own, segments=seen)
+    seen = tuple(SeenSegment(chunk.base_offset, 1, 2, 3, 10, 10, is_done=True) for chunk in own)
+    whole = manifest(end_offset=1000, high_watermark=1000, chunks=own, segments=seen)
     partitions = tuple(
         msgspec.structs.replace(whole.partitions[0], partition=number)
         for number in range(_PARTITIONS)
@@ -95,12 +95,14 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     found = []
     for runs in (_FEW_RUNS, _MANY_RUNS):
         root = str(tmp_path_factory.mktemp("repository"))
-        repository_of(root).create(whole.cluster_id)
+        open_repository(root).create(whole.cluster_id)
         for number in range(runs):
-            run = run_name(first_ms + number * 60_000)
+            run = backup_id_at(first_ms + number * 60_000)
             path = Path(manifest_path(root, run, 1))
             path.parent.mkdir(parents=True)
-            path.write_bytes(encode(msgspec.structs.replace(whole, run=run, partitions=partitions)))
+            path.write_bytes(
+                encode(msgspec.structs.replace(whole, backup_id=run, partitions=partitions))
+            )
         found.append(root)
     return found[0], found[1]
 
@@ -113,7 +115,7 @@ def test_many_runs_need_little_more_memory_than_a_few(
 
 
 def test_a_large_log_needs_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
-    assert chunks._MOST_IN_FLIGHT_BYTES == 3 * MAX_PIECE_BYTES
+    assert chunks._MOST_IN_FLIGHT_BYTES == 3 * MAX_CHUNK_BYTES
     for name, batches in (("small", 10), ("large", 120)):
         write_broker(tmp_path / name, batches)
     growth = growth_bytes(_SLOW_STORE, str(tmp_path / "small"), str(tmp_path / "large"))

@@ -22,12 +22,11 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from kafka_index.commands.backup.expiration import Retention, expire_backup
-from kafka_index.commands.backup.repository_check import verify_backup
 from kafka_index.core.errors import KafkaIndexError
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
 from tests.commands.backup.hasty_rules import HastyRules
+from tests.commands.backup.repositories import NEWEST_ONLY, expire, verify
 from tests.commands.backup.stand_in import PARTITIONS, StoppedBroker
 from tests.support.campaign import drawn
 from tests.support.command_line import Argument
@@ -42,7 +41,6 @@ _RULES = (
     HastyRules(longest_run=3, clocks=1.2, settled=1),
     HastyRules(longest_run=10, clocks=4, settled=3),
 )[drawn(2, one_in=2) - 1]
-_NEWEST_ONLY = Retention(last=1, daily=0, weekly=0, monthly=0)
 _KEEP = ("--keep-last", 1, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
 _DONE, _ENVIRONMENT = 0, 3
 _WANTED = ("expired runs", "deleted objects", "reads", "slow reads", "verifications")
@@ -174,7 +172,7 @@ class _Race:
             self.counts["deleted objects"] += int(deleted)
 
     def expire(self) -> None:
-        found = expire_backup(self.root, _NEWEST_ONLY)
+        found = expire(self.root, **NEWEST_ONLY)
         self.counts["expired runs"] += found.counts["expired"]
         self.counts["deleted objects"] += found.deleted_objects
         time.sleep(0.1)
@@ -200,7 +198,7 @@ class _Race:
         self.longest_pause_s = max(self.longest_pause_s, time.monotonic() - began - 0.05)
 
     def read(self) -> None:
-        found = repository_of(self.root).find_run()
+        found = open_repository(self.root).find_backup()
         assert found >= self._newest, "a run is gone, and none is newer"
         self._newest = found
         for offsets in _records_of(f"backup:{self.root}").values():
@@ -209,8 +207,8 @@ class _Race:
         time.sleep(0.05)
 
     def read_slowly(self) -> None:
-        repository = repository_of(self.root)
-        run, brokers = self._draw.choice([*repository.brokers_of_runs().items()])
+        repository = open_repository(self.root)
+        run, brokers = self._draw.choice([*repository.brokers_by_backup().items()])
         # A run that is not complete may become so meanwhile.
         if repository.complete_manifests(run, brokers):
             path = f"backup:{self.root}@{run}"
@@ -220,8 +218,8 @@ class _Race:
             self.counts["slow reads"] += 1
 
     def verify(self) -> None:
-        found = verify_backup(self.root)
-        assert found.ok, [(row["path"], row["reason"]) for row in found.faults.to_pylist()]
+        found = verify(self.root)
+        assert found.ok, [(row["path"], row["reason"]) for row in found.printed_rows.to_pylist()]
         self.counts["verifications"] += 1
         time.sleep(0.1)
 
@@ -251,17 +249,17 @@ def test_nothing_that_is_listed_is_ever_missing(
 
     print(dict(race.counts), race.longest_pause_s)
     assert all(race.counts[name] for name in _WANTED), race.counts
-    assert verify_backup(root).ok
+    assert verify(root).ok
     # Nobody is there any more: runs that were under way expire, and what no manifest names goes.
     for _ in range(2):
-        expire_backup(root, _NEWEST_ONLY)
+        expire(root, **NEWEST_ONLY)
         time.sleep(rules.spared + 1.1)
     for _ in range(2):
-        expire_backup(root, _NEWEST_ONLY)
-    repository = repository_of(root)
+        expire(root, **NEWEST_ONLY)
+    repository = open_repository(root)
     named = {
         f"{each.folder}/{own.object_name}".removeprefix("data/")
-        for run, nodes in repository.brokers_of_runs().items()
+        for run, nodes in repository.brokers_by_backup().items()
         for manifest in (repository.manifest(run, node_id) for node_id in nodes)
         for each in manifest.partitions
         for own in each.objects

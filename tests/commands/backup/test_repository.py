@@ -14,15 +14,15 @@ import pytest
 from kafka_index.core.errors import CorruptObjectError, InputError, PublishError
 from kafka_index.core.fs import object_store
 from kafka_index.core.fs.backup import repository
-from kafka_index.core.fs.backup.manifest import Manifest, manifest_path, run_name
+from kafka_index.core.fs.backup.manifest import Manifest, backup_id_at, manifest_path
 from kafka_index.core.fs.backup.repository import (
-    LONGEST_RUN_S,
+    LONGEST_BACKUP_S,
     MissingManifestError,
     NotARepositoryError,
     Repository,
 )
 from kafka_index.core.fs.local_store import LocalStore
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
 from tests.commands.backup.test_manifest import manifest
 
@@ -39,22 +39,22 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def of_run(time_ms: int, node_id: int = 1, brokers: tuple[int, ...] = (1,)) -> Manifest:
     """Return a manifest of a run."""
-    changes = {"run": run_name(time_ms), "node_id": node_id, "brokers": brokers}
+    changes = {"backup_id": backup_id_at(time_ms), "node_id": node_id, "brokers": brokers}
     return msgspec.structs.replace(manifest(), **changes)
 
 
 def test_a_repository_is_made_once(root: str) -> None:
-    repository_of(root).create("cluster", (1, 2))
-    assert repository_of(root).create("cluster").file().brokers == (1, 2)
-    with pytest.raises(InputError, match=r"that of another cluster.*expected other, found cluster"):
-        repository_of(root).create("other")
+    open_repository(root).create("cluster", (1, 2))
+    assert open_repository(root).create("cluster").file().brokers == (1, 2)
+    with pytest.raises(InputError, match=r"to another cluster.*expected other, found cluster"):
+        open_repository(root).create("other")
     below = [path for page in store_of(root).list_tree(root) for path in page["path"].to_pylist()]
     assert below == ["kafka-index-backup.json"]
 
 
 def test_a_folder_that_is_not_a_repository(root: str) -> None:
     with pytest.raises(NotARepositoryError, match=r"it has no kafka-index-backup\.json"):
-        repository_of(root).file()
+        open_repository(root).file()
 
 
 def test_a_store_that_overwrites_is_refused(
@@ -66,69 +66,69 @@ def test_a_store_that_overwrites_is_refused(
         return True
 
     monkeypatch.setattr(LocalStore, "put", overwrite)
-    with pytest.raises(InputError, match="overwrites an object") as raised:
-        repository_of(str(tmp_path / "repo")).create("cluster")
+    with pytest.raises(InputError, match="overwrites existing objects") as raised:
+        open_repository(str(tmp_path / "repo")).create("cluster")
     assert raised.value.path == str(tmp_path / "repo")
     assert os.listdir(tmp_path / "repo") == []
 
 
 def test_runs_and_their_manifests(root: str) -> None:
-    found = repository_of(root).create("cluster")
-    assert found.runs() == []
+    found = open_repository(root).create("cluster")
+    assert found.backup_ids() == []
     assert found.newest(1) is None
     assert found.newest_complete() is None
     for time_ms, node_id in ((2_000, 1), (1_000, 1), (1_000, 2), (2_500, 2)):
         found.put_manifest(of_run(time_ms, node_id, (1, 2)))
     # As when a run is opened, and no broker is done.
-    found.put(f"runs/{run_name(3_000)}/1.cut", b"")
-    assert found.runs() == [run_name(each) for each in (1_000, 2_000, 2_500, 3_000)]
-    assert found.brokers_of(run_name(1_000)) == (1, 2)
-    assert found.brokers_of(run_name(3_000)) == ()
-    assert found.manifest(run_name(1_000), 2) == of_run(1_000, 2, (1, 2))
+    found.put(f"runs/{backup_id_at(3_000)}/1.cut", b"")
+    assert found.backup_ids() == [backup_id_at(each) for each in (1_000, 2_000, 2_500, 3_000)]
+    assert found.brokers_of(backup_id_at(1_000)) == (1, 2)
+    assert found.brokers_of(backup_id_at(3_000)) == ()
+    assert found.manifest(backup_id_at(1_000), 2) == of_run(1_000, 2, (1, 2))
     assert found.newest(1) == of_run(2_000, 1, (1, 2))
-    assert found.newest_complete() == run_name(1_000)
+    assert found.newest_complete() == backup_id_at(1_000)
     found.put_manifest(of_run(2_000, 2, (1, 2)))
-    assert found.newest_complete() == run_name(2_000)
-    assert found.newest_complete(1_999) == run_name(1_000)
+    assert found.newest_complete() == backup_id_at(2_000)
+    assert found.newest_complete(1_999) == backup_id_at(1_000)
     assert found.newest_complete(999) is None
     with pytest.raises(MissingManifestError, match="no manifest of broker 7"):
-        found.manifest(run_name(1_000), 7)
+        found.manifest(backup_id_at(1_000), 7)
 
 
 def test_a_time_chooses_by_the_cut_and_not_by_the_opening(root: str) -> None:
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     found.put_manifest(of_run(1_000))
     # Opened before the time, and cut by the last of its brokers after it.
     for node_id, begun_ms in ((1, 5_000), (2, 62_000)):
-        cut = msgspec.structs.replace(manifest().cut, begun_ms=begun_ms)
-        own = msgspec.structs.replace(of_run(2_000, node_id, (1, 2)), cut=cut)
+        cut = msgspec.structs.replace(manifest().capture, begun_ms=begun_ms)
+        own = msgspec.structs.replace(of_run(2_000, node_id, (1, 2)), capture=cut)
         found.put_manifest(own)
-    assert found.newest_complete(61_999) == run_name(1_000)
-    assert found.newest_complete(62_000) == run_name(2_000)
-    assert found.find_run("ms:61999") == run_name(1_000)
-    assert found.find_run("ms:62000") == run_name(2_000)
+    assert found.newest_complete(61_999) == backup_id_at(1_000)
+    assert found.newest_complete(62_000) == backup_id_at(2_000)
+    assert found.find_backup("ms:61999") == backup_id_at(1_000)
+    assert found.find_backup("ms:62000") == backup_id_at(2_000)
 
 
 def test_a_manifest_is_put_once(root: str) -> None:
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     found.put_manifest(of_run(1_000))
     found.put_manifest(of_run(1_000))
-    with pytest.raises(PublishError, match="a manifest of this broker already"):
+    with pytest.raises(PublishError, match="already has a manifest of this broker"):
         found.put_manifest(of_run(1_000, brokers=(1, 2)))
 
 
 def test_a_manifest_under_another_name_is_damage(root: str) -> None:
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     found.put_manifest(of_run(1_000))
-    path = manifest_path(found.root, run_name(1_000), 1)
-    other = manifest_path(found.root, run_name(1_000), 2)
+    path = manifest_path(found.root, backup_id_at(1_000), 1)
+    other = manifest_path(found.root, backup_id_at(1_000), 2)
     store_of(root).put(other, store_of(root).read(path))
-    with pytest.raises(CorruptObjectError, match="is another's"):
-        found.manifest(run_name(1_000), 2)
+    with pytest.raises(CorruptObjectError, match="belongs to another"):
+        found.manifest(backup_id_at(1_000), 2)
 
 
 def test_an_object_is_put_where_there_is_none(root: str) -> None:
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     assert found.names(FOLDER) == set()
     assert found.put(f"{FOLDER}/a.log", b"batches")
     assert found.put(f"{FOLDER}/a.log", memoryview(b"batches"))
@@ -140,7 +140,7 @@ def test_an_object_is_put_where_there_is_none(root: str) -> None:
 
 def test_link_in_a_repository_is_not_followed(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
-    found = repository_of(str(root)).create("cluster")
+    found = open_repository(str(root)).create("cluster")
     found.put(f"{FOLDER}/a.log", b"batches")
     elsewhere.mkdir()
     for name, target in (("b.log", tmp_path / "gone"), ("folder", elsewhere)):
@@ -153,7 +153,7 @@ def test_link_in_a_repository_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_many_put_the_same_object_at_once(root: str) -> None:
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     data = os.urandom(1 << 20)
     put: list[bool] = []
     threads = [
@@ -169,16 +169,16 @@ def test_many_put_the_same_object_at_once(root: str) -> None:
 
 
 def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
-    found = repository_of(str(tmp_path)).create("cluster")
-    named = manifest().partitions[0].pieces[0].object_name
+    found = open_repository(str(tmp_path)).create("cluster")
+    named = manifest().partitions[0].chunks[0].object_name
     for name in (named, "old.log", "new.log"):
         found.put(f"{FOLDER}/{name}", b"batches")
-    old = time.time() - LONGEST_RUN_S - 60
+    old = time.time() - LONGEST_BACKUP_S - 60
     for name in (named, "old.log"):
         os.utime(tmp_path / FOLDER / name, (old, old))
     found.put_manifest(of_run(1_000))
 
-    found = repository_of(str(tmp_path))
+    found = open_repository(str(tmp_path))
     assert found.names(FOLDER) == {"new.log"}
     found.newest(1)
     assert found.names(FOLDER) == {"new.log", named}
@@ -192,9 +192,9 @@ def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
 def test_an_old_object_is_put_again_though_nobody_has_looked_for_it(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository_of(root).create("cluster").put(f"{FOLDER}/old.log", b"batches")
+    open_repository(root).create("cluster").put(f"{FOLDER}/old.log", b"batches")
     now = time.time()
-    monkeypatch.setattr(repository, "now_ms", lambda: int((now + LONGEST_RUN_S) * 1000))
+    monkeypatch.setattr(repository, "now_ms", lambda: int((now + LONGEST_BACKUP_S) * 1000))
     # What was written an hour ago is not that of a request without an answer.
     monkeypatch.setattr(object_store, "JUST_WRITTEN_S", -1)
     put: list[bool] = []
@@ -206,7 +206,7 @@ def test_an_old_object_is_put_again_though_nobody_has_looked_for_it(
         return kept(self, path, data, if_absent=if_absent)
 
     monkeypatch.setattr(store, "put", counted)
-    found = repository_of(root)
+    found = open_repository(root)
     assert found.put(f"{FOLDER}/old.log", b"batches")
     assert put == [True, False]
     assert not found.put(f"{FOLDER}/old.log", b"others!")
@@ -215,24 +215,24 @@ def test_an_old_object_is_put_again_though_nobody_has_looked_for_it(
 
 def named_object(found: Repository) -> str:
     """Put the objects of the manifest of these tests; return the path of one."""
-    for each in manifest().partitions[0].pieces:
+    for each in manifest().partitions[0].chunks:
         found.put(f"{FOLDER}/{each.object_name}", b"batches")
-    return f"{FOLDER}/{manifest().partitions[0].pieces[0].object_name}"
+    return f"{FOLDER}/{manifest().partitions[0].chunks[0].object_name}"
 
 
 def test_what_is_announced_is_looked_for_before_the_manifest(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "SETTLED_S", 0.5)
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     path = named_object(found)
     folder, _, name = path.rpartition("/")
-    repository_of(root).announce({folder: ["another.log"], "data/other-0-x": [name]})
+    open_repository(root).announce({folder: ["another.log"], "data/other-0-x": [name]})
     begun = time.monotonic()
     found.put_manifest(of_run(1_000))
     assert time.monotonic() - begun < 0.5
 
-    repository_of(root).announce({folder: [name]})
+    open_repository(root).announce({folder: [name]})
     found.put(path, b"batches")
     begun = time.monotonic()
     found.put_manifest(of_run(2_000))
@@ -244,11 +244,11 @@ def test_what_is_announced_is_looked_for_before_the_manifest(
     # What a manifest names that is counted on is not deleted.
     found.newest(1)
     found.put_manifest(of_run(4_000))
-    assert found.runs() == [run_name(1_000), run_name(2_000), run_name(4_000)]
+    assert found.backup_ids() == [backup_id_at(1_000), backup_id_at(2_000), backup_id_at(4_000)]
 
 
 def test_a_damaged_announcement_is_told(root: str) -> None:
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     found.put("announced/a.json.zst", b"no such thing")
     with pytest.raises(CorruptObjectError, match="not an announcement of backups"):
         found.put_manifest(of_run(1_000))
@@ -261,7 +261,7 @@ def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
         monkeypatch.setattr(repository, "now_ms", lambda: int((now + hours * 3600) * 1000))
 
     now = time.time()
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     path = named_object(found)
     passed(46)
     found.put_manifest(of_run(1_000))
@@ -269,13 +269,13 @@ def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
     with pytest.raises(PublishError, match="is about to"):
         found.put_manifest(of_run(2_000))
     passed(0)
-    slow = repository_of(root)
+    slow = open_repository(root)
     assert slow.newest(1) == of_run(1_000)
     store_of(root).delete([f"{root}/{path}"])  # of no interest: the manifest of before names it
     passed(46)
     slow.put_manifest(of_run(3_000))
-    repository_of(root).expire(run_name(1_000), 1)
-    store_of(root).delete([manifest_path(root, run_name(1_000), 1)])
+    open_repository(root).expire(backup_id_at(1_000), 1)
+    store_of(root).delete([manifest_path(root, backup_id_at(1_000), 1)])
     with pytest.raises(PublishError, match="expired while this one built on it"):
         slow.put_manifest(of_run(4_000))
     passed(0)
@@ -285,15 +285,15 @@ def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
 def test_the_newest_run_is_found_though_runs_expire_meanwhile(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = repository_of(root).create("cluster")
+    found = open_repository(root).create("cluster")
     found.put_manifest(of_run(1_000))
     kept = Repository.manifest
 
     def later(self: Repository, run: str, node_id: int) -> Manifest:
         monkeypatch.undo()
         found.put_manifest(of_run(2_000))
-        store_of(root).delete([manifest_path(root, run_name(1_000), 1)])
+        store_of(root).delete([manifest_path(root, backup_id_at(1_000), 1)])
         return kept(self, run, node_id)
 
     monkeypatch.setattr(Repository, "manifest", later)
-    assert found.find_run() == run_name(2_000)
+    assert found.find_backup() == backup_id_at(2_000)

@@ -9,26 +9,29 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from kafka_index.commands.backup import agent
-from kafka_index.commands.backup.agent import CompletedBackup, Manners, take
+from kafka_index.commands.backup.agent import back_up as run_backup
 from kafka_index.commands.backup.barrier import Barrier, BarrierMissedError
 from kafka_index.commands.backup.broker_backup import BrokerBackup
 from kafka_index.commands.backup.high_watermarks import INTERVAL_SETTING
-from kafka_index.commands.backup.low_impact_io import Bandwidth
-from kafka_index.commands.backup.partition_inspector import CapturedPartition, Looked
+from kafka_index.commands.backup.partition_inspector import CapturedPartition, InspectedPartitions
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
+from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafka_index.core.format.times import now_ms
-from kafka_index.core.fs.backup.manifest import is_consistent, run_name
-from kafka_index.core.fs.backup.store import Run
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.backup.manifest import backup_id_at, is_consistent
+from kafka_index.core.fs.backup.store import Backup
+from kafka_index.core.fs.paths import open_repository
+from kafka_index.core.parameters import KafkaSettings
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
+from tests.commands.backup.stand_in import manifest_of
 from tests.commands.backup.test_unchanged_directories import SETTLED_S
 from tests.support.command_line import COMMAND, DUMP, environment, run_here
 from tests.support.restoring import restore
@@ -66,45 +69,50 @@ def back_up(
     repository: Path,
     nodes: Sequence[int] = THREE,
     *,
-    patience_s: float = 60.0,
-    cut_at_ms: int | None = None,
+    timeout_s: float = 60.0,
     properties: Mapping[str, str] | None = None,
-    looked: Mapping[int, Looked] | None = None,
-) -> list[CompletedBackup]:
-    manners = Manners(patience_s=patience_s, cut_at_ms=cut_at_ms)
+    inspected: Mapping[int, InspectedPartitions] | None = None,
+) -> list[BackupResult]:
     requests = [
         BackupRequest(
-            inputs=[str(brokers[node])],
+            inputs=(str(brokers[node]),),
             output=str(repository),
             brokers=THREE,
-            properties=properties or {},
+            wait=timedelta(seconds=timeout_s),
+            config=KafkaSettings(LogConfig(), properties or {}),
         )
         for node in nodes
     ]
+    kept = [inspected[node] if inspected else None for node in nodes]
+    return run_backups(requests, kept)
+
+
+def run_backups(
+    requests: Sequence[BackupRequest], inspected: Sequence[InspectedPartitions | None]
+) -> list[BackupResult]:
     with ThreadPoolExecutor(len(requests)) as threads:
-        kept = [looked[node] if looked else None for node in nodes]
-        return list(threads.map(lambda *each: take(each[0], manners, each[1]), requests, kept))
+        return list(threads.map(run_backup, requests, inspected))
 
 
-def topics(taken: CompletedBackup) -> set[str]:
-    return {each.topic for each in taken.manifest.partitions}
+def topics(taken: BackupResult) -> set[str]:
+    return {each.topic for each in manifest_of(taken).partitions}
 
 
 def test_brokers_share_a_run_which_the_leader_stores(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
     first = back_up(brokers, tmp_path / "r")
-    assert {each.manifest.run for each in first} == {first[0].manifest.run}
-    assert all(each.manifest.cut.met == THREE for each in first)
-    assert all(each.manifest.brokers == THREE for each in first)
-    assert is_consistent([each.manifest for each in first])
+    assert {manifest_of(each).backup_id for each in first} == {manifest_of(first[0]).backup_id}
+    assert all(manifest_of(each).capture.barrier_members == THREE for each in first)
+    assert all(manifest_of(each).brokers == THREE for each in first)
+    assert is_consistent([manifest_of(each) for each in first])
     assert len(topics(first[0])) == 17
     assert topics(first[1]) == topics(first[2]) == {"__cluster_metadata"}
-    repository = repository_of(str(tmp_path / "r"))
-    assert repository.newest_complete() == first[0].manifest.run
+    repository = open_repository(str(tmp_path / "r"))
+    assert repository.newest_complete() == manifest_of(first[0]).backup_id
     again = back_up(brokers, tmp_path / "r")
-    assert [each.manifest.new_bytes for each in again] == [0, 0, 0]
-    assert again[0].manifest.run > first[0].manifest.run
+    assert [manifest_of(each).new_bytes for each in again] == [0, 0, 0]
+    assert manifest_of(again[0]).backup_id > manifest_of(first[0]).backup_id
     assert topics(again[0]) == topics(first[0])
 
 
@@ -121,12 +129,14 @@ def test_others_store_what_a_killed_leader_had(brokers: dict[int, Path], tmp_pat
     given = {**brokers, LEADER: killed}
     taken = back_up(given, tmp_path / "r", properties={INTERVAL_SETTING: "100"})
 
-    assert [each.result.high_watermarks_from for each in taken] == [
+    assert [each.high_watermarks_from for each in taken] == [
         "old checkpoint",
         "log end",
         "log end",
     ]
-    copies = Run(repository_of(str(tmp_path / "r")), taken[0].manifest.run).copies.values()
+    copies = Backup(
+        open_repository(str(tmp_path / "r")), manifest_of(taken[0]).backup_id
+    ).copies.values()
     found = {
         (each.topic, str(each.partition)): each.end_offset
         for _, each in copies
@@ -137,20 +147,20 @@ def test_others_store_what_a_killed_leader_had(brokers: dict[int, Path], tmp_pat
 
 def test_the_copy_of_the_later_leader_is_read(brokers: dict[int, Path], tmp_path: Path) -> None:
     """The old one, which was cut off, says that it leads, and has the longer log."""
-    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.1)
-    repository, manifest = repository_of(str(tmp_path / "r")), taken.manifest
+    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.1)
+    repository, manifest = open_repository(str(tmp_path / "r")), manifest_of(taken)
     old = next(each for each in manifest.partitions if each.topic == "payments")
-    shorter = old.pieces[:-1]
+    shorter = old.chunks[:-1]
     later = structs.replace(
         old,
-        pieces=shorter,
+        chunks=shorter,
         end_offset=shorter[-1].last_offset + 1 if shorter else 0,
         epochs=(*old.epochs, (9, 0)),
     )
     elected = structs.replace(manifest, node_id=2, partitions=(later,))
     repository.put_manifest(elected)
 
-    copies = Run(repository, manifest.run).copies
+    copies = Backup(repository, manifest.backup_id).copies
 
     node_ids = {key: found.node_id for key, (found, _) in copies.items()}
     assert node_ids.pop(later.topic_partition) == 2
@@ -160,24 +170,26 @@ def test_the_copy_of_the_later_leader_is_read(brokers: dict[int, Path], tmp_path
 def test_others_store_what_an_absent_leader_does_not(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
-    without = back_up(brokers, tmp_path / "r", (2, 3), patience_s=1.0)
+    without = back_up(brokers, tmp_path / "r", (2, 3), timeout_s=1.0)
     assert [len(topics(each)) for each in without] == [17, 17]
-    assert all(each.manifest.cut.met == (2, 3) for each in without)
-    assert repository_of(str(tmp_path / "r")).newest_complete() is None
-    pieces = {
-        (each.folder, piece.object_name)
+    assert all(manifest_of(each).capture.barrier_members == (2, 3) for each in without)
+    assert open_repository(str(tmp_path / "r")).newest_complete() is None
+    chunks = {
+        (each.folder, chunk.object_name)
         for taken in without
-        for each in taken.manifest.partitions
-        for piece in each.pieces
+        for each in manifest_of(taken).partitions
+        for chunk in each.chunks
     }
     stored = {(f"data/{path.parent.name}", path.name) for path in tmp_path.glob("r/data/*/*.log")}
-    assert pieces == stored
+    assert chunks == stored
     # The leader is back, and goes on after what the others have stored.
     together = back_up(brokers, tmp_path / "r")
     assert len(topics(together[0])) == 17
-    new = {row.topic for row in together[0].result.partitions if row.new_bytes}
+    new = {row.topic for row in together[0].partitions if row.new_bytes}
     assert new <= {CLUSTER_METADATA_TOPIC}
-    assert repository_of(str(tmp_path / "r")).newest_complete() == together[0].manifest.run
+    assert (
+        open_repository(str(tmp_path / "r")).newest_complete() == manifest_of(together[0]).backup_id
+    )
 
 
 def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led(
@@ -200,9 +212,9 @@ def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led
     with monkeypatch.context() as patched:
         patched.setattr(BrokerBackup, "commit", commit)
         with pytest.raises(KilledError):
-            back_up(brokers, root, patience_s=5.0)
-    repository = repository_of(str(root))
-    ((run, there),) = repository.brokers_of_runs().items()
+            back_up(brokers, root, timeout_s=5.0)
+    repository = open_repository(str(root))
+    ((run, there),) = repository.brokers_by_backup().items()
     assert there == (2, 3)
     assert repository.newest_complete() is None
     done = restore(f"backup:{root}@{run}", tmp_path / "out")
@@ -213,8 +225,8 @@ def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led
     assert f"backup {run} is incomplete: it has no part of broker 1" in done.done.stdout
     # The next run has it, and stores nothing twice.
     together = back_up(brokers, root)
-    assert repository.newest_complete() == together[0].manifest.run
-    new = {row.topic for row in together[0].result.partitions if row.new_bytes}
+    assert repository.newest_complete() == manifest_of(together[0]).backup_id
+    new = {row.topic for row in together[0].partitions if row.new_bytes}
     assert new <= {CLUSTER_METADATA_TOPIC}
     assert restore(f"backup:{root}", tmp_path / "whole").code == 0
 
@@ -224,21 +236,21 @@ def test_what_others_have_stored_is_stored_when_they_are_gone(
 ) -> None:
     given = {node: shutil.copytree(path, tmp_path / str(node)) for node, path in brokers.items()}
     time.sleep(SETTLED_S)
-    looked: dict[int, Looked] = {node: {} for node in THREE}
-    together = back_up(given, tmp_path / "r", looked=looked)
-    ends = {each.topic_partition: each.end_offset for each in together[0].manifest.partitions}
-    assert [len(looked[node]) for node in THREE] == [0, len(ends) - 1, len(ends) - 1]
+    inspected: dict[int, InspectedPartitions] = {node: {} for node in THREE}
+    together = back_up(given, tmp_path / "r", inspected=inspected)
+    ends = {each.topic_partition: each.end_offset for each in manifest_of(together[0]).partitions}
+    assert [len(inspected[node]) for node in THREE] == [0, len(ends) - 1, len(ends) - 1]
     grown = TopicPartition("audit.trail", 0)
     batch = write_record_batch(
         [Record(1, b"key", b"value")], ends[grown], BatchFields(leader_epoch=0)
     )
     with max((given[2] / grown.directory_name).glob("*.log")).open("ab") as log:
         log.write(batch)
-    (alone,) = back_up(given, tmp_path / "r", (2,), patience_s=0.3, looked=looked)
-    assert alone.result.sizes_bytes["new"] == len(batch)
-    found = {each.topic_partition: each.end_offset for each in alone.manifest.partitions}
+    (alone,) = back_up(given, tmp_path / "r", (2,), timeout_s=0.3, inspected=inspected)
+    assert alone.sizes_bytes["new"] == len(batch)
+    found = {each.topic_partition: each.end_offset for each in manifest_of(alone).partitions}
     assert found == {**ends, grown: ends[grown] + 1}
-    assert not looked[2]
+    assert not inspected[2]
 
 
 class KilledError(Exception):
@@ -257,32 +269,49 @@ def test_a_broker_that_cuts_late_takes_a_run_of_its_own(
         return real(self)
 
     monkeypatch.setattr(Barrier, "await_others", await_others)
-    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.3)
-    assert taken.manifest.cut.met == (LEADER,)
-    assert repository_of(str(tmp_path / "r")).runs() == [taken.manifest.run]
-    left += [BarrierMissedError("too late")] * agent.MAX_RUNS_LATE
+    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.3)
+    assert manifest_of(taken).capture.barrier_members == (LEADER,)
+    assert open_repository(str(tmp_path / "r")).backup_ids() == [manifest_of(taken).backup_id]
+    left += [BarrierMissedError("too late")] * agent.MAX_MISSED_BARRIERS
     with pytest.raises(BarrierMissedError):
-        back_up(brokers, tmp_path / "r", (LEADER,), patience_s=0.3)
-    assert repository_of(str(tmp_path / "r")).runs() == [taken.manifest.run]
+        back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.3)
+    assert open_repository(str(tmp_path / "r")).backup_ids() == [manifest_of(taken).backup_id]
 
 
 def test_brokers_cut_at_an_agreed_time(brokers: dict[int, Path], tmp_path: Path) -> None:
     at_ms = now_ms() + 2000
-    taken = back_up(brokers, tmp_path / "r", cut_at_ms=at_ms)
-    assert {each.manifest.run for each in taken} == {run_name(at_ms)}
-    assert all(each.manifest.cut.begun_ms >= at_ms for each in taken)
-    assert is_consistent([each.manifest for each in taken])
-    assert all(each.manifest.brokers == THREE for each in taken)
+    requests = [
+        BackupRequest.build(
+            {
+                "inputs": brokers[node],
+                "output": tmp_path / "r",
+                "brokers": THREE,
+                "cut_at": at_ms,
+                "wait": timedelta(seconds=60 if node != 2 else 0.3),
+            }
+        )
+        for node in THREE
+    ]
+    taken = run_backups(requests, [None] * len(THREE))
+    assert {manifest_of(each).backup_id for each in taken} == {backup_id_at(at_ms)}
+    assert all(manifest_of(each).capture.begun_ms >= at_ms for each in taken)
+    assert is_consistent([manifest_of(each) for each in taken])
+    assert all(manifest_of(each).brokers == THREE for each in taken)
     assert topics(taken[1]) == {"__cluster_metadata"}
-    late = back_up(brokers, tmp_path / "r", (2,), cut_at_ms=at_ms, patience_s=0.3)
-    assert late[0].manifest.run > run_name(at_ms)
+    # The time passes while the broker inspects its partitions.
+    late = run_backups(requests[1:2], [None])
+    assert manifest_of(late[0]).backup_id > backup_id_at(at_ms)
 
 
 def test_a_run_reads_no_faster_than_its_bandwidth(brokers: dict[int, Path], tmp_path: Path) -> None:
-    request = BackupRequest(inputs=[str(brokers[1])], output=str(tmp_path / "r"), brokers=(LEADER,))
+    request = BackupRequest(
+        inputs=(str(brokers[1]),),
+        output=str(tmp_path / "r"),
+        brokers=(LEADER,),
+        max_bandwidth=2.0,
+    )
     began = time.monotonic()
-    taken = take(request, Manners(bandwidth=Bandwidth(2_000_000)))
-    read = taken.result.sizes_bytes["log_read"]
+    read = run_backup(request).sizes_bytes["log_read"]
     assert read > 3_000_000
     assert time.monotonic() - began >= read / 2_000_000 - 0.5
 
@@ -316,9 +345,9 @@ def agents(brokers: dict[int, Path], tmp_path: Path) -> Iterator[list[subprocess
 def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
     agents: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    repository = repository_of(str(tmp_path / "r"))
+    repository = open_repository(str(tmp_path / "r"))
     wait_for(
-        lambda: list(repository.brokers_of_runs().values()).count((1, 2)) >= 3, 60, "three runs"
+        lambda: list(repository.brokers_by_backup().values()).count((1, 2)) >= 3, 60, "three runs"
     )
     for process in agents:
         process.send_signal(signal.SIGTERM)
@@ -326,10 +355,10 @@ def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
         stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 143, stderr
         assert stderr == "kafka-index: error: terminated\n"
-        assert re.match(r"run \S+, broker [12]: \d+ partitions?; ", stdout)
-    for run, nodes in repository.brokers_of_runs().items():
+        assert re.search(r"backup \S+ of broker [12]: \d+ partitions?; ", stdout)
+    for run, nodes in repository.brokers_by_backup().items():
         for node in nodes:
-            assert repository.manifest(run, node).cut.met == (1, 2)
+            assert repository.manifest(run, node).capture.barrier_members == (1, 2)
     for node in (1, 2):
         assert '"healthy":true' in (tmp_path / f"{node}.json").read_text()
         metrics = (tmp_path / f"{node}.prom").read_text()
@@ -339,11 +368,14 @@ def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--every", "5"], "'5' is not a duration, such as 30s, 5m, 1h or 1d"),
-        (["--every", "0s"], "'0s' is not a duration"),
-        (["--every", "1m", "--cut-at", "2999-01-01"], "--cut-at is for one run"),
+        (
+            ["--every", "5"],
+            "--every is not a duration (expected such as 30s, 5m, 1h or 1d, found '5')",
+        ),
+        (["--every", "0s"], "--every is not a duration"),
+        (["--every", "1m", "--cut-at", "2999-01-01"], "--every and --cut-at exclude each other"),
         (["--cut-at", "2020-01-01"], "--cut-at is not in the future"),
-        (["--max-bandwidth", "0"], "0.0 is not in the range x>0"),
+        (["--max-bandwidth", "0"], "expected a number above 0"),
     ],
 )
 def test_wrong_options(options: list[str], text: str, tmp_path: Path) -> None:

@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 
 from kafka_index.commands.backup import captured_log, partition_inspector
-from kafka_index.commands.backup.capture import Cutting
+from kafka_index.commands.backup.capture import LogCapture
 from kafka_index.commands.backup.result import BackupStatus
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
+from kafka_index.core.format.config import LogConfig
 from kafka_index.core.fs.backup.manifest import Manifest
 from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.local_store import LocalStore
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.job.result import RunOutcome
+from kafka_index.core.parameters import KafkaSettings
+from tests.commands.backup import stand_in
 from tests.commands.backup.stand_in import (
     IDS,
     RECORDS,
@@ -65,7 +68,7 @@ def test_a_run_has_what_is_new_since_the_one_before(broker: StandIn, repository:
     assert second.sizes_bytes["new"] == second.sizes_bytes["log_read"] == len(appended)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
     found = partition_in(manifest, ORDERS)
-    assert (found.start_offset, found.end_offset, len(found.pieces)) == (0, 21, 2)
+    assert (found.start_offset, found.end_offset, len(found.chunks)) == (0, 21, 2)
     assert second.high_watermarks_from == "checkpoint"
 
 
@@ -75,7 +78,7 @@ def test_an_unchanged_directory_is_not_read(broker: StandIn, repository: Path) -
     result, manifest = back_up(broker, repository)
     assert set(repository.rglob("*.log")) == names
     assert (result.sizes_bytes["new"], result.sizes_bytes["log_read"]) == (0, 0)
-    assert result.high_watermarks_from == "earlier run"
+    assert result.high_watermarks_from == "earlier backup"
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
@@ -122,7 +125,7 @@ def test_a_preallocated_log_ends_where_it_was_cut(broker: StandIn, repository: P
 
     broker.high_watermarks[ORDERS] = 21
     # Both, most times, within a tick of the clock: then neither size nor times tell them apart.
-    before = {"cut_others": write, "await_high_watermarks": write}
+    before = {"capture_others": write, "await_high_watermarks": write}
     _, manifest = back_up(broker, repository, before=before)
     found = partition_in(manifest, ORDERS)
     assert (found.settled_offset, found.end_offset) == (15, 18)
@@ -141,7 +144,7 @@ def test_a_roll_goes_on_in_the_next_log(broker: StandIn, repository: Path) -> No
         broker,
         repository,
         before={
-            "cut_others": lambda: (broker.roll(ORDERS), broker.append(ORDERS)),
+            "capture_others": lambda: (broker.roll(ORDERS), broker.append(ORDERS)),
             "store": lambda: broker.append(ORDERS, 4),
         },
     )
@@ -158,7 +161,7 @@ def test_an_empty_last_log_says_where_the_log_ends(broker: StandIn, repository: 
     broker.roll(ORDERS)
     _, manifest = back_up(broker, repository)
     found = partition_in(manifest, ORDERS)
-    assert (found.start_offset, found.end_offset, found.pieces) == (15, 15, ())
+    assert (found.start_offset, found.end_offset, found.chunks) == (15, 15, ())
 
 
 def test_only_what_is_below_the_high_watermark_is_taken(broker: StandIn, repository: Path) -> None:
@@ -173,11 +176,11 @@ def test_only_what_is_below_the_high_watermark_is_taken(broker: StandIn, reposit
 def test_pieces_are_bounded_and_a_larger_batch_is_one(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_index.commands.backup.chunks.MAX_PIECE_BYTES", 4000)
+    monkeypatch.setattr("kafka_index.commands.backup.chunks.MAX_CHUNK_BYTES", 4000)
     broker.append(ORDERS, 2, value_size=5000)
     broker.append(ORDERS, 40, value_size=100)
     _, manifest = back_up(broker, repository)
-    sizes = [piece.size_bytes for piece in partition_in(manifest, ORDERS).pieces]
+    sizes = [chunk.size_bytes for chunk in partition_in(manifest, ORDERS).chunks]
     assert sum(size > 4000 for size in sizes) == 2
     assert max(sizes[3:]) <= 4000
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
@@ -198,13 +201,13 @@ def test_small_pieces_become_large_ones(broker: StandIn, repository: Path) -> No
         broker.append(ORDERS, 1)
         taken, manifest = back_up(broker, repository)
         found = partition_in(manifest, ORDERS)
-        counts.append(len(found.pieces))
+        counts.append(len(found.chunks))
         new += taken.sizes_bytes["new"]
         assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
     assert max(counts) < 20
     assert new < 3 * len(broker.logs[ORDERS])
-    assert [piece.base_offset for piece in found.pieces[1:]] == [
-        piece.last_offset + 1 for piece in found.pieces[:-1]
+    assert [chunk.base_offset for chunk in found.chunks[1:]] == [
+        chunk.last_offset + 1 for chunk in found.chunks[:-1]
     ]
 
 
@@ -212,7 +215,7 @@ def test_small_pieces_stay_that_the_log_no_longer_holds(broker: StandIn, reposit
     for _ in range(16):
         broker.append(ORDERS, 1)
         _, manifest = back_up(broker, repository)
-    before = partition_in(manifest, ORDERS).pieces
+    before = partition_in(manifest, ORDERS).chunks
     expected = broker.logs[ORDERS]
     log = broker.last_log(ORDERS)
     with log.open("r+b") as file:
@@ -220,7 +223,7 @@ def test_small_pieces_stay_that_the_log_no_longer_holds(broker: StandIn, reposit
         file.write(b"damaged")
     appended = broker.append(ORDERS, 1)
     _, manifest = back_up(broker, repository)
-    assert partition_in(manifest, ORDERS).pieces[:-1] == before
+    assert partition_in(manifest, ORDERS).chunks[:-1] == before
     assert has(repository, manifest, ORDERS, expected + appended)
 
 
@@ -231,7 +234,7 @@ def test_a_log_that_is_deleted_after_the_cut_is_read(broker: StandIn, repository
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
     _, manifest = back_up(broker, repository)
     found = partition_in(manifest, ORDERS)
-    assert (found.start_offset, len(found.pieces)) == (15, 1)
+    assert (found.start_offset, len(found.chunks)) == (15, 1)
 
 
 def test_a_log_that_is_deleted_before_the_cut_is_not_in_it(
@@ -239,7 +242,9 @@ def test_a_log_that_is_deleted_before_the_cut_is_not_in_it(
 ) -> None:
     broker.roll(ORDERS)
     data = broker.append(ORDERS)
-    _, manifest = back_up(broker, repository, before={"cut_others": lambda: delete_first(broker)})
+    _, manifest = back_up(
+        broker, repository, before={"capture_others": lambda: delete_first(broker)}
+    )
     assert has(repository, manifest, ORDERS, data)
     assert partition_in(manifest, ORDERS).start_offset == 15
 
@@ -262,7 +267,11 @@ def test_logs_beyond_the_limit_of_open_files_are_opened_when_they_are_read(
     assert partition_in(manifest, ORDERS).end_offset == 21
     shutil.rmtree(repository)
     result, _ = back_up(broker, repository, before={"store": lambda: delete_first(broker)})
-    assert [row.reason for row in result.missed if "deleted or replaced" in (row.reason or "")]
+    assert [
+        row.reason
+        for row in result.skipped_partitions
+        if "deleted or replaced" in (row.reason or "")
+    ]
 
 
 def test_a_log_start_is_that_from_before_the_cut(broker: StandIn, repository: Path) -> None:
@@ -270,7 +279,7 @@ def test_a_log_start_is_that_from_before_the_cut(broker: StandIn, repository: Pa
         broker.checkpoint("log-start-offset-checkpoint", {ORDERS: offset})
 
     delete_records(7)
-    _, manifest = back_up(broker, repository, before={"cut_others": lambda: delete_records(13)})
+    _, manifest = back_up(broker, repository, before={"capture_others": lambda: delete_records(13)})
     assert partition_in(manifest, ORDERS).start_offset == 7
     _, manifest = back_up(broker, repository)
     assert partition_in(manifest, ORDERS).start_offset == 13
@@ -288,7 +297,7 @@ def recreate(broker: StandIn, topic_id: int, batches: int) -> None:
     broker.append(ORDERS, batches, value_size=50)
 
 
-@pytest.mark.parametrize("step", ["look", "cut_coordinators", "cut_others"])
+@pytest.mark.parametrize("step", ["inspect", "capture_coordinators", "capture_others"])
 def test_a_topic_that_is_back_before_the_cut_has_its_own_records(
     broker: StandIn, repository: Path, step: str
 ) -> None:
@@ -305,7 +314,7 @@ def test_a_topic_that_is_deleted_after_the_cut_is_not_mixed_with_the_next(
 ) -> None:
     result, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 30)})
     assert [each.topic_id for each in manifest.partitions] == []
-    assert result.missed == []
+    assert result.skipped_partitions == []
     _, manifest = back_up(broker, repository)
     assert partition_in(manifest, ORDERS).topic_id == IDS[2]
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
@@ -333,20 +342,20 @@ def test_a_partition_without_an_id_is_missed_and_taken_later(
     outcomes = []
     for runs in (1, 2, 3):
         result, manifest = back_up(broker, repository)
-        assert [(each.topic, each.runs) for each in manifest.missed] == [("orders", runs)]
-        assert "no topic id" in manifest.missed[0].reason
+        assert [(each.topic, each.backups) for each in manifest.skipped] == [("orders", runs)]
+        assert "no topic id" in manifest.skipped[0].reason
         outcomes.append(result.outcome)
     assert outcomes == [RunOutcome.DONE, RunOutcome.DONE, RunOutcome.DAMAGE]
     metadata.write_text(text)
     result, manifest = back_up(broker, repository)
-    assert (result.ok, manifest.missed) == (True, ())
+    assert (result.ok, manifest.skipped) == (True, ())
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
 def test_a_partition_without_a_high_watermark_is_missed(broker: StandIn, repository: Path) -> None:
     broker.high_watermarks[ORDERS] = None
     result, _ = back_up(broker, repository)
-    assert [row.reason for row in result.missed] == ["it has no high watermark yet"]
+    assert [row.reason for row in result.skipped_partitions] == ["it has no high watermark yet"]
     assert result.ok
 
 
@@ -360,8 +369,8 @@ def test_damage_below_the_high_watermark_is_a_fault_at_once(
     data[200] ^= 1
     log.write_bytes(data)
     result, manifest = back_up(broker, repository)
-    assert [row.status for row in result.missed] == [BackupStatus.UNREADABLE]
-    assert f"{log}: at byte" in (result.missed[0].reason or "")
+    assert [row.status for row in result.skipped_partitions] == [BackupStatus.UNREADABLE]
+    assert f"{log}: at byte" in (result.skipped_partitions[0].reason or "")
     assert result.outcome is RunOutcome.DAMAGE
     assert has(repository, manifest, "payments-0", broker.logs["payments-0"])
 
@@ -375,14 +384,14 @@ def test_a_log_that_the_disk_does_not_give_is_a_fault(
     with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", fail)
         result, _ = back_up(broker, repository)
-    assert "Input/output error" in (result.missed[0].reason or "")
+    assert "Input/output error" in (result.skipped_partitions[0].reason or "")
     assert result.outcome is RunOutcome.DAMAGE
 
 
 def test_logs_that_overlap_are_missed(broker: StandIn, repository: Path) -> None:
     shutil.copy(broker.last_log(ORDERS), broker.path_of(ORDERS) / f"{9:020d}.log")
     result, _ = back_up(broker, repository)
-    assert "overlap" in (result.missed[0].reason or "")
+    assert "overlap" in (result.skipped_partitions[0].reason or "")
 
 
 # ----------------------------------------------------------------------------- cleaned logs
@@ -458,8 +467,8 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
                 swap.rename(log)
 
         patch.setattr("kafka_index.commands.backup.partition_inspector.time.sleep", finish)
-        with closing(Cutting([str(broker.paths[0])], lambda _: True, {})) as found:
-            found.cut(others_than=["__x"])
+        with closing(LogCapture([str(broker.paths[0])], lambda _: True, {})) as found:
+            found.capture(others_than=["__x"])
             sizes = [log.size_bytes for log in next(iter(found.partitions.values())).logs]
             assert len(looks) == 3
             assert sizes[0] == len(b"".join(batches[5:]))
@@ -468,10 +477,10 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
 def test_a_replacement_that_does_not_end_is_missed(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_inspector, "_BETWEEN_LOOKS_S", 0)
+    monkeypatch.setattr(partition_inspector, "_ATTEMPT_PAUSE_S", 0)
     broker.last_log(ORDERS).with_name(f"{0:020d}.log.swap").touch()
     result, _ = back_up(broker, repository)
-    assert "about to replace others" in (result.missed[0].reason or "")
+    assert "about to replace others" in (result.skipped_partitions[0].reason or "")
 
 
 # ----------------------------------------------------- moves, other histories, other copies
@@ -489,7 +498,7 @@ def test_a_partition_that_moves_is_taken_once_and_its_pieces_are_used_again(
         source.rename(source.with_name(f"orders-0.{'0' * 32}-delete"))
 
     broker.append(ORDERS)
-    result, manifest = back_up(broker, repository, before={"cut_others": move})
+    result, manifest = back_up(broker, repository, before={"capture_others": move})
     assert partition_in(manifest, ORDERS).directory == 1
     assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) // 6
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
@@ -500,9 +509,11 @@ def test_a_partition_in_two_directories_is_waited_for(
 ) -> None:
     source = broker.path_of(ORDERS)
     shutil.copytree(source, broker.paths[1] / ORDERS)
-    monkeypatch.setattr(partition_inspector, "_BETWEEN_LOOKS_S", 0)
+    monkeypatch.setattr(partition_inspector, "_ATTEMPT_PAUSE_S", 0)
     result, _ = back_up(broker, repository)
-    assert [row.reason for row in result.missed] == ["it was created or moved meanwhile"]
+    assert [row.reason for row in result.skipped_partitions] == [
+        "it was created or moved during the capture"
+    ]
     shutil.rmtree(source)
     _, manifest = back_up(broker, repository)
     assert partition_in(manifest, ORDERS).directory == 1
@@ -520,7 +531,7 @@ def test_a_truncated_log_has_a_new_history_from_there_on(broker: StandIn, reposi
     broker.append(ORDERS, 6, epoch=1)
     result, manifest = back_up(broker, repository)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
-    first, second = (partition_in(each, ORDERS).pieces for each in (before, manifest))
+    first, second = (partition_in(each, ORDERS).chunks for each in (before, manifest))
     # Two were whole in the log still, the last of which is longer now.
     assert first[:1] == second[:1]
     assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) - first[0].size_bytes
@@ -581,7 +592,8 @@ def test_a_broker_that_was_killed_has_what_it_had_written(
     broker.is_paused = True
     broker.checkpoint("replication-offset-checkpoint", {ORDERS: 12})
     properties = {"replica.high.watermark.checkpoint.interval.ms": "50"}
-    result, manifest = back_up(broker, repository, properties=properties)
+    config = KafkaSettings(LogConfig(), properties)
+    result, manifest = back_up(broker, repository, config=config)
     assert result.high_watermarks_from == "old checkpoint"
     assert partition_in(manifest, ORDERS).end_offset == 12
 
@@ -590,13 +602,13 @@ def test_what_was_there_before_anything_was_cut_is_settled(
     broker: StandIn, repository: Path
 ) -> None:
     _, manifest = back_up(
-        broker, repository, before={"cut_others": lambda: broker.append(ORDERS, 2)}
+        broker, repository, before={"capture_others": lambda: broker.append(ORDERS, 2)}
     )
     found = partition_in(manifest, ORDERS)
     assert (found.settled_offset, found.end_offset) == (15, 21)
     broker.append(ORDERS)
     _, manifest = back_up(
-        broker, repository, before={"cut_others": lambda: broker.append(ORDERS, 2)}
+        broker, repository, before={"capture_others": lambda: broker.append(ORDERS, 2)}
     )
     found = partition_in(manifest, ORDERS)
     assert (found.settled_offset, found.end_offset) == (24, 30)
@@ -611,20 +623,22 @@ def test_coordinators_are_cut_first_and_the_metadata_log_last(
         broker.append(name)
     order: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        again = partition_inspector.PartitionInspector.again
+        again = partition_inspector.PartitionInspector.inspect
 
         def note(self: Any, partition: Any, *more: Any) -> Any:
             order.append(partition.directory_name)
             return again(self, partition, *more)
 
-        patch.setattr(partition_inspector.PartitionInspector, "again", note)
+        patch.setattr(partition_inspector.PartitionInspector, "inspect", note)
         _, manifest = back_up(broker, repository, topics=re.compile("nothing"))
     assert order == [topics[0], topics[1], topics[3]] * 2  # the look, and the cut
     assert {each.topic for each in manifest.partitions} == {name[:-2] for name in topics} - {
         "zebra"
     }
-    found = manifest.cut
-    assert found.begun_ms <= found.coordinators_cut_ms <= found.others_begun_ms <= found.ended_ms
+    found = manifest.capture
+    assert (
+        found.begun_ms <= found.coordinators_captured_ms <= found.others_begun_ms <= found.ended_ms
+    )
 
 
 # ------------------------------------------------------------------- nothing of it is touched
@@ -656,7 +670,7 @@ def test_what_a_killed_run_has_put_is_used(broker: StandIn, repository: Path) ->
 
     with pytest.raises(KeyboardInterrupt):
         back_up(broker, repository, before={"commit": die})
-    assert repository_of(str(repository)).newest(1) is None
+    assert open_repository(str(repository)).newest(1) is None
     put: list[str] = []
 
     def note(_: Repository, path: str, __: bytes) -> bool:
@@ -666,6 +680,7 @@ def test_what_a_killed_run_has_put_is_used(broker: StandIn, repository: Path) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Repository, "put", note)
         patch.setattr(Repository, "put_manifest", lambda *_: None)
+        patch.setattr(stand_in, "manifest_of", lambda _: None)
         result, _ = back_up(broker, repository)
     assert (put, result.sizes_bytes["new"]) == ([], 0)
 
@@ -692,7 +707,7 @@ def test_a_store_that_fails_leaves_the_repository_as_it_was(
         patch.setattr(LocalStore, "put", fail)
         with pytest.raises(KafkaIndexError, match="no space"):
             back_up(broker, repository)
-    newest = repository_of(str(repository)).newest(1)
+    newest = open_repository(str(repository)).newest(1)
     assert (newest == first) is True
     _, manifest = back_up(broker, repository)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
@@ -700,12 +715,12 @@ def test_a_store_that_fails_leaves_the_repository_as_it_was(
 
 def test_a_directory_that_is_gone_ends_the_run(broker: StandIn, repository: Path) -> None:
     back_up(broker, repository)
-    runs = repository_of(str(repository)).runs()
+    runs = open_repository(str(repository)).backup_ids()
 
     def remove() -> None:
         broker.is_paused = True
         broker.paths[1].rename(broker.paths[1].with_name("gone"))
 
     with pytest.raises(InputError, match="cannot read the directory"):
-        back_up(broker, repository, before={"cut_others": remove})
-    assert repository_of(str(repository)).runs() == runs
+        back_up(broker, repository, before={"capture_others": remove})
+    assert open_repository(str(repository)).backup_ids() == runs

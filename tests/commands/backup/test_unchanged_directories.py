@@ -14,16 +14,17 @@ import msgspec
 import pytest
 
 from kafka_index.commands.backup import partition_inspector
-from kafka_index.commands.backup.agent import CompletedBackup, take
+from kafka_index.commands.backup.agent import back_up as run_backup
 from kafka_index.commands.backup.broker_backup import BrokerBackup
-from kafka_index.commands.backup.capture import Cutting
+from kafka_index.commands.backup.capture import LogCapture
 from kafka_index.commands.backup.captured_log import CapturedLog
-from kafka_index.commands.backup.partition_inspector import Looked
+from kafka_index.commands.backup.partition_inspector import InspectedPartitions
 from kafka_index.commands.backup.request import BackupRequest
+from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC
 from kafka_index.core.fs.backup.manifest import PartitionBackup
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
-from tests.commands.backup.stand_in import RECORDS, StandIn
+from tests.commands.backup.stand_in import RECORDS, StandIn, manifest_of
 from tests.support.command_line import DUMP
 from tests.support.segments import batch
 
@@ -38,12 +39,12 @@ def data(tmp_path: Path) -> Path:
     return copied
 
 
-def back_up(data: Path) -> CompletedBackup:
-    return take(BackupRequest(inputs=[str(data)], output=str(data.with_name("repository"))))
+def back_up(data: Path) -> BackupResult:
+    return run_backup(BackupRequest(inputs=(str(data),), output=str(data.with_name("repository"))))
 
 
-def partition(taken: CompletedBackup, topic: str) -> PartitionBackup:
-    return next(each for each in taken.manifest.partitions if each.topic == topic)
+def partition(taken: BackupResult, topic: str) -> PartitionBackup:
+    return next(each for each in manifest_of(taken).partitions if each.topic == topic)
 
 
 def test_directories_that_are_as_they_were_are_not_listed(
@@ -61,11 +62,11 @@ def test_directories_that_are_as_they_were_are_not_listed(
     monkeypatch.setattr(os, "listdir", listdir)
     second = back_up(data)
     assert listed == {"__cluster_metadata-0"}
-    assert second.manifest.new_bytes == 0
-    assert second.result.sizes_bytes["log_read"] == 0
+    assert manifest_of(second).new_bytes == 0
+    assert second.sizes_bytes["log_read"] == 0
     assert [
-        each for each in second.manifest.partitions if each.topic != CLUSTER_METADATA_TOPIC
-    ] == [each for each in first.manifest.partitions if each.topic != CLUSTER_METADATA_TOPIC]
+        each for each in manifest_of(second).partitions if each.topic != CLUSTER_METADATA_TOPIC
+    ] == [each for each in manifest_of(first).partitions if each.topic != CLUSTER_METADATA_TOPIC]
 
 
 def test_data_directories_are_listed_once_while_nothing_comes_or_goes(
@@ -80,15 +81,15 @@ def test_data_directories_are_listed_once_while_nothing_comes_or_goes(
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with BrokerBackup(BackupRequest(inputs=[str(data)], output=f"{data}-repository")) as taking:
+    with BrokerBackup(BackupRequest(inputs=(str(data),), output=f"{data}-repository")) as backup:
         listed.clear()
-        taking.look()
-        taking.cut_coordinators()
+        backup.inspect()
+        backup.capture_coordinators()
         assert len(listed) == 1
         shutil.copytree(data / "audit.trail-0", data / "created-0")
-        taking.cut_others()
+        backup.capture_others()
         assert len(listed) > 1
-        folders = [*taking.leaders]
+        folders = [*backup.leaders]
         for name in ("created", "audit.trail"):
             assert any(each.startswith(f"data/{name}-0-") for each in folders)
 
@@ -97,17 +98,17 @@ def test_what_is_appended_after_the_look_is_in_the_cut(data: Path) -> None:
     first = partition(back_up(data), "audit.trail")
     end = first.end_offset
     batch = write_record_batch([Record(1, b"key", b"value")], end, BatchFields(leader_epoch=0))
-    request = BackupRequest(inputs=[str(data)], output=str(data.with_name("repository")))
-    with BrokerBackup(request) as taking:
-        taking.look()
+    request = BackupRequest(inputs=(str(data),), output=str(data.with_name("repository")))
+    with BrokerBackup(request) as backup:
+        backup.inspect()
         with max((data / "audit.trail-0").glob("*.log")).open("ab") as log:
             log.write(batch)
-        taking.cut_coordinators()
-        taking.cut_others()
-        taking.await_high_watermarks()
-        taking.store()
-        taking.commit("20991231T235959.000Z", taking.brokers)
-        found = next(each for each in taking.manifest.partitions if each.topic == "audit.trail")
+        backup.capture_coordinators()
+        backup.capture_others()
+        backup.await_high_watermarks()
+        backup.store()
+        result = backup.commit("20991231T235959.000Z", backup.brokers)
+        found = next(each for each in manifest_of(result).partitions if each.topic == "audit.trail")
     assert (found.end_offset, found.settled_offset) == (end + 1, end)
 
 
@@ -119,9 +120,9 @@ def test_what_is_appended_to_a_last_log_is_stored(data: Path) -> None:
         log.write(batch)
     second = partition(back_up(data), "audit.trail")
     assert second.end_offset == end + 1
-    assert second.pieces[:-1] == first.pieces
-    assert second.pieces[-1].size_bytes == len(batch)
-    assert partition(back_up(data), "audit.trail").pieces == second.pieces
+    assert second.chunks[:-1] == first.chunks
+    assert second.chunks[-1].size_bytes == len(batch)
+    assert partition(back_up(data), "audit.trail").chunks == second.chunks
 
 
 def test_a_log_that_is_replaced_is_looked_at(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_a_log_that_is_replaced_is_looked_at(data: Path, monkeypatch: pytest.Mon
         second = partition(back_up(data), "audit.trail")
     assert second.segments[1].inode == log.stat().st_ino != first.segments[1].inode
     assert second.seen_directory is None  # it has just changed
-    assert second.pieces == first.pieces
+    assert second.chunks == first.chunks
     time.sleep(SETTLED_S)
     assert partition(back_up(data), "audit.trail").seen_directory is not None
 
@@ -150,12 +151,14 @@ def test_a_directory_of_that_name_with_another_topic_is_looked_at(data: Path) ->
     assert second.topic_id in (other / "partition.metadata").read_text()
 
 
-def looked_at(broker: StandIn, looked: Looked) -> tuple[Looked, list[int]]:
+def looked_at(
+    broker: StandIn, looked: InspectedPartitions
+) -> tuple[InspectedPartitions, list[int]]:
     """Look at partitions and cut them; return them, and how many of their logs are open."""
     paths = [str(path) for path in broker.paths]
-    with closing(Cutting(paths, lambda _: True, {}, looked)) as found:
-        found.look()
-        found.cut(others_than=["__x"])
+    with closing(LogCapture(paths, lambda _: True, {}, looked)) as found:
+        found.inspect()
+        found.capture(others_than=["__x"])
         counts = [
             sum(log.descriptor >= 0 for log in each.logs)
             for _, each in sorted(found.partitions.items())
@@ -237,7 +240,7 @@ def test_another_look_finds_what_a_first_one_finds(
     names = [f"orders-{number}" for number in range(4)]
     for name in names:
         broker.create(name)
-    looked: Looked = {}
+    looked: InspectedPartitions = {}
     kept = 0
     for _ in range(80):
         for name in names:

@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
-from kafka_index.core.fs.backup.manifest import Manifest, Missed, run_name
-from kafka_index.core.fs.paths import repository_of
-from tests.commands.backup.repositories import take_run
+from kafka_index.core.fs.backup.manifest import Manifest, SkippedPartition, backup_id_at
+from kafka_index.core.fs.paths import open_repository
+from tests.commands.backup.repositories import make_backup
 from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import RestoreRun, copy_dump, restore
 from tests.support.transaction_histories import PARTITIONS, History
@@ -36,7 +36,7 @@ class _Backed:
         rng = random.Random(seed)
         self.history = History(rng)
         self.root = root
-        self.repository = repository_of(str(root / "repository"))
+        self.repository = open_repository(str(root / "repository"))
         self.data = root / "data"
         self.data.mkdir()
         (self.data / "meta.properties").write_text(_IDENTITY)
@@ -64,10 +64,12 @@ class _Backed:
         self.cuts, self.begun_ms = states | users, begun_ms
         self._grow(dict.fromkeys(self.cuts, settled))
         growing = {
-            "cut_coordinators": partial(self._grow, states),
-            "cut_others": partial(self._grow, users),
+            "capture_coordinators": partial(self._grow, states),
+            "capture_others": partial(self._grow, users),
         }
-        take_run(self.repository.root, self.data, time_ms=begun_ms, piece_bytes=500, before=growing)
+        make_backup(
+            self.repository.root, self.data, time_ms=begun_ms, chunk_bytes=500, before=growing
+        )
 
     def _grow(self, moments: dict[TopicPartition, int]) -> None:
         """Append to logs what they have at moments, with a new segment now and then."""
@@ -161,13 +163,13 @@ def test_transactions_across_a_time_are_kept_or_removed_as_a_whole(
 
 def test_a_time_takes_the_run_that_followed_it(tmp_path: Path) -> None:
     backed = _Backed(tmp_path, 1)
-    second = run_name(backed.begun_ms)
+    second = backup_id_at(backed.begun_ms)
     backed.history.run(40)
     backed.take(5)
     time = ("--until", f"ms:{backed.until_ms}", "--create-time")
     done = restore(backed.input, tmp_path / "out", *time)
     assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {second}
-    third = run_name(backed.begun_ms)
+    third = backup_id_at(backed.begun_ms)
     done = restore(backed.input, tmp_path / "newest")
     assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {third}
 
@@ -178,12 +180,12 @@ def test_the_run_that_followed_a_time_is_chosen_by_its_cut(
 ) -> None:
     backed = _Backed(tmp_path, 1)
     until_ms = backed.until_ms
-    runs = [run_name(until_ms - 50), run_name(backed.begun_ms)]
+    runs = [backup_id_at(until_ms - 50), backup_id_at(backed.begun_ms)]
     repository = backed.repository
     newest = repository.manifest(runs[1], 1)
     # Opened before the time like the runs before it, and cut around it.
-    cut = structs.replace(newest.cut, begun_ms=until_ms + begun_ms)
-    repository.put_manifest(structs.replace(newest, run=runs[0], cut=cut))
+    cut = structs.replace(newest.capture, begun_ms=until_ms + begun_ms)
+    repository.put_manifest(structs.replace(newest, backup_id=runs[0], capture=cut))
     time = ("--until", f"ms:{until_ms}", "--create-time")
     done = restore(backed.input, tmp_path / "out", *time)
     assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {runs[taken]}
@@ -191,14 +193,14 @@ def test_the_run_that_followed_a_time_is_chosen_by_its_cut(
 
 def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
     """A repository with one run of a dump, its manifest changed."""
-    manifest = take_run(tmp_path / "scratch", dump, time_ms=_TIME_MS)
+    manifest = make_backup(tmp_path / "scratch", dump, time_ms=_TIME_MS)
     changed: Manifest = structs.replace(manifest, **changes)
     (tmp_path / "scratch").rename(tmp_path / "repository")
     for path in (tmp_path / "repository" / "runs").rglob("*.zst"):
         path.unlink()
         (path.parents[2] / "heads" / path.parent.name / path.name).unlink()
-    repository_of(str(tmp_path / "repository")).put_manifest(changed)
-    return f"backup:{tmp_path / 'repository'}@{changed.run}"
+    open_repository(str(tmp_path / "repository")).put_manifest(changed)
+    return f"backup:{tmp_path / 'repository'}@{changed.backup_id}"
 
 
 def test_a_run_without_a_broker_is_restored_and_that_is_said(tmp_path: Path) -> None:
@@ -214,51 +216,60 @@ def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
     data = copy_dump(tmp_path / "data", "payments-0")
     root = tmp_path / "repository"
     for time_ms in (_TIME_MS, _TIME_MS + 1000):
-        take_run(root, data, time_ms=time_ms)
-    deleted = root / "runs" / run_name(_TIME_MS + 1000) / "1.json.zst"
+        make_backup(root, data, time_ms=time_ms)
+    deleted = root / "runs" / backup_id_at(_TIME_MS + 1000) / "1.json.zst"
     deleted.unlink()
     run = restore(f"backup:{root}", tmp_path / "out")
     assert run.code == 0, run.done.stderr
     assert (
-        f"from backup {run_name(_TIME_MS)}, whose cutoff is 2023-11-14T22:13:20" in run.done.stdout
+        f"from backup {backup_id_at(_TIME_MS)}, whose cutoff is 2023-11-14T22:13:20"
+        in run.done.stdout
     )
-    assert f"{deleted}: the manifest of broker 1 in run" in caplog.text
+    assert f"{deleted}: the manifest of broker 1 in backup" in caplog.text
 
 
 def test_restore_of_a_repository_whose_manifests_were_all_deleted_names_one(tmp_path: Path) -> None:
     data = copy_dump(tmp_path / "data", "payments-0")
     root = tmp_path / "repository"
-    take_run(root, data, time_ms=_TIME_MS)
-    deleted = root / "runs" / run_name(_TIME_MS) / "1.json.zst"
+    make_backup(root, data, time_ms=_TIME_MS)
+    deleted = root / "runs" / backup_id_at(_TIME_MS) / "1.json.zst"
     deleted.unlink()
 
     done = run_here("restore", "--input", f"backup:{root}", "--output", tmp_path / "out")
 
     assert done.returncode == 1
-    assert f"{deleted}: the manifest of broker 1 in run" in done.stderr
+    assert f"{deleted}: the manifest of broker 1 in backup" in done.stderr
 
 
 def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:
-    missed = Missed(topic="payments", partition=7, topic_id=None, reason="no id yet", runs=1)
+    missed = SkippedPartition(
+        topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
+    )
     dump = copy_dump(tmp_path / "dump", "payments-0")
-    done = restore(_changed(tmp_path, dump, missed=(missed,)), tmp_path / "out")
+    done = restore(_changed(tmp_path, dump, skipped=(missed,)), tmp_path / "out")
     assert done.code == 1, done.done.stderr
     (row,) = [row for row in done.rows if row["partition"] == 7]
-    assert (row["status"], row["reason"]) == ("left_out", "the backup missed it: no id yet")
+    assert (row["status"], row["reason"]) == ("left_out", "the backup skipped it: no id yet")
 
 
 def test_restore_of_a_run_without_partitions_names_the_missed_ones(tmp_path: Path) -> None:
-    missed = Missed(topic="payments", partition=7, topic_id=None, reason="no id yet", runs=1)
+    missed = SkippedPartition(
+        topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
+    )
     dump = copy_dump(tmp_path / "dump", "payments-0")
-    source = _changed(tmp_path, dump, partitions=(), missed=(missed,))
+    source = _changed(tmp_path, dump, partitions=(), skipped=(missed,))
     done = restore(source, tmp_path / "out")
     assert done.code == 2, done.done.stderr
-    assert "the backup has no partition (found it missed payments-7: no id yet)" in done.done.stderr
+    assert (
+        "the backup has no partition (found it skipped payments-7: no id yet)" in done.done.stderr
+    )
 
 
 def test_a_partition_that_was_deleted_meanwhile_is_not_missed(tmp_path: Path) -> None:
-    missed = Missed(topic="payments", partition=7, topic_id=None, reason="no id yet", runs=1)
-    done = restore(_changed(tmp_path, missed=(missed,)), tmp_path / "out")
+    missed = SkippedPartition(
+        topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
+    )
+    done = restore(_changed(tmp_path, skipped=(missed,)), tmp_path / "out")
     assert all(row["partition"] != 7 for row in done.rows)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.log.scan.segment_scan import read_batches
-from tests.commands.backup.repositories import take_run
+from tests.commands.backup.repositories import make_backup
 from tests.support.restoring import copy_dump, restore
 
 # A topic without transactions: restore drops the batches of a transaction of unknown outcome.
@@ -44,7 +44,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 def backed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("backed")
     data = copy_dump(root / "data", _NAME)
-    take_run(root / "repository", data, time_ms=1_700_000_000_000, piece_bytes=20_000)
+    make_backup(root / "repository", data, time_ms=1_700_000_000_000, chunk_bytes=20_000)
     return root
 
 

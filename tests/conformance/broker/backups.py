@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home
@@ -181,8 +181,8 @@ def _attempt(backed: Backed, brokers: Sequence[Broker], client: Client, rng: ran
     for agent, text in zip(agents, said, strict=True):
         assert agent.returncode in (0, -signal.SIGKILL), text
     before = {each.name for each in backed.runs}
-    repository = repository_of(backed.repository)
-    for name, found in sorted(repository.brokers_of_runs().items()):
+    repository = open_repository(backed.repository)
+    for name, found in sorted(repository.brokers_by_backup().items()):
         if name not in before and repository.complete_manifests(name, found):
             backed.runs.append(Taken(name, (sizes[0], sizes[1])))
 

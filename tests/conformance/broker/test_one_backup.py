@@ -18,7 +18,7 @@ from aiokafka.structs import TopicPartition
 import kafka_index
 from kafka_index.commands.backup.high_watermarks import INTERVAL_SETTING
 from kafka_index.core.fs.backup.manifest import PartitionBackup
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 
 from .broker import Broker, Home
 
@@ -140,22 +140,24 @@ def test_every_run_has_all_that_was_acknowledged_before_it(tmp_path: Path) -> No
                 paths, repository, config=_INTERVAL, bootstrap_server=address
             )
             sources.add((address is not None, taken.high_watermarks_from))
-            assert all(row.topic == "fleeting" for row in taken.missed), taken.missed
+            assert all(row.topic == "fleeting" for row in taken.skipped_partitions), (
+                taken.skipped_partitions
+            )
             runs.append(taken)
         acknowledged = {key: list(found) for key, found in load.acknowledged.items()}
     # It may be asked at the moment at which a topic is deleted.
     assert {(False, "checkpoint"), (True, "broker")} <= sources
     assert sources <= {(False, "checkpoint"), (True, "broker"), (True, "checkpoint")}
     for taken in runs:
-        check(repository, taken.run, acknowledged)
-        leaders = {each.is_leader for each in of_test(repository, taken.run)}
+        check(repository, taken.backup_id, acknowledged)
+        leaders = {each.is_leader for each in of_test(repository, taken.backup_id)}
         assert leaders == {True}
     last = kafka_index.backup_broker(paths, repository)
     assert (last.high_watermarks_from, last.ok) == ("log end", True)
-    check(repository, last.run, acknowledged)
+    check(repository, last.backup_id, acknowledged)
     again = kafka_index.backup_broker(paths, repository)
     assert (again.sizes_bytes["new"], again.sizes_bytes["log_read"]) == (0, 0)
-    assert kafka_index.verify(f"backup:{repository}@{last.run}").ok
+    assert kafka_index.verify(f"backup:{repository}@{last.backup_id}").ok
 
 
 _ERASED = [b"7", b"8"]
@@ -174,7 +176,7 @@ def test_erased_keys_do_not_come_back_and_all_else_keeps_its_offset(tmp_path: Pa
         while missed:
             taken = kafka_index.backup_broker(inputs, repository, config=_INTERVAL)
             assert taken.ok, taken
-            missed = taken.counts["partitions_missed"]
+            missed = taken.counts["partitions_skipped"]
     plain = kafka_index.restore_dump(f"backup:{repository}", tmp_path / "plain")
     Broker(fresh)  # formats its directories
     result = kafka_index.restore_dump(
@@ -237,7 +239,7 @@ async def _go_on(bootstrap: str) -> None:
 
 def of_test(repository: Path, run: str) -> list[PartitionBackup]:
     """The partitions of a run whose topics stay."""
-    manifest = repository_of(str(repository)).manifest(run, 1)
+    manifest = open_repository(str(repository)).manifest(run, 1)
     return [each for each in manifest.partitions if each.topic in _TOPICS]
 
 
@@ -247,7 +249,7 @@ def check(
     acknowledged: dict[tuple[str, int], list[tuple[float, int, bytes]]],
 ) -> None:
     """Compare the records of a run with what was acknowledged before its cut."""
-    manifest = repository_of(str(repository)).manifest(run, 1)
+    manifest = open_repository(str(repository)).manifest(run, 1)
     bounds = {(each.topic, each.partition): each for each in manifest.partitions}
     for topic in _TOPICS:
         found = records_of(repository, run, topic)
@@ -256,7 +258,7 @@ def check(
             before = [
                 (offset, value)
                 for time_ms, offset, value in acknowledged[topic, partition]
-                if time_ms < manifest.cut.begun_ms
+                if time_ms < manifest.capture.begun_ms
             ]
             assert before
             assert max(offset for offset, _ in before) < at.end_offset <= at.high_watermark

@@ -26,7 +26,7 @@ import pytest
 import kafka_index
 from kafka_index.core.fs.backup.manifest import Manifest, PartitionBackup, content_of, is_consistent
 from kafka_index.core.fs.backup.repository import Repository
-from kafka_index.core.fs.paths import repository_of
+from kafka_index.core.fs.paths import open_repository
 from tests.support.campaign import drawn
 from tests.support.command_line import COMMAND, environment
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -110,9 +110,9 @@ def drawn_kills(rng: random.Random, longest_s: float) -> dict[int, float]:
     return {node: rng.random() * longest_s for node in nodes}
 
 
-def complete_runs(repository: Repository) -> Iterator[list[Manifest]]:
+def complete_backups(repository: Repository) -> Iterator[list[Manifest]]:
     """Yield the manifests of each run that has those of all brokers."""
-    for run, brokers in repository.brokers_of_runs().items():
+    for run, brokers in repository.brokers_by_backup().items():
         if set(brokers) >= set(NODES):
             yield [repository.manifest(run, node) for node in brokers]
 
@@ -147,13 +147,13 @@ def check_records(
     to be there.
     """
     copies = leaders_copies(manifests)
-    dump = scratch / manifests[0].run
+    dump = scratch / manifests[0].backup_id
     for each in copies.values():
         folder = dump / f"{each.topic}-{each.partition}"
         folder.mkdir(parents=True)
-        for piece in each.pieces:
+        for chunk in each.chunks:
             os.link(
-                root / each.folder / piece.object_name, folder / f"{piece.base_offset:020d}.log"
+                root / each.folder / chunk.object_name, folder / f"{chunk.base_offset:020d}.log"
             )
     there: dict[tuple[str, int], dict[int, tuple[bytes | None, int]]] = defaultdict(dict)
     columns = ["topic", "partition", "offset", "key", "value"]
@@ -181,21 +181,21 @@ def check_records(
 
 def check(root: Path, rounds: Sequence[Round], ledger: Path, scratch: Path) -> dict[str, int]:
     """Check all runs; return counts of complete ones and of what was in them."""
-    repository = repository_of(str(root))
+    repository = open_repository(str(root))
     counts: dict[str, int] = defaultdict(int)
-    for manifests in complete_runs(repository):
-        assert is_consistent(manifests), [each.cut for each in manifests]
-        assert max(each.cut.coordinators_cut_ms for each in manifests) <= min(
-            each.cut.others_begun_ms for each in manifests
+    for manifests in complete_backups(repository):
+        assert is_consistent(manifests), [each.capture for each in manifests]
+        assert max(each.capture.coordinators_captured_ms for each in manifests) <= min(
+            each.capture.others_begun_ms for each in manifests
         )
         check_objects(root, manifests)
-        begun = min(each.cut.begun_ms for each in manifests)
+        begun = min(each.capture.begun_ms for each in manifests)
         before = [each for each in rounds if each.began_ms <= begun]
         known = Ledger.read(ledger, before[-1].ledger_bytes)
         for topic, count in check_records(root, manifests, known, scratch).items():
             counts[topic] += count
         counts["runs"] += 1
-    for run, brokers in repository.brokers_of_runs().items():
+    for run, brokers in repository.brokers_by_backup().items():
         check_objects(root, [repository.manifest(run, node) for node in brokers])
         counts["all runs"] += 1
     return dict(counts)
@@ -223,7 +223,7 @@ def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:
     undisturbed = sum(not each.killed for each in rounds)
     assert counts.pop("runs") >= undisturbed
     assert set(counts) > {"load.plain", "load.payments", "load.copies"}
-    *_, last = complete_runs(repository_of(str(repository)))
+    *_, last = complete_backups(open_repository(str(repository)))
     copies = sum(len(each.partitions) for each in last)
     metadata = len(NODES) - 1
     # A broker that does not see in time what another one has stored, stores it, too.
@@ -271,7 +271,7 @@ def test_an_unclean_election_begins_another_history(room: Path) -> None:
         client.send("second", _LOOSE.name, 5)
         back_up_log(new)
     counts = []
-    for run, log in zip(repository_of(str(repository)).brokers_of_runs(), logs, strict=True):
+    for run, log in zip(open_repository(str(repository)).brokers_by_backup(), logs, strict=True):
         found, expected = (
             pa.table(kafka_index.read_records(path, topics=_LOOSE.name)).select(
                 ["offset", "timestamp", "value"]

@@ -20,7 +20,7 @@ from kafka_index.core.fs.local_store import LocalStore, UnlinkedStore
 from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import LISTING_SCHEMA, StorageOptions, Store
-from tests.commands.backup.repositories import take_run
+from tests.commands.backup.repositories import make_backup
 from tests.core.fs.stores import object_store
 from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
@@ -370,7 +370,7 @@ class TestHdfsStore(StoreTests, VersionedTests):
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = str(tmp_path_factory.mktemp("backup"))
-    take_run(root, DUMP, time_ms=1_763_000_000_000)
+    make_backup(root, DUMP, time_ms=1_763_000_000_000)
     return root
 
 

@@ -1,22 +1,25 @@
-"""The objects of a repository of backups: their names, and the manifests by which a run is whole.
+"""The objects of a backup repository, their names, and the manifests that make a backup complete.
 
 ::
 
     {root}/kafka-index-backup.json                            a `RepositoryFile`
-    {root}/data/{topic}-{partition}-{topic id}/{base offset}-{hash}.log      a `Piece`
+    {root}/data/{topic}-{partition}-{topic id}/{base offset}-{hash}.log      a `LogChunk`
     {root}/data/{topic}-{partition}-{topic id}/{stem}-{hash}{suffix}         a `KeptFile`
-    {root}/runs/{run}/{node id}.json.zst                      a `Manifest`
-    {root}/heads/{run}/{node id}.json.zst                     a `Head`, put after its `Manifest`
-    {root}/expired/{run}/{node id}.json.zst                   a `Manifest` of a run that has expired
+    {root}/runs/{backup ID}/{node id}.json.zst                a `Manifest`
+    {root}/heads/{backup ID}/{node id}.json.zst               a `Head`, put after its `Manifest`
+    {root}/expired/{backup ID}/{node id}.json.zst             an expired `Manifest`
     {root}/announced/{time}-{token}.json.zst                  an `Announcement`
     {root}/damaged/{topic}-{partition}-{topic id}/{object}    an empty mark of a damaged object
-    {root}/barriers/{number}/...                              how brokers met (`backup.barrier`)
+    {root}/barriers/{number}/...                              see `commands.backup.barrier`
 
-Every object is put where there is none, and written again with the same bytes only. A piece is
-whole record batches, so that it is a segment by itself; its name has the first 22 characters of the
-URL-safe base64 of its SHA-256. A run is named for the time at which it was opened, in UTC. The
-manifest of a broker is put last, and names only objects that are there: until then the broker is
-not in the run. By its head it is known afterwards that it was there.
+An object is put only if its name is free, and is only written again with the same bytes. A log
+chunk consists of complete record batches, so that it is a segment by itself. Its name contains the
+first 22 characters of the URL-safe base64 of its SHA-256. A backup ID is the time at which the
+backup was opened, in UTC. The manifest of a broker is put last, and lists only objects that exist:
+until then the broker is not in the backup. The head shows later that a manifest existed.
+
+Manifests and the folder ``runs`` have the field names of format 2, which differ from those here:
+a backup was called a run, a chunk a piece, a capture a cut, and a skipped partition missed.
 """
 
 from __future__ import annotations
@@ -51,38 +54,38 @@ from kafka_index.core.format.state_files import (
     TopicId,
     decoder_of,
 )
-from kafka_index.core.fs.backup.backup_paths import RUN_PATTERN
+from kafka_index.core.fs.backup.backup_paths import BACKUP_ID_PATTERN
 
 FORMAT: Final = 2
 DATA_FOLDER: Final = "data"
-RUNS_FOLDER: Final = "runs"
+BACKUPS_FOLDER: Final = "runs"
 HEADS_FOLDER: Final = "heads"
-#: Folder of the manifests that have expired, laid out as that of the runs is.
+#: Folder of the manifests that have expired, in the same layout as `BACKUPS_FOLDER`.
 EXPIRED_FOLDER: Final = "expired"
 ANNOUNCED_FOLDER: Final = "announced"
 DAMAGED_FOLDER: Final = "damaged"
 BARRIERS_FOLDER: Final = "barriers"
 MANIFEST_SUFFIX: Final = ".json.zst"
-#: The largest piece.
-MAX_PIECE_BYTES: Final = 64 << 20
-#: The largest segment that pieces are joined to: Kafka's default of segment.bytes.
+#: The largest chunk.
+MAX_CHUNK_BYTES: Final = 64 << 20
+#: The largest segment that chunks are joined to: Kafka's default of segment.bytes.
 MAX_SEGMENT_BYTES = 1 << 30
 
 _HASH_CHARACTERS = 22
-_RUN = re.compile(RUN_PATTERN)
+_BACKUP_ID = re.compile(BACKUP_ID_PATTERN)
 _MANIFEST = re.compile(rf"(0|[1-9][0-9]{{0,9}}){re.escape(MANIFEST_SUFFIX)}")
 _MAX_MANIFEST_BYTES = 1 << 30
 # A manifest has hashes, inodes and times, which hardly compress: what unpacks to more was forged.
 _MAX_RATIO, _UNBOUNDED_BYTES = 200, 16 << 20
 
-RunName = Annotated[str, msgspec.Meta(pattern=rf"^{RUN_PATTERN}\Z")]
+BackupId = Annotated[str, msgspec.Meta(pattern=rf"^{BACKUP_ID_PATTERN}\Z")]
 Header = Annotated[
     bytes, msgspec.Meta(min_length=LOG_OVERHEAD_BYTES, max_length=RECORD_BATCH_OVERHEAD_BYTES)
 ]
 
 
 class _Formatted(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that says which format it has."""
+    """An object with the number of its format."""
 
     format: int = FORMAT
 
@@ -91,9 +94,9 @@ _Object = TypeVar("_Object", bound=_Formatted)
 
 
 class RepositoryFile(_Formatted, frozen=True, kw_only=True):
-    """The file that makes a folder a repository: of which cluster, and which brokers are expected.
+    """The file that makes a folder a repository; it has the cluster and the expected brokers.
 
-    Without `brokers`, a run expects the brokers of the run before it.
+    Without `brokers`, a backup expects the brokers of the previous backup.
     """
 
     cluster_id: str
@@ -101,23 +104,23 @@ class RepositoryFile(_Formatted, frozen=True, kw_only=True):
 
 
 class Head(_Formatted, frozen=True, kw_only=True):
-    """The hash of a manifest that was put, and the brokers that it expects in its run."""
+    """The hash of a manifest, and the brokers that the manifest expects in its backup."""
 
     brokers: tuple[Int32, ...]
     sha256: Sha256
 
 
 class Announcement(_Formatted, frozen=True, kw_only=True):
-    """The names of objects that an expiring is about to delete, by their folders."""
+    """The names of objects that an expiration is about to delete, by folder."""
 
     names: dict[str, tuple[str, ...]]
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A run of whole batches, by the first and the last of their offsets.
+class LogChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A range of complete batches, with its first and last offset.
 
-    Reads compare the CRC-32, which costs nothing beside them; the hash is for the name, and for
-    `commands.backup.repository_check`. Batches have checksums of another polynomial besides.
+    Reads compare the CRC-32, which is cheap. The SHA-256 is for the name, and for
+    `commands.backup.repository_check`. The checksums of batches use another polynomial.
     """
 
     base_offset: Offset
@@ -133,7 +136,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A small file of a partition that is kept as it is, such as a snapshot of the metadata log."""
+    """A small file of a partition that is stored unchanged, such as a metadata snapshot."""
 
     name: FileName
     size_bytes: Size
@@ -150,10 +153,16 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A segment as the broker had it, by which the next run sees that it is unchanged.
+    """A segment of the broker, from which the next backup detects that the file is unchanged.
 
-    `covered_bytes` were in pieces; inode, ctime and size together say whether a file is the same,
-    as the cleaner keeps the time of modification. `is_done`: no batch comes after them.
+    Inode, ctime and size together identify a file, because the cleaner keeps the modification time.
+
+    Attributes
+    ----------
+    covered_bytes : int
+        The first bytes of the segment, which are in chunks.
+    is_done : bool
+        No batch follows the covered bytes.
     """
 
     base_offset: Offset
@@ -165,16 +174,27 @@ class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_done: bool = False
 
 
-class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition in a manifest; ends of offsets are exclusive.
+class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks": "pieces"}):
+    """A partition in a manifest; end offsets are exclusive.
 
-    The pieces ascend and do not overlap; those of a log that is not compacted are without gaps.
-    `end_offset` is at most the high watermark. All batches below `settled_offset` were appended
-    before the run had cut anything, so `__transaction_state` of the run knows of them. The epochs
-    are pairs of an epoch and its start offset. The snapshot has the producers before the first
-    piece. `last_header` is the header of the last batch, by which the next run sees that the log
-    goes on where it ended. `seen_directory` is device, inode and ctime of the directory where all
-    that is in it is here: while it has them, only the last log can have changed.
+    Attributes
+    ----------
+    end_offset : int
+        At most the high watermark.
+    settled_offset : int
+        Batches below it were appended before the backup captured anything, so that the backup's
+        ``__transaction_state`` contains their transactions.
+    epochs : tuple of (int, int)
+        Leader epochs with their start offsets.
+    snapshot : bytes, optional
+        The producers before the first chunk.
+    chunks : tuple of LogChunk
+        Ascending, without overlaps, and without gaps unless the log is compacted.
+    last_header : bytes, optional
+        The header of the last batch. The next backup finds there that the log continues.
+    seen_directory : tuple of int, optional
+        Device, inode and ctime of the directory, if the manifest covers all that is in it. As long
+        as they are the same, only the last log can have changed.
     """
 
     topic: Topic
@@ -190,7 +210,7 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
     epochs: tuple[tuple[Int32, Offset], ...] = ()
     cleaner_offset: Offset | None = None
     snapshot: bytes | None = None
-    pieces: tuple[Piece, ...] = ()
+    chunks: tuple[LogChunk, ...] = ()
     files: tuple[KeptFile, ...] = ()
     segments: tuple[SeenSegment, ...] = ()
     last_header: Header | None = None
@@ -202,9 +222,9 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
     @property
-    def objects(self) -> tuple[Piece | KeptFile, ...]:
-        """All that is stored of it: its pieces, and files that are kept as they are."""
-        return (*self.pieces, *self.files)
+    def objects(self) -> tuple[LogChunk | KeptFile, ...]:
+        """The stored objects of the partition: chunks, and files that are stored unchanged."""
+        return (*self.chunks, *self.files)
 
     @property
     def folder(self) -> str:
@@ -212,14 +232,14 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
         return partition_folder(self.topic_partition, self.topic_id)
 
 
-class Missed(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that the run could not take, and why; `runs` in a row have missed it."""
+class SkippedPartition(msgspec.Struct, frozen=True, kw_only=True, rename={"backups": "runs"}):
+    """A partition that is not in the backup; `backups` counts the backups in a row that skip it."""
 
     topic: Topic
     partition: Int32
     topic_id: TopicId | None
     reason: str
-    runs: Int32
+    backups: Int32
 
 
 class DataDirectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,76 +249,82 @@ class DataDirectory(msgspec.Struct, frozen=True, kw_only=True):
     meta_properties: str
 
 
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of a cut, in milliseconds since the epoch.
+_CAPTURE_NAMES = {"coordinators_captured_ms": "coordinators_cut_ms", "barrier_members": "met"}
 
-    `__transaction_state` and `__consumer_offsets` were cut by `coordinators_cut_ms`, and nothing
-    else before `others_begun_ms`: over all brokers of a run the greatest of the first has to be
-    before the least of the second (`is_consistent`), by clocks that may differ. The brokers in
-    `met` are known to have cut both topics before this broker cut anything else.
+
+class CaptureTimes(msgspec.Struct, frozen=True, kw_only=True, rename=_CAPTURE_NAMES):
+    """The times of a capture, in milliseconds since the epoch.
+
+    ``__transaction_state`` and ``__consumer_offsets`` were captured by `coordinators_captured_ms`,
+    and no other topic before `others_begun_ms`. `is_consistent` compares both over all brokers,
+    whose clocks may differ. The brokers in `barrier_members` captured both topics before this
+    broker captured any other.
     """
 
     begun_ms: TimeMs
-    coordinators_cut_ms: TimeMs
+    coordinators_captured_ms: TimeMs
     others_begun_ms: TimeMs
     ended_ms: TimeMs
     high_watermarks_ms: TimeMs
     high_watermarks_from: str
-    met: tuple[Int32, ...] = ()
+    barrier_members: tuple[Int32, ...] = ()
 
 
-class Manifest(_Formatted, frozen=True, kw_only=True):
-    """The part of a run that one broker has; it is whole, not a difference to an earlier run."""
+_MANIFEST_NAMES = {"backup_id": "run", "capture": "cut", "skipped": "missed"}
 
-    run: RunName
+
+class Manifest(_Formatted, frozen=True, kw_only=True, rename=_MANIFEST_NAMES):
+    """The part of one broker in a backup; it is complete, not a difference to an earlier backup."""
+
+    backup_id: BackupId
     cluster_id: str
     node_id: Int32
     brokers: tuple[Int32, ...]
-    cut: Cut
+    capture: CaptureTimes
     directories: tuple[DataDirectory, ...]
     partitions: tuple[PartitionBackup, ...]
-    missed: tuple[Missed, ...] = ()
+    skipped: tuple[SkippedPartition, ...] = ()
     new_bytes: Size = 0
     tool_version: str = ""
 
 
-def joined_pieces(partition: PartitionBackup) -> Iterator[tuple[Piece, ...]]:
-    """Yield the pieces of each segment of a log.
+def joined_chunks(partition: PartitionBackup) -> Iterator[tuple[LogChunk, ...]]:
+    """Yield the chunks of each segment of a log.
 
-    A segment begins where the broker had one begin since the piece before, and where pieces would
-    be too large together, or too far from its base.
+    A segment begins where a segment of the broker began, and where the chunks together would be too
+    large, or their offsets too far from its base offset.
     """
     bases = sorted(each.base_offset for each in partition.segments)
-    joined: list[Piece] = []
+    joined: list[LogChunk] = []
     size = home = 0
-    for piece in partition.pieces:
-        own = bisect_right(bases, piece.base_offset)
+    for chunk in partition.chunks:
+        own = bisect_right(bases, chunk.base_offset)
         is_full = joined and (
-            size + piece.size_bytes > MAX_SEGMENT_BYTES
-            or piece.last_offset - joined[0].base_offset > INT32_MAX
+            size + chunk.size_bytes > MAX_SEGMENT_BYTES
+            or chunk.last_offset - joined[0].base_offset > INT32_MAX
         )
         if joined and (own != home or is_full):
             yield tuple(joined)
             joined, size = [], 0
-        joined.append(piece)
-        size += piece.size_bytes
+        joined.append(chunk)
+        size += chunk.size_bytes
         home = own
     if joined:
         yield tuple(joined)
 
 
 def is_consistent(manifests: Sequence[Manifest]) -> bool:
-    """Return whether transactions and groups are the same in all manifests of a run.
+    """Return whether transactions and groups are the same in all manifests of a backup.
 
-    Each broker has met all others, or else the clocks have to show it.
+    Either each broker waited for all others at the barrier, or the clocks have to show it.
     """
     if len(manifests) <= 1:
         return True
     nodes = {each.node_id for each in manifests}
-    if all(nodes <= {*each.cut.met} for each in manifests):
+    if all(nodes <= {*each.capture.barrier_members} for each in manifests):
         return True
-    first_ms = max(each.cut.coordinators_cut_ms for each in manifests)
-    return first_ms < min(each.cut.others_begun_ms for each in manifests)
+    first_ms = max(each.capture.coordinators_captured_ms for each in manifests)
+    return first_ms < min(each.capture.others_begun_ms for each in manifests)
 
 
 def partition_folder(partition: TopicPartition, topic_id: str) -> str:
@@ -307,35 +333,36 @@ def partition_folder(partition: TopicPartition, topic_id: str) -> str:
 
 
 def missing_brokers(manifests: Sequence[Manifest]) -> list[int]:
-    """Return the brokers that manifests of a run name, and that have none among them."""
+    """Return the brokers that the manifests of a backup expect and that have no manifest in it."""
     expected = {node_id for each in manifests for node_id in each.brokers}
     return sorted(expected - {each.node_id for each in manifests})
 
 
-def cut_time(manifests: Iterable[Manifest]) -> int:
-    """Return when a run was cut, in milliseconds since the epoch: when its last broker began to.
+def cutoff_time(manifests: Iterable[Manifest]) -> int:
+    """Return the cutoff time of a backup, in milliseconds since the epoch.
 
-    All that was acknowledged at a broker before it began is in the run. The name of a run has the
-    time of its opening, which is before that by as long as brokers waited for each other.
+    It is the time at which its last broker began to capture its logs: the backup contains all
+    records that a broker had acknowledged by then. The backup ID is the time of the opening, which
+    is earlier by the time that brokers waited for each other.
     """
-    return max(each.cut.begun_ms for each in manifests)
+    return max(each.capture.begun_ms for each in manifests)
 
 
-def run_name(time_ms: int) -> str:
-    """Return the name of a run that is opened at a time: ``20261120T120000.123Z``."""
+def backup_id_at(time_ms: int) -> str:
+    """Return the ID of a backup that is opened at a time, such as ``20261120T120000.123Z``."""
     return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y%m%dT%H%M%S}.{time_ms % 1000:03d}Z"
 
 
-def run_time(name: str) -> int:
-    """Return the time of a run's name, in milliseconds since the epoch."""
+def backup_id_ms(name: str) -> int:
+    """Return the time of a backup ID, in milliseconds since the epoch."""
     whole = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
     return int(whole.timestamp()) * 1000 + int(name[16:19])
 
 
-def is_run_name(name: str) -> bool:
-    """Return whether a run can have this name, which is a time."""
+def is_backup_id(name: str) -> bool:
+    """Return whether a name is a backup ID."""
     with suppress(ValueError):
-        return _RUN.fullmatch(name) is not None and run_time(name) >= 0
+        return _BACKUP_ID.fullmatch(name) is not None and backup_id_ms(name) >= 0
     return False
 
 
@@ -351,17 +378,17 @@ def hash_of(data: bytes | memoryview) -> str:
 
 
 def content_of(data: bytes | memoryview) -> tuple[int, str, int]:
-    """Return what manifests say of the bytes of an object: size, SHA-256 in hex, and CRC-32."""
+    """Return the fields of manifests for the bytes of an object: size, SHA-256 in hex, CRC-32."""
     return len(data), hash_of(data), zlib_ng.crc32(data)
 
 
-def manifest_path(root: str, run: str, node_id: int, folder: str = RUNS_FOLDER) -> str:
+def manifest_path(root: str, backup_id: str, node_id: int, folder: str = BACKUPS_FOLDER) -> str:
     """Return the path of a manifest in the repository with this root."""
-    return f"{root}/{folder}/{run}/{node_id}{MANIFEST_SUFFIX}"
+    return f"{root}/{folder}/{backup_id}/{node_id}{MANIFEST_SUFFIX}"
 
 
 def manifest_node(name: str) -> int | None:
-    """Return the broker whose manifest has this name in a run; None for other objects."""
+    """Return the broker whose manifest has this name in a backup; None for other objects."""
     match = _MANIFEST.fullmatch(name)
     return int(match[1]) if match is not None and int(match[1]) <= INT32_MAX else None
 
@@ -375,15 +402,15 @@ def encode(value: _Formatted) -> bytes:
 
 
 def parse_repository_file(data: bytes, path: str) -> RepositoryFile:
-    """Return what a repository's file says; raises the errors of `parse_manifest`."""
+    """Parse a repository's file; raises the errors of `parse_manifest`."""
     return _decoded(data, path, RepositoryFile, "the file of a repository")
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
-    """Return what a manifest says.
+    """Parse a manifest.
 
-    Raises `CorruptObjectError` if it is cut or altered, or contradicts itself, and `InputError` if
-    it has a later format.
+    Raises `CorruptObjectError` if it is truncated, altered or inconsistent, and `InputError` if it
+    has a later format.
     """
     found = _decoded(data, path, Manifest, "a manifest")
     for each in found.partitions:
@@ -397,7 +424,7 @@ def parse_head(data: bytes, path: str) -> Head:
 
 
 def parse_announcement(data: bytes, path: str) -> Announcement:
-    """Return what an announcement says; raises the errors of `parse_manifest`."""
+    """Parse an announcement; raises the errors of `parse_manifest`."""
     return _decoded(data, path, Announcement, "an announcement")
 
 
@@ -428,7 +455,7 @@ def _decompressed(data: bytes, path: str, what: str) -> bytes:
 
 
 def _check_partition(partition: PartitionBackup, directories: int, path: str) -> None:
-    """Raise `CorruptObjectError` if what a manifest says of a partition cannot be."""
+    """Raise `CorruptObjectError` if the fields of a partition contradict each other."""
     name = partition.topic_partition.directory_name
     if not 0 <= partition.directory < directories:
         raise CorruptObjectError(
@@ -438,18 +465,18 @@ def _check_partition(partition: PartitionBackup, directories: int, path: str) ->
             found=partition.directory,
         )
     next_offset = 0
-    for piece in partition.pieces:
-        if piece.base_offset < next_offset or piece.last_offset < piece.base_offset:
+    for chunk in partition.chunks:
+        if chunk.base_offset < next_offset or chunk.last_offset < chunk.base_offset:
             raise CorruptObjectError(
-                f"{name}: its pieces do not ascend",
+                f"{name}: the chunks do not ascend",
                 path=path,
-                expected=f"a piece from {next_offset} on",
-                found=f"{piece.base_offset} to {piece.last_offset}",
+                expected=f"a chunk at or after offset {next_offset}",
+                found=f"{chunk.base_offset} to {chunk.last_offset}",
             )
-        next_offset = piece.last_offset + 1
+        next_offset = chunk.last_offset + 1
     if next_offset > partition.end_offset or partition.start_offset > partition.end_offset:
         raise CorruptObjectError(
-            f"{name}: its offsets end before its pieces, or before they begin",
+            f"{name}: the end offset is below the chunks or the start offset",
             path=path,
             expected=f"{partition.start_offset} to {max(next_offset, partition.start_offset)}",
             found=partition.end_offset,

@@ -1,21 +1,21 @@
-"""A repository of backups: its runs, the manifests in them, and objects that are put once.
+"""A repository of backups: its manifests, and objects that are put once.
 
-No lock is needed: an object is put where there is none, and a run is whole by its manifests. These
-rules keep expirings beside running backups from objects that a manifest is about to name:
+No lock is needed: an object is put only if its name is free, and manifests make a backup complete.
+These rules protect objects that a concurrent backup is about to refer to from expirations:
 
-- A manifest that expires is put into ``expired/`` before it leaves ``runs/``, as young as that, and
-  what it names stays for `LONGEST_RUN_S` from then on: for whoever reads the run, or builds on it.
-- An object that nothing names stays until it is `SPARED_S` old. A backup counts on an object that
-  no manifest it has read names only if that was put within `LONGEST_RUN_S`; an older one it puts
-  again, to be as young as a new one.
-- An expiring announces the objects that it is about to delete, looks at them again, and deletes
-  within `SETTLED_S` what is still as old. A backup reads the announcements before it puts its
-  manifest: where they have an object that it has put, or found, it looks for it `SETTLED_S` later.
-- A backup that takes longer than `LONGEST_RUN_S` looks for all that it counts on.
-- The head of a manifest is put after it, and deleted before it, once the manifest has expired: a
-  head alone shows that somebody deleted the manifest.
+- The manifest of an expired backup is put into ``expired/`` before it is deleted in ``runs/``. Its
+  objects stay for `LONGEST_BACKUP_S` more, for readers of the backup and backups that build on it.
+- An unreferenced object stays until it is `SPARED_S` old. A backup reuses an object that is in no
+  manifest it has read only if the object was put within `LONGEST_BACKUP_S`. It puts an older object
+  again, which renews its age.
+- An expiration announces the objects that it will delete, lists them again, and deletes those that
+  are still old within `SETTLED_S`. A backup reads the announcements before it puts its manifest. If
+  they contain an object that it put or reused, it checks the object `SETTLED_S` later.
+- A backup that takes longer than `LONGEST_BACKUP_S` checks all objects that it put or reused.
+- The head of a manifest is put after the manifest, and deleted before it when the manifest has
+  expired. A head without manifest shows that the manifest was deleted.
 
-Ages are told by clocks that may differ by less than `CLOCKS_S`.
+Ages are compared by clocks that may differ by less than `CLOCKS_S`.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from kafka_index.core.format.times import now_ms, parse_time, time_text
 from kafka_index.core.fs.backup.backup_paths import REPOSITORY_FILE
 from kafka_index.core.fs.backup.manifest import (
     ANNOUNCED_FOLDER,
+    BACKUPS_FOLDER,
     DAMAGED_FOLDER,
     DATA_FOLDER,
     EXPIRED_FOLDER,
     HEADS_FOLDER,
     MANIFEST_SUFFIX,
-    RUNS_FOLDER,
     Announcement,
     Head,
     Manifest,
     PartitionBackup,
     RepositoryFile,
-    cut_time,
+    backup_id_at,
+    backup_id_ms,
+    cutoff_time,
     encode,
     hash_of,
-    is_run_name,
+    is_backup_id,
     manifest_node,
     manifest_path,
     parse_announcement,
     parse_head,
     parse_manifest,
     parse_repository_file,
-    run_name,
-    run_time,
 )
 from kafka_index.core.fs.local_store import UnlinkedStore
 from kafka_index.core.fs.store import Store
 
-#: Time for which what a run builds on stays.
-LONGEST_RUN_S: Final = 24 * 3600
-#: Age at which an object that nothing names may be deleted.
-SPARED_S: Final = 2 * LONGEST_RUN_S
-#: Time in which an expiring deletes what it has looked at; requests are repeated for so long.
+#: Time for which the objects of an expired backup stay.
+LONGEST_BACKUP_S: Final = 24 * 3600
+#: Age at which an unreferenced object may be deleted.
+SPARED_S: Final = 2 * LONGEST_BACKUP_S
+#: Time from a listing to the deletion of its objects, retries of requests included.
 SETTLED_S: Final = 1800
-#: Difference of clocks that the rules allow for.
+#: The largest difference of clocks.
 CLOCKS_S: Final = 3600
 
 _LOGGER = logging.getLogger(__name__)
 _PROBE = ".kafka-index-backup.probe"
 _MS_NS = 1_000_000
-# Between looks at an object that another process writes at the moment.
+# The pause between checks of an object that another process is writing.
 _OTHER_WRITER_S = 0.05
-# Within this time an object is there, or none is.
+# The longest time for which an object may neither exist nor be absent.
 _OTHERS_S = 10.0
 
 
@@ -85,15 +85,15 @@ class Repository:
     def __init__(self, root: str, store: Store) -> None:
         self.root = root.rstrip("/") or "/"
         self.store = UnlinkedStore(self.root) if store.has_links else store
-        # Manifests that are counted on, and their partitions by folder.
+        # Manifests that the backup builds on, and their partitions by folder.
         self._counted: list[tuple[str, int]] = []
         self._named: dict[str, list[PartitionBackup]] = {}
         self._begun_ms = now_ms()
-        # When objects were put, or looked for.
+        # The time at which objects were put or checked last.
         self._last_at = time.monotonic()
 
     def create(self, cluster_id: str, brokers: tuple[int, ...] = ()) -> Self:
-        """Make it the repository of a cluster, if there is none, and return it.
+        """Create the repository of a cluster if it does not exist, and return it.
 
         Raises `InputError` if it is that of another cluster, or the store overwrites objects that
         are there.
@@ -103,14 +103,14 @@ class Repository:
             is_of = self.file()
         except NotARepositoryError:
             self._refuse_overwriting_store()
-            # The first of several brokers that begin at once makes it.
+            # If several brokers begin at once, the first one creates it.
             self.put(
                 REPOSITORY_FILE, encode(RepositoryFile(cluster_id=cluster_id, brokers=brokers))
             )
             is_of = self.file()
         if is_of.cluster_id != cluster_id:
             raise InputError(
-                "the repository is that of another cluster",
+                "the repository belongs to another cluster",
                 path=path,
                 expected=cluster_id,
                 found=is_of.cluster_id,
@@ -119,7 +119,7 @@ class Repository:
         return self
 
     def file(self) -> RepositoryFile:
-        """Return what the repository's file says.
+        """Return the content of the repository's file.
 
         Raises `NotARepositoryError` if there is none, and the errors of `parse_repository_file`.
         """
@@ -133,29 +133,32 @@ class Repository:
                 hint="give the --output of kafka-index backup",
             ) from None
 
-    def runs(self) -> list[str]:
-        """Return the names of all runs, ascending, begun ones without a manifest too."""
-        return sorted(self.brokers_of_runs())
+    def backup_ids(self) -> list[str]:
+        """Return all backup IDs, ascending, also of backups without a manifest yet."""
+        return sorted(self.brokers_by_backup())
 
-    def brokers_of_runs(self, folder: str = RUNS_FOLDER) -> dict[str, tuple[int, ...]]:
-        """Return the brokers that have manifests in each run, by one listing."""
+    def brokers_by_backup(self, folder: str = BACKUPS_FOLDER) -> dict[str, tuple[int, ...]]:
+        """Return the brokers with manifests in each backup, from one listing."""
         found: dict[str, list[int]] = {}
         for path, _, _ in self.listed(folder):
-            run, _, name = path.partition("/")
-            if is_run_name(run) and name:
-                brokers = found.setdefault(run, [])
+            backup_id, _, name = path.partition("/")
+            if is_backup_id(backup_id) and name:
+                brokers = found.setdefault(backup_id, [])
                 node_id = manifest_node(name)
                 if node_id is not None:
                     brokers.append(node_id)
-        return {run: tuple(sorted(found[run])) for run in sorted(found)}
+        return {backup_id: tuple(sorted(found[backup_id])) for backup_id in sorted(found)}
 
     def brokers_with_heads(self) -> dict[str, tuple[int, ...]]:
-        """Return the brokers that have manifests or heads in each run, by two listings."""
-        # In this order, as a head is deleted before its manifest.
-        heads = self.brokers_of_runs(HEADS_FOLDER)
-        found = self.brokers_of_runs()
-        runs = sorted({*heads, *found})
-        return {run: tuple(sorted({*heads.get(run, ()), *found.get(run, ())})) for run in runs}
+        """Return the brokers with manifests or heads in each backup, from two listings."""
+        # In this order, because a head is deleted before its manifest.
+        heads = self.brokers_by_backup(HEADS_FOLDER)
+        found = self.brokers_by_backup()
+        backups = sorted({*heads, *found})
+        return {
+            backup_id: tuple(sorted({*heads.get(backup_id, ()), *found.get(backup_id, ())}))
+            for backup_id in backups
+        }
 
     def listed(self, folder: str) -> Iterator[tuple[str, int, int]]:
         """Yield path, size and modification time in ns of each object below a folder."""
@@ -163,63 +166,66 @@ class Repository:
             columns = (page[name].to_pylist() for name in ("path", "size_bytes", "mtime_ns"))
             yield from zip(*columns, strict=True)
 
-    def brokers_of(self, run: str, folder: str = RUNS_FOLDER) -> tuple[int, ...]:
-        """Return the brokers that have manifests in a run."""
-        entries = self.store.list_directory(f"{self.root}/{folder}/{run}")
+    def brokers_of(self, backup_id: str, folder: str = BACKUPS_FOLDER) -> tuple[int, ...]:
+        """Return the brokers with manifests in a backup."""
+        entries = self.store.list_directory(f"{self.root}/{folder}/{backup_id}")
         names = (os.path.basename(entry.path) for entry in entries if not entry.is_directory)
         return tuple(sorted(each for each in map(manifest_node, names) if each is not None))
 
-    def manifest(self, run: str, node_id: int, folders: Iterable[str] = (RUNS_FOLDER,)) -> Manifest:
-        """Return the manifest of a broker in a run; raises the errors of `StoredManifest`."""
-        return self.stored_manifest(run, node_id, folders).parse()
+    def manifest(
+        self, backup_id: str, node_id: int, folders: Iterable[str] = (BACKUPS_FOLDER,)
+    ) -> Manifest:
+        """Return the manifest of a broker in a backup; raises the errors of `StoredManifest`."""
+        return self.stored_manifest(backup_id, node_id, folders).parse()
 
     def stored_manifest(
-        self, run: str, node_id: int, folders: Iterable[str] = (RUNS_FOLDER,)
+        self, backup_id: str, node_id: int, folders: Iterable[str] = (BACKUPS_FOLDER,)
     ) -> StoredManifest:
-        """Return the bytes of the manifest of a broker in a run, from the first folder with one.
+        """Return the bytes of the manifest of a broker in a backup, from the first folder with one.
 
         Raises `MissingManifestError` if there is none.
         """
         path = ""
         for folder in folders:
-            path = manifest_path(self.root, run, node_id, folder)
+            path = manifest_path(self.root, backup_id, node_id, folder)
             with suppress(FileNotFoundError):
-                return StoredManifest(run, node_id, path, self.store.read(path))
+                return StoredManifest(backup_id, node_id, path, self.store.read(path))
         raise MissingManifestError(
-            f"the run {run} has no manifest of broker {node_id}; it may have expired",
+            f"the backup {backup_id} has no manifest of broker {node_id}; it may have expired",
             path=path,
-            hint="kafka-index backups list names the runs that are there",
+            hint="run kafka-index backups list to list the backups",
         )
 
-    def lost_manifest(self, run: str, node_id: int) -> CorruptObjectError | None:
-        """Return the error of a manifest that was deleted; None if it expired, or was never put."""
+    def lost_manifest(self, backup_id: str, node_id: int) -> CorruptObjectError | None:
+        """Return the error for a deleted manifest; None if it expired, or was never put."""
         with suppress(FileNotFoundError):
-            self.store.info(manifest_path(self.root, run, node_id, HEADS_FOLDER))
+            self.store.info(manifest_path(self.root, backup_id, node_id, HEADS_FOLDER))
             return CorruptObjectError(
-                f"the manifest of broker {node_id} in run {run} was deleted: its head still exists",
-                path=manifest_path(self.root, run, node_id),
+                f"the manifest of broker {node_id} in backup {backup_id} was deleted: "
+                "its head still exists",
+                path=manifest_path(self.root, backup_id, node_id),
                 hint="restore it, for example from an earlier version of the object; to give up "
-                f"the run, delete {HEADS_FOLDER}/{run}",
+                f"the backup, delete {HEADS_FOLDER}/{backup_id}",
             )
         return None
 
-    def hash_in_head(self, run: str, node_id: int) -> str | None:
+    def hash_in_head(self, backup_id: str, node_id: int) -> str | None:
         """Return the hash of a manifest from its head; None if there is no head."""
-        path = manifest_path(self.root, run, node_id, HEADS_FOLDER)
+        path = manifest_path(self.root, backup_id, node_id, HEADS_FOLDER)
         with suppress(FileNotFoundError):
             return parse_head(self.store.read(path), path).sha256
         return None
 
-    def count_on(self, run: str, node_id: int) -> Manifest:
-        """Return a manifest, whose objects a backup may name from then on."""
-        found = self.manifest(run, node_id)
-        self._counted.append((run, node_id))
+    def count_on(self, backup_id: str, node_id: int) -> Manifest:
+        """Return a manifest whose objects a backup may reuse from then on."""
+        found = self.manifest(backup_id, node_id)
+        self._counted.append((backup_id, node_id))
         for each in found.partitions:
             self._named.setdefault(each.folder, []).append(each)
         return found
 
     def newest(self, node_id: int) -> Manifest | None:
-        """Return the newest manifest of a broker, with which a run begins; None for the first.
+        """Return the newest manifest of a broker, on which a backup builds; None if there is none.
 
         From then on the repository counts on what is read, and not on what it has read before.
         """
@@ -227,92 +233,99 @@ class Repository:
         self._named.clear()
         self._begun_ms = now_ms()
         while True:
-            runs = [run for run, brokers in self.brokers_of_runs().items() if node_id in brokers]
-            if not runs:
+            backups = [
+                backup_id
+                for backup_id, brokers in self.brokers_by_backup().items()
+                if node_id in brokers
+            ]
+            if not backups:
                 return None
             with suppress(MissingManifestError):  # it has expired, as a newer one is there
-                return self.count_on(runs[-1], node_id)
+                return self.count_on(backups[-1], node_id)
 
     def newest_complete(self, time_ms: int | None = None) -> str | None:
-        """Return the newest run, cut at or before a time, that has all its brokers' manifests.
+        """Return the newest complete backup with a cutoff time at or before a time.
 
-        The time is in milliseconds since the epoch; None where there is no such run.
+        The time is in milliseconds since the epoch; None where there is no such backup.
         """
         while True:
             with suppress(MissingManifestError):  # it has expired since, as a newer one is there
                 return self._newest_complete(time_ms)
 
     def _newest_complete(self, time_ms: int | None) -> str | None:
-        for run, brokers in sorted(self.brokers_of_runs().items(), reverse=True):
-            # No run is cut before it is opened.
-            if time_ms is None or run_time(run) <= time_ms:
-                manifests = self._manifests_of_all(run, brokers)
-                if manifests and (time_ms is None or cut_time(manifests) <= time_ms):
-                    return run
+        for backup_id, brokers in sorted(self.brokers_by_backup().items(), reverse=True):
+            # The cutoff time is not before the opening.
+            if time_ms is None or backup_id_ms(backup_id) <= time_ms:
+                manifests = self._manifests_of_all(backup_id, brokers)
+                if manifests and (time_ms is None or cutoff_time(manifests) <= time_ms):
+                    return backup_id
         return None
 
-    def find_run(self, selector: str = "") -> str:
-        """Return the run of a name, or the newest complete run, cut at or before a time if given.
+    def find_backup(self, selector: str = "") -> str:
+        """Return a backup by its ID, or the newest complete backup, at or before a time if given.
 
-        Raises `InputError` if there is none, this is not a repository, or the selector is neither.
+        Raises `InputError` if it does not exist, or the selector is neither ID nor time.
         """
         self.file()
-        if is_run_name(selector):
+        if is_backup_id(selector):
             if self.brokers_of(selector) or self.brokers_of(selector, EXPIRED_FOLDER):
                 return selector
-            raise self._no_run(f"the repository has no run {selector}")
+            raise self._no_backup(f"the repository has no backup {selector}")
         time_ms = parse_time(selector) if selector else None
         found = self.newest_complete(time_ms)
         lost = self._lost_after(found, time_ms)
         if found is not None:
             for error in lost:
-                _LOGGER.warning("%s; run %s is read instead", error, found)
+                _LOGGER.warning("%s; backup %s is read instead", error, found)
             return found
         for error in lost:
             raise error
         if selector:
-            raise self._no_run(f"no complete run is at or before {time_text(parse_time(selector))}")
-        raise self._no_run("the repository has no complete run")
+            raise self._no_backup(
+                f"no complete backup is at or before {time_text(parse_time(selector))}"
+            )
+        raise self._no_backup("the repository has no complete backup")
 
-    def _lost_after(self, run: str | None, time_ms: int | None) -> Iterator[CorruptObjectError]:
-        """Yield the errors of manifests that were deleted of later runs, up to a time if given."""
-        for later, brokers in self.brokers_of_runs(HEADS_FOLDER).items():
-            if later > (run or "") and (time_ms is None or run_time(later) <= time_ms):
+    def _lost_after(
+        self, backup_id: str | None, time_ms: int | None
+    ) -> Iterator[CorruptObjectError]:
+        """Yield the errors for deleted manifests of later backups, up to a time if given."""
+        for later, brokers in self.brokers_by_backup(HEADS_FOLDER).items():
+            if later > (backup_id or "") and (time_ms is None or backup_id_ms(later) <= time_ms):
                 for node_id in sorted({*brokers} - {*self.brokers_of(later)}):
                     error = self.lost_manifest(later, node_id)
                     if error is not None:
                         yield error
 
-    def _no_run(self, message: str) -> InputError:
-        brokers = self.brokers_of_runs()
-        begun = [run for run, found in brokers.items() if found]
-        shown = f"{plural(len(begun), 'run')}, {begun[0]} to {begun[-1]}" if begun else "no run"
+    def _no_backup(self, message: str) -> InputError:
+        brokers = self.brokers_by_backup()
+        begun = [backup_id for backup_id, found in brokers.items() if found]
+        shown = (
+            f"{plural(len(begun), 'backup')}, {begun[0]} to {begun[-1]}" if begun else "no backup"
+        )
         return InputError(
             message,
             path=self.root,
             found=shown,
-            hint="kafka-index backups list names its runs; an incomplete one is read by @RUN",
+            hint="run kafka-index backups list; @ID reads an incomplete backup",
         )
 
-    def complete_manifests(self, run: str, brokers: tuple[int, ...]) -> list[Manifest]:
-        """Return the manifests of the brokers in a run, none where they are not all that they name.
-
-        There are none either where the run has expired meanwhile.
-        """
+    def complete_manifests(self, backup_id: str, brokers: tuple[int, ...]) -> list[Manifest]:
+        """Return the manifests of a backup; none if it is incomplete or expired concurrently."""
         with suppress(MissingManifestError):
-            return self._manifests_of_all(run, brokers)
+            return self._manifests_of_all(backup_id, brokers)
         return []
 
-    def _manifests_of_all(self, run: str, brokers: tuple[int, ...]) -> list[Manifest]:
+    def _manifests_of_all(self, backup_id: str, brokers: tuple[int, ...]) -> list[Manifest]:
         found = []
         for node_id in brokers:
-            found.append(self.manifest(run, node_id))
+            found.append(self.manifest(backup_id, node_id))
             if not set(found[-1].brokers) <= set(brokers):
                 return []
         return found
 
     def names(self, folder: str) -> set[str]:
-        """Return the names of the objects in a partition's folder that a manifest may name.
+        """Return the names of the objects in a partition's folder that a manifest may refer to.
 
         An old object that no manifest names is left out: `put` puts it again.
         """
@@ -327,12 +340,12 @@ class Repository:
         return found
 
     def put(self, relative_path: str, data: bytes | memoryview) -> bool:
-        """Put an object where there is none; return whether one with these bytes is there now.
+        """Put an object if its name is free; return whether an object with these bytes exists.
 
         An old object that no manifest names is put again, to be as young as a new one.
         """
         path = f"{self.root}/{relative_path}"
-        found = _beside_others(
+        found = _put_with_retries(
             path,
             lambda: (
                 self.store.put(path, data, if_absent=True) or self._is_kept(relative_path, data)
@@ -342,20 +355,20 @@ class Repository:
         return found
 
     def put_again(self, relative_path: str, data: bytes | memoryview) -> None:
-        """Put an object that may be there with the same bytes, to be as young as a new one."""
+        """Put an object that may exist with the same bytes, to renew its age."""
         path = f"{self.root}/{relative_path}"
-        _beside_others(path, lambda: self.store.put(path, data))
+        _put_with_retries(path, lambda: self.store.put(path, data))
 
     def mark_damaged(self, folder: str, name: str) -> None:
         """Mark a damaged object of a partition's folder: the next backup puts it again."""
         self.put_again(self._mark(folder, name), b"")
 
     def unmark_damaged(self, folder: str, names: Iterable[str]) -> None:
-        """Delete the marks of objects that are intact now, or needed no more."""
+        """Delete the marks of objects that are intact now, or not needed any more."""
         self.store.delete([f"{self.root}/{self._mark(folder, name)}" for name in names])
 
     def damaged(self) -> dict[str, set[str]]:
-        """Return the names of the objects that are marked as damaged, by their folders."""
+        """Return the names of the objects marked as damaged, by folder."""
         found: dict[str, set[str]] = {}
         for path, _, _ in self.listed(DAMAGED_FOLDER):
             folder, _, name = path.rpartition("/")
@@ -369,7 +382,7 @@ class Repository:
     def announce(self, names: Mapping[str, Iterable[str]]) -> None:
         """Announce that objects are about to be deleted: their names, by folder."""
         announcement = Announcement(names={folder: (*own,) for folder, own in names.items()})
-        name = f"{run_name(now_ms())}-{uuid.uuid4().hex}{MANIFEST_SUFFIX}"
+        name = f"{backup_id_at(now_ms())}-{uuid.uuid4().hex}{MANIFEST_SUFFIX}"
         self.put(f"{ANNOUNCED_FOLDER}/{name}", encode(announcement))
 
     def old_announcements(self) -> list[str]:
@@ -379,34 +392,34 @@ class Repository:
         return [each.path for each in entries if each.mtime_ns < old_ns]
 
     def put_manifest(self, manifest: Manifest) -> None:
-        """Put the manifest of a broker, by which it is in the run.
+        """Put the manifest of a broker, which adds the broker to the backup.
 
         Raises `PublishError` if another one is there, or an object that it counts on was deleted.
         """
-        path = manifest_path(self.root, manifest.run, manifest.node_id)
+        path = manifest_path(self.root, manifest.backup_id, manifest.node_id)
         self._refuse_deleted(manifest)
         data = encode(manifest)
         head = encode(Head(brokers=manifest.brokers, sha256=hash_of(data)))
-        name = f"{manifest.run}/{manifest.node_id}{MANIFEST_SUFFIX}"
-        objects = {RUNS_FOLDER: data, HEADS_FOLDER: head}
+        name = f"{manifest.backup_id}/{manifest.node_id}{MANIFEST_SUFFIX}"
+        objects = {BACKUPS_FOLDER: data, HEADS_FOLDER: head}
         if not all(self.put(f"{folder}/{name}", own) for folder, own in objects.items()):
             raise PublishError(
-                "the run has a manifest of this broker already",
+                "the backup already has a manifest of this broker",
                 path=path,
                 hint="run one backup of a broker at a time",
             )
 
-    def expire(self, run: str, node_id: int) -> None:
-        """Put a manifest into the expired ones, too: what it names stays for a while from then on.
+    def expire(self, backup_id: str, node_id: int) -> None:
+        """Copy a manifest to `EXPIRED_FOLDER`; its objects stay for a while from then on.
 
         It is put again where an expiring was killed that had not deleted the other one yet.
         """
-        with suppress(FileNotFoundError):  # another expiring has moved it
-            data = self.store.read(manifest_path(self.root, run, node_id))
-            self.put_again(f"{EXPIRED_FOLDER}/{run}/{node_id}{MANIFEST_SUFFIX}", data)
+        with suppress(FileNotFoundError):  # another expiration has moved it
+            data = self.store.read(manifest_path(self.root, backup_id, node_id))
+            self.put_again(f"{EXPIRED_FOLDER}/{backup_id}/{node_id}{MANIFEST_SUFFIX}", data)
 
     def _is_kept(self, relative_path: str, data: bytes | memoryview) -> bool:
-        """Return whether an object that is there has these bytes; put an old one again."""
+        """Return whether an existing object has these bytes; put an old object again."""
         path = f"{self.root}/{relative_path}"
         folder, _, name = relative_path.rpartition("/")
         found = self.store.info(path)
@@ -417,7 +430,7 @@ class Repository:
         return True
 
     def _named_in(self, folder: str) -> set[str]:
-        """Return the names of the objects in a folder that manifests name which are counted on."""
+        """Return the names of the objects of a folder in the manifests that are built on."""
         return {
             each.object_name
             for partition in self._named.get(folder, ())
@@ -425,7 +438,7 @@ class Repository:
         }
 
     def _refuse_deleted(self, manifest: Manifest) -> None:
-        """Raise `PublishError` if what a manifest names was deleted, or may be from now on."""
+        """Raise `PublishError` if an object of a manifest was deleted, or may be from now on."""
         announced = self._announced()
         wanted = self._names_in(manifest, announced) if announced else {}
         if any(wanted.values()):
@@ -440,7 +453,7 @@ class Repository:
             there = {os.path.basename(each.path) for each in entries if each.mtime_ns > spared_ns}
             if names - there:
                 raise PublishError(
-                    "an expiring deleted an object as it was put again, or found, or is about to",
+                    "an expiration deleted an object of this backup, or is about to delete it",
                     path=f"{self.root}/{folder}/{min(names - there)}",
                     hint="run again",
                 )
@@ -448,7 +461,7 @@ class Repository:
     def _names_in(
         self, manifest: Manifest, announced: Mapping[str, set[str]] | None = None
     ) -> dict[str, set[str]]:
-        """Return what a manifest names, of what was announced if that is given, by folder.
+        """Return the objects of a manifest, only announced ones if these are given, by folder.
 
         It is without what manifests name that are counted on.
         """
@@ -460,8 +473,8 @@ class Repository:
         return found
 
     def _announced(self) -> dict[str, set[str]]:
-        """Return the names, by folder, that were announced since shortly before the run."""
-        # What is deleted was announced at most so long before it was looked at.
+        """Return the names announced since shortly before the backup, by folder."""
+        # The longest time from an announcement to the listing before a deletion.
         since_ns = (self._begun_ms - int((CLOCKS_S + 2 * SETTLED_S) * 1000)) * _MS_NS
         found: dict[str, set[str]] = {}
         for entry in self.store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}"):
@@ -473,23 +486,23 @@ class Repository:
         return found
 
     def _refuse_expired(self) -> None:
-        """Raise `PublishError` if a manifest that is counted on has expired long ago."""
-        for run, node_id in self._counted:
+        """Raise `PublishError` if a manifest that is built on expired long ago."""
+        for backup_id, node_id in self._counted:
             with suppress(FileNotFoundError):
-                self.store.info(manifest_path(self.root, run, node_id))
+                self.store.info(manifest_path(self.root, backup_id, node_id))
                 continue
-            path = manifest_path(self.root, run, node_id, EXPIRED_FOLDER)
+            path = manifest_path(self.root, backup_id, node_id, EXPIRED_FOLDER)
             with suppress(FileNotFoundError):
                 if _is_recent(self.store.info(path).mtime_ns):
                     continue
             raise PublishError(
-                f"the run {run} expired while this one built on it",
+                f"the backup {backup_id} expired while this one built on it",
                 path=path,
                 hint="run again",
             )
 
     def _refuse_overwriting_store(self) -> None:
-        """Raise `InputError` if the store puts an object where there is one."""
+        """Raise `InputError` if the store overwrites an object of a conditional put."""
         path = f"{self.root}/{_PROBE}-{uuid.uuid4().hex}"
         first, second = b"first", b"second"
         try:
@@ -500,7 +513,7 @@ class Repository:
             self.store.delete([path])
         if is_second or found != first:
             raise InputError(
-                "the store overwrites an object that is to be put where there is none",
+                "the store overwrites existing objects in spite of a condition",
                 path=self.root,
                 expected="a store that answers such a put with 'precondition failed'",
                 found="the second of two bodies under one key",
@@ -510,26 +523,26 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """The bytes of a manifest: what it says takes some ten times as many."""
+    """The bytes of a manifest, which takes about ten times the memory when parsed."""
 
-    run: str
+    backup_id: str
     node_id: int
     path: str
     data: bytes
 
     def parse(self) -> Manifest:
-        """Return what it says.
+        """Return the manifest.
 
         Raises `CorruptObjectError` if it is damaged or another's, and `InputError` if it has a
         later format.
         """
         found = parse_manifest(self.data, self.path)
-        if (found.run, found.node_id) != (self.run, self.node_id):
+        if (found.backup_id, found.node_id) != (self.backup_id, self.node_id):
             raise CorruptObjectError(
-                "the manifest is another's",
+                "the manifest belongs to another backup or broker",
                 path=self.path,
-                expected=f"{self.run}, broker {self.node_id}",
-                found=f"{found.run}, broker {found.node_id}",
+                expected=f"{self.backup_id}, broker {self.node_id}",
+                found=f"{found.backup_id}, broker {found.node_id}",
             )
         return found
 
@@ -539,11 +552,11 @@ class NotARepositoryError(InputError):
 
 
 class MissingManifestError(InputError):
-    """A run has no manifest of a broker."""
+    """A backup has no manifest of a broker."""
 
 
-def _beside_others(path: str, put: Callable[[], bool]) -> bool:
-    """Put an object that others put or delete, and folders that they remove, at this moment.
+def _put_with_retries(path: str, put: Callable[[], bool]) -> bool:
+    """Put an object while other processes may put or delete it, or remove its folder.
 
     Raises `PublishError` if it is there and not to be found for longer than that can take.
     """
@@ -554,9 +567,9 @@ def _beside_others(path: str, put: Callable[[], bool]) -> bool:
         except FileNotFoundError as error:
             if time.monotonic() > deadline:
                 raise PublishError(
-                    "cannot put the object: one is there that cannot be found",
+                    "cannot put the object: its name is taken, but the object does not exist",
                     path=path,
-                    hint="look for a link to a place that is gone",
+                    hint="look for a broken symbolic link",
                 ) from error
         except PublishError as error:
             is_late = time.monotonic() > deadline
@@ -567,5 +580,5 @@ def _beside_others(path: str, put: Callable[[], bool]) -> bool:
 
 
 def _is_recent(mtime_ns: int) -> bool:
-    """Return whether what is as old as this will stay for as long as a run takes."""
-    return mtime_ns > (now_ms() - int((LONGEST_RUN_S - CLOCKS_S) * 1000)) * _MS_NS
+    """Return whether an object of this age stays for as long as a backup takes."""
+    return mtime_ns > (now_ms() - int((LONGEST_BACKUP_S - CLOCKS_S) * 1000)) * _MS_NS

@@ -1,8 +1,8 @@
-"""A run of a repository as one data directory, by the paths of `run_paths`.
+"""A backup as one data directory, with the paths of `backup_paths`.
 
-Each partition is the copy that its leader's broker has put, otherwise the copy that ends furthest.
-Its pieces are joined to segments, where the broker had its own; all other files are made from the
-manifests.
+Each partition is the copy of its leader, otherwise the copy with the greatest end offset. Its
+chunks are joined to segments, which begin where the segments of the broker began. All other files
+are made from the manifests.
 """
 
 from __future__ import annotations
@@ -40,8 +40,13 @@ from kafka_index.core.format.names import (
     TopicPartition,
     segment_file_name,
 )
-from kafka_index.core.fs.backup.backup_paths import parse_run_path
-from kafka_index.core.fs.backup.manifest import EXPIRED_FOLDER, RUNS_FOLDER, cut_time, joined_pieces
+from kafka_index.core.fs.backup.backup_paths import parse_backup_path
+from kafka_index.core.fs.backup.manifest import (
+    BACKUPS_FOLDER,
+    EXPIRED_FOLDER,
+    cutoff_time,
+    joined_chunks,
+)
 from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.remote_file import PIECE_BYTES, read_ahead
@@ -55,21 +60,21 @@ from kafka_index.core.fs.store import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafka_index.core.fs.backup.manifest import KeptFile, Manifest, PartitionBackup, Piece
+    from kafka_index.core.fs.backup.manifest import KeptFile, LogChunk, Manifest, PartitionBackup
     from kafka_index.core.fs.store import Bytes, ByteSource, Store
 
-_MAX_RUNS = 4
+_MAX_BACKUPS = 4
 _MS_NS = 1_000_000
-# Read at a time of a local piece, so that its checksum is of bytes in the cache.
+# The size of reads of local chunks, so that the checksum is computed over cached bytes.
 _LOCAL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class RunFile:
-    """A file of a run: objects of a folder one after the other, or bytes that the manifest has."""
+class BackupFile:
+    """A file of a backup: concatenated objects of a folder, or bytes from the manifest."""
 
     folder: str = ""
-    objects: tuple[Piece | KeptFile, ...] = ()
+    objects: tuple[LogChunk | KeptFile, ...] = ()
     data: bytes = b""
 
     @property
@@ -78,15 +83,15 @@ class RunFile:
         return len(self.data) + sum(each.size_bytes for each in self.objects)
 
 
-class Run:
-    """A run: its manifests by ascending broker, the copies that are read, and its files.
+class Backup:
+    """A backup: its manifests by ascending broker, the copies that are read, and its files.
 
-    Raises `InputError` if the repository has no such run.
+    Raises `InputError` if the repository has no such backup.
     """
 
     def __init__(self, repository: Repository, name: str) -> None:
-        # In this order, as a manifest is put there before it is deleted here.
-        folders = RUNS_FOLDER, EXPIRED_FOLDER
+        # In this order, because expiration copies a manifest before it deletes it.
+        folders = BACKUPS_FOLDER, EXPIRED_FOLDER
         brokers = {node for folder in folders for node in repository.brokers_of(name, folder)}
         self.repository, self.name = repository, name
         self.manifests: tuple[Manifest, ...] = tuple(
@@ -94,15 +99,15 @@ class Run:
         )
         if not self.manifests:
             raise InputError(
-                f"the repository has no run {name}",
+                f"the repository has no backup {name}",
                 path=repository.root,
-                hint="kafka-index backups list names the runs that are there",
+                hint="kafka-index backups list names the backups that are there",
             )
         self.copies: dict[TopicPartition, tuple[Manifest, PartitionBackup]] = {}
         for manifest in self.manifests:
             for partition in manifest.partitions:
                 self._add(manifest, partition)
-        self._directories: dict[str, dict[str, RunFile]] = {}
+        self._directories: dict[str, dict[str, BackupFile]] = {}
 
     def _add(self, manifest: Manifest, partition: PartitionBackup) -> None:
         key = partition.topic_partition
@@ -112,8 +117,8 @@ class Run:
 
     @property
     def mtime_ns(self) -> int:
-        """The time of the cut, which is that of all files."""
-        return cut_time(self.manifests) * _MS_NS
+        """The cutoff time, which is the modification time of all files."""
+        return cutoff_time(self.manifests) * _MS_NS
 
     @cached_property
     def partitions(self) -> dict[str, PartitionBackup]:
@@ -122,7 +127,7 @@ class Run:
         return dict(sorted(found.items()))
 
     @cached_property
-    def root_files(self) -> dict[str, RunFile]:
+    def root_files(self) -> dict[str, BackupFile]:
         """The files at the root of the data directory, by name."""
         of_logs = {
             each.topic_partition: each
@@ -130,11 +135,11 @@ class Run:
             if each.topic != CLUSTER_METADATA_TOPIC
         }
         ends = {key: each.end_offset for key, each in of_logs.items()}
-        # As a broker, which notes a log start only above the base of the first segment.
+        # Like a broker, which writes a log start only above the base offset of the first segment.
         starts = {
             key: each.start_offset
             for key, each in of_logs.items()
-            if each.pieces and each.start_offset > each.pieces[0].base_offset
+            if each.chunks and each.start_offset > each.chunks[0].base_offset
         }
         cleaned = {
             key: each.cleaner_offset
@@ -157,10 +162,10 @@ class Run:
             REPLICATION_CHECKPOINT: format_offset_checkpoint(ends),
             CLEANER_CHECKPOINT: format_offset_checkpoint(cleaned),
         }
-        return {name: RunFile(data=text.encode()) for name, text in texts.items() if text}
+        return {name: BackupFile(data=text.encode()) for name, text in texts.items() if text}
 
-    def directory(self, name: str) -> dict[str, RunFile]:
-        """Return the files in the directory of a partition; empty where there is none."""
+    def directory(self, name: str) -> dict[str, BackupFile]:
+        """Return the files in the directory of a partition; empty if it does not exist."""
         found = self._directories.get(name)
         if found is None:
             partition = self.partitions.get(name)
@@ -168,68 +173,68 @@ class Run:
             self._directories[name] = found
         return found
 
-    def file(self, below: str) -> RunFile | None:
-        """Return a file by its path below the run; None where there is none."""
+    def file(self, below: str) -> BackupFile | None:
+        """Return a file by its path below the backup; None if it does not exist."""
         directory, _, name = below.rpartition("/")
         return (self.directory(directory) if directory else self.root_files).get(name)
 
-    def _files(self, partition: PartitionBackup) -> dict[str, RunFile]:
+    def _files(self, partition: PartitionBackup) -> dict[str, BackupFile]:
         folder = f"{self.repository.root}/{partition.folder}"
-        files = {each.name: RunFile(folder, (each,)) for each in partition.files}
-        first = partition.pieces[0].base_offset if partition.pieces else partition.end_offset
-        if not partition.pieces:
-            files[segment_file_name(first, LOG_SUFFIX)] = RunFile()
-        for pieces in joined_pieces(partition):
-            name = segment_file_name(pieces[0].base_offset, LOG_SUFFIX)
-            files[name] = RunFile(folder, pieces)
+        files = {each.name: BackupFile(folder, (each,)) for each in partition.files}
+        first = partition.chunks[0].base_offset if partition.chunks else partition.end_offset
+        if not partition.chunks:
+            files[segment_file_name(first, LOG_SUFFIX)] = BackupFile()
+        for chunks in joined_chunks(partition):
+            name = segment_file_name(chunks[0].base_offset, LOG_SUFFIX)
+            files[name] = BackupFile(folder, chunks)
         if partition.topic_id:
             text = f"version: 0\ntopic_id: {partition.topic_id}\n"
-            files[PARTITION_METADATA] = RunFile(data=text.encode())
+            files[PARTITION_METADATA] = BackupFile(data=text.encode())
         epochs = format_leader_epoch_checkpoint(EpochEntry(*each) for each in partition.epochs)
-        files[LEADER_EPOCH_CHECKPOINT] = RunFile(data=epochs.encode())
+        files[LEADER_EPOCH_CHECKPOINT] = BackupFile(data=epochs.encode())
         if partition.snapshot is not None:
             name = segment_file_name(first, SNAPSHOT_SUFFIX)
-            files[name] = RunFile(data=partition.snapshot)
+            files[name] = BackupFile(data=partition.snapshot)
         return dict(sorted(files.items()))
 
 
 def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, int, int]:
-    """Return what orders the copies of a partition: the greatest is read.
+    """Return the sort key of the copies of a partition: the greatest is read.
 
-    A broker that is cut off or stopped does not know that another one leads now: the epoch of the
-    last one is higher, and its log may be shorter after an unclean election.
+    A stopped or isolated broker does not know that another broker leads now. The new leader has a
+    higher epoch, and its log may be shorter after an unclean election.
     """
     last_epoch = partition.epochs[-1][0] if partition.epochs else -1
     return partition.is_leader is True, last_epoch, partition.end_offset, -manifest.node_id
 
 
 class SurvivingObject(NamedTuple):
-    """The bytes that exist of an object, and how it differs from its manifest; None if not."""
+    """The existing bytes of an object, and the error if it differs from its manifest."""
 
-    named: Piece | KeptFile
+    named: LogChunk | KeptFile
     data: bytes
     error: CorruptObjectError | None
 
 
 class JoinedFile:
-    """A file of a run, open for reading (`ByteSource`).
+    """A file of a backup, open for reading (`ByteSource`).
 
-    What is read of an object from its first byte to its last is checked by its CRC-32. Raises
-    `CorruptObjectError` if an object is missing or altered.
+    The CRC-32 is checked of every object that is read completely. Raises `CorruptObjectError` if an
+    object is missing or altered.
     """
 
-    def __init__(self, path: str, run: Run, file: RunFile) -> None:
+    def __init__(self, path: str, backup: Backup, file: BackupFile) -> None:
         self.path = path
         self.size_bytes = file.size_bytes
-        self.mtime_ns = run.mtime_ns
-        self._run = run.name
-        self._objects = run.repository.store
+        self.mtime_ns = backup.mtime_ns
+        self._backup_id = backup.name
+        self._objects = backup.repository.store
         self._folder = file.folder
         self._data = np.frombuffer(file.data, np.uint8)
         self._parts = tuple(part for part in file.objects if part.size_bytes)
         self._starts = [0, *accumulate(part.size_bytes for part in self._parts)]
         self._is_far = self._objects.needs_requests
-        # The number of the object that a stream has begun and not ended.
+        # The number of the object in the middle of which a stream is.
         self._begun: int | None = None
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
@@ -264,7 +269,7 @@ class JoinedFile:
             yield self._data[start_bytes:]
 
     def _stream(self, start: int, end: int) -> Iterator[Bytes]:
-        """Yield the bytes of objects, each of which is checked where all of it is read."""
+        """Yield the bytes of objects; each is checked if it is read completely."""
         most = PIECE_BYTES if self._is_far else _LOCAL_BYTES
         reads = (
             (partial(self._read_part, number, first, size), size)
@@ -288,7 +293,7 @@ class JoinedFile:
         return self._read(self._parts[number], [first], [first + size])[0]
 
     def surviving(self) -> Iterator[SurvivingObject]:
-        """Yield each object with the bytes that exist of it, at most those of its manifest."""
+        """Yield each object with its existing bytes, at most as many as its manifest has."""
         for part in self._parts:
             data, error = b"", None
             try:
@@ -305,7 +310,7 @@ class JoinedFile:
     def changed(self) -> None:
         """Return None: objects never change.
 
-        Where a stream was left within an object, as at damage, the object is checked first.
+        If a stream ended within an object, as at corrupt batches, the object is checked first.
         """
         number, self._begun = self._begun, None
         if number is not None:
@@ -326,7 +331,7 @@ class JoinedFile:
             number += start == self._starts[number + 1]
 
     def _read_each(self, wanted: dict[int, list[tuple[int, int, int]]]) -> Iterator[list[Bytes]]:
-        """Yield the ranges of each object: small ones of several objects are read at a time."""
+        """Yield the ranges of each object; small ranges are read concurrently."""
         reads = []
         for number, ranges in wanted.items():
             _, starts, ends = zip(*ranges, strict=True)
@@ -342,7 +347,7 @@ class JoinedFile:
             yield from (read() for read in reads)
 
     def _read_checked(
-        self, part: Piece | KeptFile, starts: Sequence[int], ends: Sequence[int]
+        self, part: LogChunk | KeptFile, starts: Sequence[int], ends: Sequence[int]
     ) -> list[Bytes]:
         found = self._read(part, starts, ends)
         for start, end, data in zip(starts, ends, found, strict=True):
@@ -351,9 +356,9 @@ class JoinedFile:
         return found
 
     def _read(
-        self, part: Piece | KeptFile, starts: Sequence[int], ends: Sequence[int]
+        self, part: LogChunk | KeptFile, starts: Sequence[int], ends: Sequence[int]
     ) -> list[Bytes]:
-        """Return ranges of an object, which is not checked."""
+        """Return ranges of an object without checking it."""
         path = self._path_of(part)
         try:
             # In an object store no request is needed before the first read.
@@ -363,13 +368,13 @@ class JoinedFile:
                     raise self._altered(part, part.size_bytes, source.size_bytes, "bytes")
                 if not isinstance(source, MappedFile):
                     return source.read_ranges(starts, ends)
-                # Not of the map: the source is closed before the bytes are used.
+                # Copies, because the source is closed before the bytes are used.
                 found = [
                     np.empty(end - start, np.uint8) for start, end in zip(starts, ends, strict=True)
                 ]
                 for start, data in zip(starts, found, strict=True):
                     if source.read_into(start, data) < len(data):
-                        raise ReadError("the object was cut while it was read", path=path)
+                        raise ReadError("the object was truncated while it was read", path=path)
                 return found
         except CorruptObjectError:
             raise
@@ -377,7 +382,7 @@ class JoinedFile:
             self._explain(part)
             raise error from None
 
-    def _explain(self, part: Piece | KeptFile) -> None:
+    def _explain(self, part: LogChunk | KeptFile) -> None:
         """Raise `CorruptObjectError` if an object that could not be read is missing or altered."""
         path = self._path_of(part)
         try:
@@ -387,26 +392,26 @@ class JoinedFile:
         if found != part.size_bytes:
             raise self._altered(part, part.size_bytes, found, "bytes")
 
-    def _missing(self, part: Piece | KeptFile) -> CorruptObjectError:
+    def _missing(self, part: LogChunk | KeptFile) -> CorruptObjectError:
         return CorruptObjectError(
-            f"an object of run {self._run} is missing",
+            f"an object of backup {self._backup_id} is missing",
             path=self._path_of(part),
             expected=f"{part.size_bytes} bytes",
             found="no object",
         )
 
-    def _check(self, part: Piece | KeptFile, crc32: int) -> None:
+    def _check(self, part: LogChunk | KeptFile, crc32: int) -> None:
         if crc32 != part.crc32:
             raise self._altered(part, f"{part.crc32:08x}", f"{crc32:08x}", "as CRC-32")
 
-    def _path_of(self, part: Piece | KeptFile) -> str:
+    def _path_of(self, part: LogChunk | KeptFile) -> str:
         return f"{self._folder}/{part.object_name}"
 
     def _altered(
-        self, part: Piece | KeptFile, expected: object, found: object, unit: str
+        self, part: LogChunk | KeptFile, expected: object, found: object, unit: str
     ) -> CorruptObjectError:
         return CorruptObjectError(
-            f"an object of run {self._run} is altered",
+            f"an object of backup {self._backup_id} is altered",
             path=self._path_of(part),
             expected=f"{expected} {unit}",
             found=f"{found} {unit}",
@@ -418,71 +423,75 @@ def _only(read: Callable[[], list[Bytes]]) -> Bytes:
 
 
 class BackupStore(ReadOnlyStore):
-    """The runs of the repositories in a store, as data directories that are only read.
+    """The backups in the repositories of a store, as read-only data directories.
 
-    Its objects are those of the store that the repositories are in.
+    `objects` is the store of the repositories.
     """
 
-    _NAME = "the runs of a backup are"
+    _NAME = "backups are"
 
     def __init__(self, objects: Store) -> None:
         self._objects = objects
-        self._runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
+        self._backups: OrderedDict[tuple[str, str], Backup] = OrderedDict()
         self._lock = threading.Lock()
 
-    def run(self, path: str) -> tuple[Run, str]:
-        """Return the run that a path is in, and the path below it.
+    def backup(self, path: str) -> tuple[Backup, str]:
+        """Return the backup that a path is in, and the path below it.
 
-        Raises the errors of `Run`, and `InputError` if the path is in no run.
+        Raises the errors of `Backup`, and `InputError` if the path is in no backup.
         """
-        parsed = parse_run_path(path)
+        parsed = parse_backup_path(path)
         if parsed is None:
             raise InputError(
-                "not a path in a run of a repository",
+                "not a path in a backup",
                 path=path,
                 expected="backup:REPOSITORY, or backup:REPOSITORY@TIME",
             )
-        key = parsed.root, parsed.run
+        key = parsed.root, parsed.backup_id
         with self._lock:
-            found = self._runs.get(key)
+            found = self._backups.get(key)
             if found is None:
-                found = self._runs[key] = Run(Repository(parsed.root, self._objects), parsed.run)
-            self._runs.move_to_end(key)
-            while len(self._runs) > _MAX_RUNS:
-                self._runs.popitem(last=False)
+                found = self._backups[key] = Backup(
+                    Repository(parsed.root, self._objects), parsed.backup_id
+                )
+            self._backups.move_to_end(key)
+            while len(self._backups) > _MAX_BACKUPS:
+                self._backups.popitem(last=False)
         return found, parsed.below
 
     def info(self, path: str) -> FileInfo:
-        """Return the size of a file, and the time of its run's cut."""
-        run, file = self._file(path)
-        return FileInfo(path, file.size_bytes, run.mtime_ns)
+        """Return the size of a file, and the cutoff time of its backup."""
+        backup, file = self._file(path)
+        return FileInfo(path, file.size_bytes, backup.mtime_ns)
 
-    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:  # noqa: ARG002, a file of a run never changes
+    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:  # noqa: ARG002, a file of a backup never changes
         """Open a file."""
         try:
-            run, file = self._file(path)
+            backup, file = self._file(path)
         except FileNotFoundError:
-            raise InputError("cannot open the file: the run does not have it", path=path) from None
-        return JoinedFile(path, run, file)
+            raise InputError(
+                "cannot open the file: the backup does not contain it", path=path
+            ) from None
+        return JoinedFile(path, backup, file)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a file, or its first ones."""
-        run, file = self._file(path)
+        backup, file = self._file(path)
         size = file.size_bytes if max_bytes is None else max_bytes
-        return JoinedFile(path, run, file).read_at(0, size).tobytes()
+        return JoinedFile(path, backup, file).read_at(0, size).tobytes()
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the files of a directory, and the directories of partitions at the root."""
-        run, below = self.run(path)
-        files = run.directory(below) if below else run.root_files
+        backup, below = self.backup(path)
+        files = backup.directory(below) if below else backup.root_files
         top = path.rstrip("/")
         entries = [
-            DirectoryEntry(f"{top}/{name}", size_bytes=file.size_bytes, mtime_ns=run.mtime_ns)
+            DirectoryEntry(f"{top}/{name}", size_bytes=file.size_bytes, mtime_ns=backup.mtime_ns)
             for name, file in files.items()
         ]
         if not below:
             entries += [
-                DirectoryEntry(f"{top}/{name}", is_directory=True) for name in run.partitions
+                DirectoryEntry(f"{top}/{name}", is_directory=True) for name in backup.partitions
             ]
         return sorted(entries, key=lambda entry: entry.path)
 
@@ -490,9 +499,9 @@ class BackupStore(ReadOnlyStore):
         """Return the files below a directory, by path."""
         return list_by_directory(self, path)
 
-    def _file(self, path: str) -> tuple[Run, RunFile]:
-        run, below = self.run(path)
-        found = run.file(below)
+    def _file(self, path: str) -> tuple[Backup, BackupFile]:
+        backup, below = self.backup(path)
+        found = backup.file(below)
         if found is None:
             raise FileNotFoundError(path)
-        return run, found
+        return backup, found

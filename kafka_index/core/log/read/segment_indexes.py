@@ -18,7 +18,7 @@ from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, Retr
 from kafka_index.core.format.integers import INT32_MAX, Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.core.format.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.core.fs.backup.backup_paths import is_run_path
+from kafka_index.core.fs.backup.backup_paths import is_backup_path
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.index.abstract_index import IN_MEMORY, AbstractIndex, LazyIndex
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
@@ -242,7 +242,7 @@ class SegmentIndexes:
             content = self._fetched.read(path) if is_fetched else None
             if content is None and (is_fetched or not os.path.exists(path)):
                 self._missing.add(suffix)
-                if not is_run_path(path):  # a backup never has any
+                if not is_backup_path(path):  # a backup never has any
                     self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
                 return None
             index = kind(path, self._segment.base_offset, writable=False, content=content)
