@@ -186,7 +186,7 @@ def test_damage_is_a_line_on_stderr_and_the_exit_code(
     lines = done.stderr.splitlines()
     places = [line for line in lines if re.search(r"\.log: .*at byte \d", line)]
     assert len(places) == told["counts"]["damage"] >= 1
-    assert lines[-1] == told["conclusion"]
+    assert told["conclusion"] in lines
     assert f"{len(places)} corrupt or unreadable range" in told["conclusion"]
     with pytest.raises(CorruptLogError):
         kafka_index.read_records(dump, topics="topic", isolation=isolation).read_all()
