@@ -37,8 +37,8 @@ class FoundRecords(SearchedRecords):
         The partitions of the input.
     plan : object
         The parts of the logs that are searched.
-    limit : int or None
-        The number of records after which the search ends.
+    request : object
+        Its limit and its topics.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
     """
@@ -52,11 +52,11 @@ class FoundRecords(SearchedRecords):
         listener: Listener,
         listed: ListedPartitions,
         plan: ReadPlan,
-        limit: int | None,
+        request: FindRequest,
         unread: Sequence[str] = (),
     ) -> None:
-        super().__init__(listed, plan, limit, unread)
-        self._engine, self._listener = engine, listener
+        super().__init__(listed, plan, request.limit, unread)
+        self._engine, self._listener, self._topics = engine, listener, request.topics
 
     def _matches(self) -> Generator[SplitMatches, None, None]:
         plan = self._plan
@@ -72,6 +72,8 @@ class FoundRecords(SearchedRecords):
     def _records_text(self, records: int, where: str) -> str:
         few = f"{records or 'no'} record matches"
         found = f"{format_count(records)} records match" if records > 1 else few
+        if self._topics is not None:
+            where += f" of the topics that match {self._topics.pattern!r}"
         if self._is_limited:
             return f"{found}; the search stopped at the limit, the rest of {where} was not searched"
         return f"{found}; searched {'the rest of ' if self._faults.total else ''}{where}"
@@ -134,6 +136,4 @@ def find(
             max_split_bytes=SEARCHED_SPLIT_BYTES,
             finder=listed.gap_finder(request.max_decompressed_bytes),
         )
-    return FoundRecords(
-        engine, listener or SILENT, listed, plan, request.limit, unread_texts(unread)
-    )
+    return FoundRecords(engine, listener or SILENT, listed, plan, request, unread_texts(unread))
