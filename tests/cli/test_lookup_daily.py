@@ -120,6 +120,20 @@ def test_a_rerun_over_the_same_inputs_is_done(name: str, asked: Path, tmp_path: 
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+def test_a_rerun_with_a_report_answers_again_and_has_all_its_rows(
+    asked: Path, tmp_path: Path
+) -> None:
+    output, report = tmp_path / "answers.csv", tmp_path / "report.json"
+    arguments = (*LOGS, "--queries", asked, "--output", output, "--report", report)
+    assert lookup(*arguments).returncode == 0
+    answers, rows = output.read_bytes(), report.read_bytes()
+    report.unlink()
+    again = lookup(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert "nothing to do" not in again.stdout
+    assert (output.read_bytes(), report.read_bytes()) == (answers, rows)
+
+
 @pytest.mark.parametrize("change", ["queries", "answers", "starts", "level"])
 def test_a_rerun_over_anything_else_is_refused(change: str, asked: Path, tmp_path: Path) -> None:
     answers, starts = tmp_path / "answers.csv", tmp_path / "starts.json"
