@@ -140,10 +140,21 @@ def log_time(stream: TextIO) -> str:
 
 
 def _table_lines(stream: TextIO, table: Table) -> list[str]:
+    cells = [[_shown(stream, cell) for cell in row] for row in table.rows]
+    plain = [table.header, *cells]
+    if not stream.isatty() and all(cell.isascii() for row in plain for cell in row):
+        widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
+        return [
+            "  ".join(
+                cell.ljust(width) if number in table.left else cell.rjust(width)
+                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in plain
+        ]
     from rich.table import Table as RichTable  # noqa: PLC0415, slow to import
     from rich.text import Text  # noqa: PLC0415, slow to import
 
-    texts = [[Text.from_ansi(_shown(stream, cell)) for cell in row] for row in table.rows]
+    texts = [[Text.from_ansi(cell) for cell in row] for row in cells]
     shown = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for number, title in enumerate(table.header):
         is_text = number in table.left
