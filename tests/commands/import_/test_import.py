@@ -139,6 +139,29 @@ def test_an_unknown_setting_is_answered_with_the_name_it_is_like(
     assert "expected one of compression.type, batch.size, " in stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--append", "--overwrite"), "--append and --overwrite exclude each other"),
+        (("--property", "segment.bytes"), "--property is not NAME=VALUE (found segment.bytes)"),
+        (("--property", "linger.ms=1", "--property", "linger.ms=2"), "linger.ms is given twice"),
+        (("--topic-id", "orders=short"), "--topic-id of orders is no topic id"),
+        (("--layout-property", "offsets=packed"), "--layout-property requires --layout"),
+        (("--output", "s3://bucket/logs"), "--output is in a store"),
+    ],
+)
+def test_wrong_options_are_refused_by_their_names(
+    tmp_path: Path, options: tuple[str, ...], error: str
+) -> None:
+    output = () if "--output" in options else ("--output", tmp_path / "logs")
+
+    done = run_here("import", "--input", tmp_path / "none.jsonl", *output, *options)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error in done.stderr
+    assert not (tmp_path / "logs").exists()
+
+
 def test_gaps_stay_and_the_log_starts_at_the_first_offset(tmp_path: Path) -> None:
     offsets = [7, 8, 900, 2**31 + 900, 2**40]
     imported(written(tmp_path / "tables", table(5, offset=offsets)), tmp_path / "logs")
