@@ -143,7 +143,7 @@ class SourceCluster:
     offsets: Sequence[CommittedOffset] = ()
     notes: list[str] = field(default_factory=list)
     is_damaged: bool = False
-    #: The run of a backup that is restored, and its time; empty for dumps.
+    #: The restored backup and its cutoff, for people; empty for dumps.
     run: str = ""
 
     @classmethod
