@@ -46,7 +46,7 @@ from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.paths import local_path, refuse_overlap
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.log.scan.file_records import open_log
 from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
 from kafka_index.core.logdir.metadata_files import MetaProperties
@@ -450,8 +450,7 @@ def directory_to_write(given: str, what: str, read: Iterable[str], *, hint: str)
     Raises `InputError` if it is remote, not a directory, overlaps with what is read, or a broker
     runs on it.
     """
-    if is_remote(given):
-        raise InputError(f"{what} has to be a local directory", path=given, hint=hint)
+    refuse_remote(given, f"{what} has to be a local directory", hint=hint)
     path = os.path.realpath(local_path(given))
     refuse_overlap(path, given, read, hint=hint)
     if os.path.isdir(path):
@@ -519,8 +518,7 @@ def _copy_root_file(metadata_log: str, target: str, name: str) -> None:
 
 
 def _copy(path: str, target: str) -> None:
-    if not is_remote(path):
-        refuse_linked_out(path, any_name=True)
+    refuse_linked_out(path, any_name=True)
     with closing(open_log(path)) as source, AtomicFile(target) as file:
         for piece in source.stream():
             file.write(piece.data)

@@ -112,8 +112,8 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import Skipped, reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import check_target, local_path
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.paths import check_target, local_path, with_links
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.log.append.log_segment_writer import system_clock
@@ -273,7 +273,7 @@ def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
     remote = () if request.tiered is None else request.tiered.uris
     directories = (*(each.directory for each in dump.all_replicas), *dump.metadata_logs)
     # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
-    return [*request.inputs, *remote, *(each for each in directories if not is_remote(each))]
+    return [*request.inputs, *remote, *with_links(directories)]
 
 
 def fresh_cluster_identity(
@@ -328,7 +328,7 @@ def same_cluster_identity(request: RestoreRequest, dump: Dump, old: SourceCluste
 def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
     """Refuse a metadata log that no node starts on."""
     for path in dump.metadata_logs:
-        if is_remote(path):
+        if not store_of(path).hosts_brokers:
             refusal = why_not_snapshots(path) or why_not_quorum_state(path)
         else:
             settings = log_settings_of(request.log_config, CLUSTER_METADATA_TOPIC)

@@ -51,7 +51,7 @@ from kafka_index.core.format.records import (
 from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.index.transaction_index import TransactionIndex
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.log.state.snapshots import list_snapshots, load_latest_snapshot
@@ -915,7 +915,7 @@ class TransactionSearch:
                 AbortedIndexes.read(
                     each.directory
                     for each in (plan.base, *plan.others)
-                    if not is_remote(each.directory)
+                    if not store_of(each.directory).needs_requests
                 ),
                 outcomes,
                 has_coordinator=has_states and plan.base.partition == plan.partition,

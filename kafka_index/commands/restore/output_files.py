@@ -39,7 +39,8 @@ from kafka_index.core.fs.durable_files import (
     publish_error,
     publishing,
 )
-from kafka_index.core.fs.store import Bytes, ByteSource, is_remote
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.log.scan.file_records import log_changed, open_log
 from kafka_index.core.logdir.partition_files import SegmentFile
 
@@ -207,7 +208,7 @@ def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
     probe = os.path.join(output, _PROBE)
     _remove(probe)
     try:
-        if is_remote(sample.log_path):
+        if not store_of(sample.log_path).has_links:
             works = False
         elif link is Link.HARD:
             works = _link(sample.log_path, probe)
@@ -236,7 +237,7 @@ def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
         is_linked = link is Link.HARD and is_rolled and _link(segment.log_path, target)
         if is_linked or (link is Link.REFLINK and _clone(segment.log_path, target)):
             pass
-        elif is_remote(segment.log_path):
+        elif store_of(segment.log_path).needs_requests:
             write_log(target, source.stream())
         else:
             _copy(segment.log_path, target, segment.log_size_bytes)
@@ -244,7 +245,7 @@ def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
         if how is not None:
             raise log_changed(segment.log_path, how)
     # A link is the file of the dump, and has its time.
-    if not is_linked and not is_remote(segment.log_path):
+    if not is_linked and not store_of(segment.log_path).needs_requests:
         _take_time(target, segment.log_mtime_ns)
 
 
@@ -254,7 +255,7 @@ def _open_listed(segment: SegmentFile) -> ByteSource:
     try:
         return open_log(path, segment)
     except InputError:
-        if is_remote(path) or os.path.lexists(path):
+        if store_of(path).needs_requests or os.path.lexists(path):
             raise
         raise log_changed(path, "it was removed after it was listed") from None
 

@@ -28,7 +28,6 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.inputs import linked_out
 from kafka_index.core.fs.paths import local_path
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.log.missing_offsets import KnownOffsets
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import shared_budget
@@ -262,7 +261,7 @@ def _topic_ids(
 def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
     """Return the error for topics without an id; it names a link that hides the id."""
     directories = [each.directory for each in dump.all_replicas if each.partition.topic in missing]
-    paths = (f"{each}/{PARTITION_METADATA}" for each in directories if not is_remote(each))
+    paths = (f"{each}/{PARTITION_METADATA}" for each in directories)
     link = next(filter(None, map(linked_out, paths)), None)
     if link is not None:
         return InputError(

@@ -49,7 +49,7 @@ from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.core.fs.durable_files import make_durable, publish_error, publishing
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import Engine, Listener, SplittableTask, Waves, new_run_id
 from kafka_index.core.log.filter.condition import Selection
 from kafka_index.core.log.filter.partition_match import is_internal, match_partition
@@ -250,8 +250,9 @@ class _Attempt:
         _note_facts(found, logs, start)
         end = log_end(logs[-1])
         last = logs[-1]
-        is_whole = not (found.lost or last.is_limited or is_remote(last.source.log_path))
-        if is_whole and has_entries_beyond(last.source, end, INT64_MAX):
+        is_whole = not (found.lost or last.is_limited)
+        is_local = not store_of(last.source.log_path).needs_requests
+        if is_whole and is_local and has_entries_beyond(last.source, end, INT64_MAX):
             found.notes.append(
                 f"the log ends at {end}, and its index files know later offsets: they are lost, or "
                 "the log was copied before its index files"

@@ -39,7 +39,8 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.store import Bytes, is_remote
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Bytes
 from kafka_index.core.log.scan.batch_search import (
     HeldBytes,
     OffsetBounds,
@@ -326,7 +327,7 @@ class ReplicaRepair:
     ) -> None:
         self.decompressor = decompressor or shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
         self._base = base
-        self._others = [each for each in others if not is_remote(each.directory)]
+        self._others = [each for each in others if not store_of(each.directory).needs_requests]
         self._read_logs: dict[str, IntactBatches] = {}
 
     def __bool__(self) -> bool:
