@@ -336,10 +336,11 @@ class StoredTarget(AnswerTarget):
 
     def __enter__(self) -> Self:
         """Remove what killed runs left."""
+        store = store_of(self.path)
         for entry in scan_directory(os.path.dirname(self.path)):
             if entry.is_directory() and self._leftover.fullmatch(entry.name):
-                self._remove(entry.path)
-        self._stack.callback(self._remove, self._staging)
+                store.delete_tree(entry.path)
+        self._stack.callback(store.delete_tree, self._staging)
         return self
 
     def _publish_file(self, announce: Callable[[Mapping[str, int]], None]) -> None:
@@ -394,13 +395,6 @@ class StoredTarget(AnswerTarget):
     @staticmethod
     def _names(folder: str) -> set[str]:
         return {entry.name for entry in scan_directory(folder) if entry.path != folder}
-
-    def _remove(self, folder: str) -> None:
-        """Remove a folder of parts; HDFS has the folder itself, too."""
-        store = store_of(folder)
-        store.delete([f"{folder}/{name}" for name in self._names(folder)])
-        if store.has_rename:
-            store.delete([folder])
 
 
 @dataclass(frozen=True, slots=True)

@@ -413,8 +413,8 @@ class LocalStore(Store):
 class UnlinkedStore(LocalStore):
     """A folder of the local disk in which no link is followed: whoever wrote it may set any.
 
-    A listing leaves links out; other requests raise `CorruptObjectError` for a path through one,
-    and reads for anything that is no file.
+    A listing leaves links out; `info`, `open`, `read` and `put` raise `CorruptObjectError` for a
+    path through one, and reads for anything that is no file.
     """
 
     def __init__(self, root: str) -> None:

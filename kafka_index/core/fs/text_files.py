@@ -16,6 +16,7 @@ def read_text(path: str, what: str) -> str:
     Windows begin a file, is no part of the text. Raises `InputError` if it cannot be read.
     """
     try:
+        # A local one is read as it is, also a pipe, and errors say what it is for.
         data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError as error:
