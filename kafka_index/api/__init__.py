@@ -1,1 +1,0 @@
-"""The functions of the package, one for each command: forgiving arguments, typed results."""
