@@ -362,6 +362,7 @@ def test_arguments_of_a_function_are_the_fields_of_its_request(
 
 #: The command that does the same as a function.
 COMMAND_OF = {
+    "backup_broker": "backup",
     "build_indexes": "build",
     "export_records": "export",
     "find_records": "find",
@@ -393,14 +394,15 @@ KEYWORD_OF = {
     **dict.fromkeys(("tiered_format", "key_prefix", "tiered_key", "topic_id"), "tiered"),
 }
 #: Of one command alone: there the ids are of topics to write.
-KEYWORD_OF_COMMAND = {"import": {"topic_id": "topic_ids"}}
+KEYWORD_OF_COMMAND = {"backup": {"node": "node_id"}, "import": {"topic_id": "topic_ids"}}
 #: Options of the command line alone: what runs the work, what is printed, files of reports.
 OF_COMMANDS = frozenset(
     {"engine", "master", "quiet", "verbose", "wide", "json", "summary", "report", "report_rows"}
     | {"storage_option", "help", "fail_if_none", "values"}
 )
-#: Of one command alone: dry runs of a build, Parquet input, files of answers, and single questions.
+#: Of one command alone: repeated backups, dry runs of a build, Parquet input, files of answers, and single questions.
 OF_COMMAND = {
+    "backup": {"every", "metrics", "health"},
     "build": {"dry_run"},
     "lookup": {"queries", "output", "by", "topics", "starting_offsets", "reset_offsets", "threads"}
     | {"fail_on", "overwrite", "topic", "partition", "offset", "timestamp", "show_record"}
