@@ -1,44 +1,32 @@
-"""Commands out of classes of options: a field is an option of click, or a group of them."""
+"""Commands and options of click: groups in the help, summaries, storage options."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from textwrap import indent
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafka_index.cli.completion import PATHS
 from kafka_index.cli.exit_status import ExitCode, option_name, run_summary
 from kafka_index.cli.terminal import announce_compilation, print_error
-from kafka_index.core.errors import ConfigError, InputError, help_page, plural
+from kafka_index.core.errors import ConfigError, InputError, plural
 from kafka_index.core.format.config import parse_integer
-from kafka_index.core.format.times import parse_time
 from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.job.request import Group
 
 if TYPE_CHECKING:
     from kafka_index.core.fs.inputs import Skipped
 
-#: Where a context keeps the texts of times, by the names of parameters.
-MOMENTS = f"{__name__}.moments"
 #: The argument of the further paths of an option that names several.
 MORE_PATHS = "more_paths"
 # Also of a value that has more than a place, such as TIME|FILE or KEYID=PEM.
 _PLACES = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
-_PART = "part"
 # In the help, the names of an option that are longer have a line of their own.
 _NAMES_WIDTH = 30
-_FROM_OPTIONS = object()
-_MISSING = object()
-
-_Options = TypeVar("_Options")
-_Request = TypeVar("_Request")
 
 
 class Option(click.Option):
@@ -55,118 +43,6 @@ class Option(click.Option):
             attributes["callback"] = lambda _context, _option, value: parse(value)
         super().__init__(names, show_default="default" in attributes, **attributes)
         self.group = group
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The parameters of a field, by its name, and its value of theirs; a job may have another."""
-
-    parameters: Callable[[str], Sequence[click.Parameter]]
-    make: Callable[..., Any]
-    in_job: object
-
-
-def option(*names: str, group: Group, **attributes: Any) -> Any:
-    """Return a field that is one option of a group, with attributes of `Option`."""
-    return _field(lambda name: [Option([*names, name], group, **attributes)])
-
-
-def flag(*names: str, group: Group, help: str) -> Any:  # noqa: A002, because it is click's name
-    """Return a field that is true where an option of a group is given."""
-    return option(*names, group=group, is_flag=True, help=help)
-
-
-def option_group(
-    *parameters: click.Parameter, make: Callable[..., Any], in_job: object = _FROM_OPTIONS
-) -> Any:
-    """Return a field that is made of the values of some parameters, in their order.
-
-    A job of ``spark-submit`` has the value `in_job` instead, where it is given.
-    """
-    return _field(lambda _: parameters, make, in_job)
-
-
-def argument(metavar: str) -> Any:
-    """Return a field that is one argument or several."""
-    return _field(lambda name: [click.Argument([name], nargs=-1, required=True, metavar=metavar)])
-
-
-def _field(
-    parameters: Callable[[str], Sequence[click.Parameter]],
-    make: Callable[..., Any] = lambda value: value,
-    in_job: object = _FROM_OPTIONS,
-) -> Any:
-    return field(metadata={_PART: _Part(parameters, make, in_job)})
-
-
-def command(
-    name: str,
-    kind: type[_Options],
-    run: Callable[[_Options], int],
-    *,
-    as_job: bool,
-    help_text: str,
-    usage: str,
-    examples: str,
-    job_examples: str | None = None,
-    has_links: bool = True,
-    page: str | None = None,
-) -> click.Command:
-    """Return a command that is run with options of a kind; its help shows them in their order.
-
-    The help names the page of the documentation, which has the command's name if no other is given.
-    Every command has ``--storage-option`` and ``--summary``, and every command that reads dumps has
-    ``--follow-links``. A command without examples of a job does not run as a job.
-    """
-    if as_job and job_examples is None:
-        raise ValueError(f"{name} does not run as a job")
-    parameters: list[click.Parameter] = []
-    fixed: dict[str, object] = {}
-    made: dict[str, tuple[Callable[..., Any], list[str]]] = {}
-    for each in fields(kind):  # type: ignore[arg-type]
-        part: _Part | None = each.metadata.get(_PART)
-        if part is None:
-            # Another option sets it.
-            continue
-        if as_job and part.in_job is not _FROM_OPTIONS:
-            fixed[each.name] = part.in_job
-            continue
-        own = part.parameters(each.name)
-        parameters += own
-        made[each.name] = part.make, [parameter.name or "" for parameter in own]
-
-    def run_with_options(**values: Any) -> int:
-        given = {
-            name: make(*(values.get(parameter) for parameter in names))
-            for name, (make, names) in made.items()
-        }
-        return run(kind(**fixed, **given))
-
-    shown = inspect.cleandoc(job_examples if as_job and job_examples else examples)
-    return Command(
-        name,
-        {"help_option_names": ["-h", "--help"]},
-        run_with_options,
-        [
-            *parameters,
-            *([_links_option()] if has_links else []),
-            storage_option(),
-            summary_option(),
-        ],
-        help=f"{inspect.cleandoc(help_text)}\n\n\b\nExamples:\n{indent(shown, '  ')}",
-        epilog=f"The page about it: {help_page(page or name)}",
-        options_metavar=usage,
-    )
-
-
-def request_of(kind: type[_Request], options: object, **own: object) -> _Request:
-    """Return a request: values of options by the names of its fields, and its own values."""
-    found = {
-        each.name: getattr(options, each.name, _MISSING)
-        for each in fields(kind)  # type: ignore[arg-type]
-        if each.name not in own
-    }
-    return kind(**{name: value for name, value in found.items() if value is not _MISSING} | own)
 
 
 class Command(click.Command):
@@ -225,7 +101,6 @@ class Command(click.Command):
         from kafka_index.core.fs.inputs import forget_inputs, reading_inputs  # noqa: PLC0415, slow to import
 
         forget_inputs()
-        _pin_runs(ctx)
         code = ExitCode.DONE
         try:
             # Commands without the option follow links, as a broker does.
@@ -254,25 +129,6 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
         except InputError as error:
             name = option_name(parameter) if isinstance(parameter, click.Option) else "PATH"
             raise click.UsageError(f"{name}: {error}", context) from None
-
-
-def _pin_runs(context: click.Context) -> None:
-    """Choose the runs of backups that options name, so that all that reads one reads the same."""
-    from kafka_index.core.fs.backup.backup_paths import is_backup_input  # noqa: PLC0415, slow to import
-
-    for parameter in _places(context.command):
-        name = parameter.name or ""
-        given = context.params.get(name)
-        texts = given if isinstance(given, tuple) else (given,)
-        if not any(isinstance(text, str) and is_backup_input(text) for text in texts):
-            continue
-        from kafka_index.core.fs.paths import absolute_path  # noqa: PLC0415, slow to import
-
-        pinned = tuple(
-            absolute_path(text) if isinstance(text, str) and is_backup_input(text) else text
-            for text in texts
-        )
-        context.params[name] = pinned if isinstance(given, tuple) else pinned[0]
 
 
 def _places(command: click.Command) -> list[click.Parameter]:
@@ -360,16 +216,6 @@ def summary_option() -> click.Option:
     )
 
 
-def _links_option() -> click.Option:
-    return Option(
-        ["--follow-links"],
-        Group.STORAGE,
-        is_flag=True,
-        help="Read index files, checkpoints and snapshots also where links lead out of the input. "
-        "Links to directories and logs are followed in any case.",
-    )
-
-
 class Whole(click.IntRange):
     """An integer from a least to a most one, both included, written in decimal digits."""
 
@@ -385,19 +231,3 @@ class Whole(click.IntRange):
                 self.fail(f"{value!r} is not a 64-bit integer in decimal digits", param, ctx)
             value = number
         return int(super().convert(value, param, ctx))
-
-
-def parse_moment(text: str) -> int:
-    """Return a time in ms since the epoch; all of a run are relative to its start."""
-    try:
-        return parse_time(text, now=run_summary().started_ms)
-    except InputError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Return the value of an option that is a time, for its callback; `MOMENTS` keep the text."""
-    if value is None:
-        return None
-    context.meta.setdefault(MOMENTS, {})[parameter.name] = value
-    return parse_moment(value)

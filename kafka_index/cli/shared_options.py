@@ -1,4 +1,4 @@
-"""Options that several commands share: logs, topics, times, settings, reports and engines.
+"""Options of every command: reports, engines and verbosity.
 
 Spark as an engine is chosen here, and imported when it starts.
 """
@@ -12,23 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from kafka_index.cli.completion import PATHS, complete_topics
 from kafka_index.cli.options import (
-    MORE_PATHS,
     Option,
     Whole,
-    option,
-    option_group,
 )
-from kafka_index.cli.terminal import print_log
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.config import (
-    read_properties,
-)
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.request import Group
 from kafka_index.core.job.threads import ThreadEngine
@@ -65,80 +57,6 @@ class _Discarded(io.StringIO):
         return len(text)
 
 
-# ------------------------------------------------------------------------------------ logs
-
-
-def input_option(help_text: str, *names: str) -> Any:
-    """Return the option of what is read, several paths each time; with other names of it."""
-    return option_group(
-        Option(
-            ["--input", *names, PATHS],
-            Group.INPUT,
-            multiple=True,
-            metavar="PATH...",
-            help=help_text,
-        ),
-        click.Argument([MORE_PATHS], nargs=-1, metavar=""),
-        make=lambda paths, _: paths,
-    )
-
-
-def topics_option() -> Any:
-    """Return the option that restricts the topics, a pattern."""
-
-    def compiled(value: str | None) -> re.Pattern[str] | None:
-        try:
-            return None if value is None else re.compile(value)
-        except re.error as error:
-            raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
-
-    return option(
-        "--topics",
-        group=Group.SELECTION,
-        parse=compiled,
-        metavar="REGEX",
-        shell_complete=complete_topics,
-        help="Only topics that match in full.",
-    )
-
-
-# ------------------------------------------------------------------- settings and reports
-
-
-def config_option(help_text: str) -> Any:
-    """Return the option of a file of settings, by its path."""
-    return option_group(_config(help_text), make=lambda path: path)
-
-
-def _config(help_text: str) -> click.Option:
-    return Option(
-        ["--config", "config_path"],
-        Group.SETTINGS,
-        metavar="FILE",
-        parse=_warn_of_unknown_settings,
-        help=help_text,
-    )
-
-
-def _warn_of_unknown_settings(path: str | None) -> str | None:
-    """Warn of properties in a settings file that are not settings of a broker; return its path."""
-    if path is not None:
-        from kafka_index.core.format.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
-
-        for name, other in unknown_settings(read_properties(path)).items():
-            hint = f"; is it {other}?" if other else ""
-            print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
-    return path
-
-
-def report_option(rows: str, *, has_page: bool = False) -> Any:
-    """Return the option for a report of these rows, named in the help: a path or URI.
-
-    `has_page`: it can be a page of HTML.
-    """
-    return option_group(report_parameter(rows, has_page=has_page), make=lambda path: path)
-
-
 def report_parameter(rows: str, *, has_page: bool) -> click.Option:
     """Return ``--report``, whose value is checked before any work is done."""
     endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
@@ -165,9 +83,6 @@ def report_parameter(rows: str, *, has_page: bool) -> click.Option:
         metavar="FILE",
         help=f"Write {rows} to FILE: {endings}.",
     )
-
-
-# --------------------------------------------------------------------- engines and output
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +154,6 @@ def engine_of(name: str, master: str | None, threads: int | None) -> Engine:
     if threads is not None and name != "local":
         raise click.UsageError("--threads requires --engine local")
     return SparkEngine(master) if name == "spark" else ThreadEngine(threads)
-
-
-def detail_options() -> Any:
-    """Return the options of how much is printed, a `Detail`."""
-    return option_group(*verbosity_parameters(), make=verbosity_of)
 
 
 def verbosity_parameters() -> list[click.Parameter]:

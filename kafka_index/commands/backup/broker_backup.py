@@ -95,7 +95,7 @@ from kafka_index.core.records.decompression import shared_budget
 class PartitionUploader:
     """Stores a captured partition; `earlier` is the partition in an earlier backup.
 
-    `high_watermark` is None where its logs end where the broker says. `files` are kept whole.
+    `high_watermark` is None if the log ends are committed. `files` are stored unchanged.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class PartitionUploader:
         """Keep the first chunks that the log still contains, except the last of them.
 
         Return the number of the log where they end, the position there, and the next offset. The
-        last chunk is cut again, as the header of its last batch is wanted.
+        last chunk is read again, because the header of its last batch is needed.
         """
         logs = self._logs
         ends = [(0, 0, logs[0].base_offset)]
@@ -445,7 +445,7 @@ class Broker:
                 raise InputError(
                     "a broker's directories are on a disk of this machine",
                     path=path,
-                    hint="run where they are, or a snapshot of them, is mounted",
+                    hint="run the command on the machine that mounts them, or a snapshot of them",
                 )
         found: dict[int, list[tuple[DataDirectory, str]]] = {}
         for path in expand_directories(request.inputs):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -203,10 +202,3 @@ class ReportFile:
                 write()
         except PublishError as error:
             self._failure = self._failure or error
-
-
-def open_report(
-    path: str | None, schema: pa.Schema, page: PageMaker | None = None
-) -> AbstractContextManager[ReportFile | None]:
-    """Return the context of a report; of None where none is asked for."""
-    return nullcontext() if path is None else ReportFile(path, schema, page)

@@ -8,8 +8,8 @@
     backup+s3://bucket/prefix/@ID/orders-0/00000000000000000078.log
     backup:///mnt/backups/@ID/orders-0/00000000000000000078.log
 
-The first three become paths of the last two forms, once. In a root an ``@`` counts only after its
-last slash: containers and users of stores have one before.
+The first three are resolved once, to paths of the last two forms. An ``@`` in a root counts only
+after its last slash, because the authority of a URI may contain one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from typing import Final, NamedTuple
 
 REPOSITORY_FILE: Final = "kafka-index-backup.json"
-#: The names of backups.
+#: Backup IDs.
 BACKUP_ID_PATTERN: Final = r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z"
 
 _SCHEME = "backup"
@@ -41,12 +41,12 @@ class BackupPath(NamedTuple):
 
 
 def is_backup_path(path: str) -> bool:
-    """Return whether a path, or the scheme and authority of one, is of the files of a backup."""
+    """Return whether a path, or its scheme and authority, is of a file in a backup."""
     return path.startswith(_PREFIXES)
 
 
 def is_backup_input(path: str) -> bool:
-    """Return whether an input names a backup of a repository, by whatever form."""
+    """Return whether an input selects a backup, in any of its forms."""
     return path.startswith((_INPUT, *_PREFIXES))
 
 
@@ -67,7 +67,7 @@ def backup_path(root: str, backup_id: str) -> str:
 
 
 def objects_root(root: str) -> str:
-    """Return the scheme and authority of the store under those of a backup; ``/`` is the disk."""
+    """Return the scheme and authority of the repository's store; ``/`` for a local disk."""
     scheme, _, authority = root.partition("://")
     _, _, inner = scheme.partition("+")
     return f"{inner}://{authority}" if inner else "/"

@@ -86,7 +86,7 @@ class Repository:
         self.root = root.rstrip("/") or "/"
         self.store = UnlinkedStore(self.root) if store.has_links else store
         # Manifests that the backup builds on, and their partitions by folder.
-        self._counted: list[tuple[str, int]] = []
+        self._built_on: list[tuple[str, int]] = []
         self._named: dict[str, list[PartitionBackup]] = {}
         self._begun_ms = now_ms()
         # The time at which objects were put or checked last.
@@ -95,8 +95,8 @@ class Repository:
     def create(self, cluster_id: str, brokers: tuple[int, ...] = ()) -> Self:
         """Create the repository of a cluster if it does not exist, and return it.
 
-        Raises `InputError` if it is that of another cluster, or the store overwrites objects that
-        are there.
+        Raises `InputError` if it belongs to another cluster, or the store overwrites existing
+        objects.
         """
         path = f"{self.root}/{REPOSITORY_FILE}"
         try:
@@ -219,7 +219,7 @@ class Repository:
     def count_on(self, backup_id: str, node_id: int) -> Manifest:
         """Return a manifest whose objects a backup may reuse from then on."""
         found = self.manifest(backup_id, node_id)
-        self._counted.append((backup_id, node_id))
+        self._built_on.append((backup_id, node_id))
         for each in found.partitions:
             self._named.setdefault(each.folder, []).append(each)
         return found
@@ -229,7 +229,7 @@ class Repository:
 
         From then on the repository counts on what is read, and not on what it has read before.
         """
-        self._counted.clear()
+        self._built_on.clear()
         self._named.clear()
         self._begun_ms = now_ms()
         while True:
@@ -240,7 +240,7 @@ class Repository:
             ]
             if not backups:
                 return None
-            with suppress(MissingManifestError):  # it has expired, as a newer one is there
+            with suppress(MissingManifestError):  # it has expired, so that a newer one exists
                 return self.count_on(backups[-1], node_id)
 
     def newest_complete(self, time_ms: int | None = None) -> str | None:
@@ -249,7 +249,7 @@ class Repository:
         The time is in milliseconds since the epoch; None where there is no such backup.
         """
         while True:
-            with suppress(MissingManifestError):  # it has expired since, as a newer one is there
+            with suppress(MissingManifestError):  # it has expired, so that a newer one exists
                 return self._newest_complete(time_ms)
 
     def _newest_complete(self, time_ms: int | None) -> str | None:
@@ -327,7 +327,7 @@ class Repository:
     def names(self, folder: str) -> set[str]:
         """Return the names of the objects in a partition's folder that a manifest may refer to.
 
-        An old object that no manifest names is left out: `put` puts it again.
+        An old unreferenced object is omitted: `put` puts it again.
         """
         named = self._named_in(folder)
         found = {
@@ -342,7 +342,7 @@ class Repository:
     def put(self, relative_path: str, data: bytes | memoryview) -> bool:
         """Put an object if its name is free; return whether an object with these bytes exists.
 
-        An old object that no manifest names is put again, to be as young as a new one.
+        An old unreferenced object is put again, to renew its age.
         """
         path = f"{self.root}/{relative_path}"
         found = _put_with_retries(
@@ -394,7 +394,7 @@ class Repository:
     def put_manifest(self, manifest: Manifest) -> None:
         """Put the manifest of a broker, which adds the broker to the backup.
 
-        Raises `PublishError` if another one is there, or an object that it counts on was deleted.
+        Raises `PublishError` if another manifest exists, or a reused object was deleted.
         """
         path = manifest_path(self.root, manifest.backup_id, manifest.node_id)
         self._refuse_deleted(manifest)
@@ -412,7 +412,7 @@ class Repository:
     def expire(self, backup_id: str, node_id: int) -> None:
         """Copy a manifest to `EXPIRED_FOLDER`; its objects stay for a while from then on.
 
-        It is put again where an expiring was killed that had not deleted the other one yet.
+        It is put again if an earlier expiration was killed before it deleted the manifest.
         """
         with suppress(FileNotFoundError):  # another expiration has moved it
             data = self.store.read(manifest_path(self.root, backup_id, node_id))
@@ -450,11 +450,13 @@ class Repository:
             wanted = self._names_in(manifest)
         for folder, names in wanted.items():
             entries = self.store.list_directory(f"{self.root}/{folder}") if names else []
-            there = {os.path.basename(each.path) for each in entries if each.mtime_ns > spared_ns}
-            if names - there:
+            existing = {
+                os.path.basename(each.path) for each in entries if each.mtime_ns > spared_ns
+            }
+            if names - existing:
                 raise PublishError(
                     "an expiration deleted an object of this backup, or is about to delete it",
-                    path=f"{self.root}/{folder}/{min(names - there)}",
+                    path=f"{self.root}/{folder}/{min(names - existing)}",
                     hint="run again",
                 )
 
@@ -487,7 +489,7 @@ class Repository:
 
     def _refuse_expired(self) -> None:
         """Raise `PublishError` if a manifest that is built on expired long ago."""
-        for backup_id, node_id in self._counted:
+        for backup_id, node_id in self._built_on:
             with suppress(FileNotFoundError):
                 self.store.info(manifest_path(self.root, backup_id, node_id))
                 continue
@@ -558,7 +560,7 @@ class MissingManifestError(InputError):
 def _put_with_retries(path: str, put: Callable[[], bool]) -> bool:
     """Put an object while other processes may put or delete it, or remove its folder.
 
-    Raises `PublishError` if it is there and not to be found for longer than that can take.
+    Raises `PublishError` if the object stays unreadable although its name is taken.
     """
     deadline = time.monotonic() + _OTHERS_S
     while True:

@@ -101,7 +101,7 @@ class Backup:
             raise InputError(
                 f"the repository has no backup {name}",
                 path=repository.root,
-                hint="kafka-index backups list names the backups that are there",
+                hint="run kafka-index backups list to list the backups",
             )
         self.copies: dict[TopicPartition, tuple[Manifest, PartitionBackup]] = {}
         for manifest in self.manifests:
@@ -122,7 +122,7 @@ class Backup:
 
     @cached_property
     def partitions(self) -> dict[str, PartitionBackup]:
-        """The copies that are read, by the names of their directories, which ascend."""
+        """The copies that are read, by the ascending names of their directories."""
         found = {key.directory_name: partition for key, (_, partition) in self.copies.items()}
         return dict(sorted(found.items()))
 
