@@ -290,14 +290,14 @@ def _check_parts(
 
 
 def is_named(root: Path, ended: Ended, failure: Failure) -> bool:
-    """Return whether the error names the file of the call that failed, or a folder of it."""
+    """Return whether error or result name the file of the call that failed, or a folder of it."""
     folders = [ended.place, *map(str, Path(ended.place).parents)]
     if failure is Failure.FILES:
         # It fails outside of the folder as well: libraries of Python, the folder for sorting.
         texts = ("many open files", "ulimit -n", " /")
         return all(text in ended.stderr for text in texts)
     inside = [each for each in folders if Path(each) != root and Path(each).is_relative_to(root)]
-    return any(each in ended.stderr for each in inside)
+    return any(each in ended.stdout + ended.stderr for each in inside)
 
 
 def _table(number: int, start: int) -> pa.Table:
