@@ -87,7 +87,7 @@ from kafka_index.core.fs.paths import (
     open_repository,
     refuse_overlap,
 )
-from kafka_index.core.fs.store import is_remote
+from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.logdir.metadata_files import MetaProperties, read_topic_id
 from kafka_index.core.records.decompression import shared_budget
 
@@ -441,12 +441,11 @@ class Broker:
         belong to several brokers.
         """
         for path in request.inputs:
-            if is_remote(path):
-                raise InputError(
-                    "a broker's directories are on a disk of this machine",
-                    path=path,
-                    hint="run the command on the machine that mounts them, or a snapshot of them",
-                )
+            refuse_remote(
+                path,
+                "a broker's directories are on a disk of this machine",
+                hint="run the command on the machine that mounts them, or a snapshot of them",
+            )
         found: dict[int, list[tuple[DataDirectory, str]]] = {}
         for path in expand_directories(request.inputs):
             file = os.path.join(path, META_PROPERTIES)

@@ -44,7 +44,6 @@ from kafka_index.core.fs.backup.manifest import (
 )
 from kafka_index.core.fs.backup.repository import MissingManifestError, Repository, StoredManifest
 from kafka_index.core.fs.paths import absolute_path, open_repository
-from kafka_index.core.fs.store import is_remote
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink, RunOutcome
 from kafka_index.core.job.threads import map_requests
@@ -195,7 +194,7 @@ def _expire(repository: Repository, backups: Iterable[_BackupBrokers]) -> None:
         for folder in (HEADS_FOLDER, BACKUPS_FOLDER):
             paths = [manifest_path(root, each.backup_id, node, folder) for node in each.brokers]
             repository.store.delete(paths)
-            _remove_folder(root, f"{root}/{folder}/{each.backup_id}")
+            repository.store.delete_empty_directory(f"{root}/{folder}/{each.backup_id}")
 
 
 class _Names:
@@ -220,7 +219,7 @@ class _GarbageCollector:
 
     def __init__(self, repository: Repository, leaving: int) -> None:
         self._repository = repository
-        self._root = repository.root
+        self._root, self._store = repository.root, repository.store
         # The number of backups that a dry run does not expire.
         self._leaving = leaving
         self._folders: set[str] = set()
@@ -262,16 +261,16 @@ class _GarbageCollector:
             return
         # First the manifests, so that no reader finds a backup without objects.
         paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(old)]
-        self._repository.store.delete(paths)
+        self._store.delete(paths)
         for path in paths:
-            _remove_folder(self._root, os.path.dirname(path))
+            self._store.delete_empty_directory(os.path.dirname(path))
         for objects in self._unreferenced(names):
             self._delete(objects)
         for folder in self._folders - {*names}:
-            _remove_folder(self._root, f"{self._root}/{folder}")
+            self._store.delete_empty_directory(f"{self._root}/{folder}")
         day_ms = int(rules.LONGEST_BACKUP_S * 1000)
         self._delete_with_folders(expired_barriers(self._root, self._now_ms - day_ms))
-        self._repository.store.delete(repository.old_announcements())
+        self._store.delete(repository.old_announcements())
         for folder, marked in repository.damaged().items():
             repository.unmark_damaged(folder, marked - names.get(folder, set()))
         self._delete_with_folders([*self._unfinished()])
@@ -281,7 +280,7 @@ class _GarbageCollector:
 
     def _unfinished(self) -> Iterator[str]:
         """Yield the temporary small files that killed backups left on a local disk."""
-        for folder in () if is_remote(self._root) else _FOLDERS_OF_SMALL_FILES:
+        for folder in _FOLDERS_OF_SMALL_FILES if self._store.stages_beside else ():
             for path, _, mtime_ns in self._repository.listed(folder):
                 name = os.path.basename(path)
                 is_scratch = name.startswith(".") and name.endswith(".tmp")
@@ -289,10 +288,10 @@ class _GarbageCollector:
                     yield f"{self._root}/{folder}/{path}"
 
     def _delete_with_folders(self, paths: Sequence[str]) -> None:
-        self._repository.store.delete(paths)
+        self._store.delete(paths)
         for folder in sorted({os.path.dirname(path) for path in paths}):
-            _remove_folder(self._root, folder)
-            _remove_folder(self._root, os.path.dirname(folder))
+            self._store.delete_empty_directory(folder)
+            self._store.delete_empty_directory(os.path.dirname(folder))
 
     def _expired(self) -> Iterator[tuple[tuple[str, int], bool]]:
         """Yield backup ID and broker of expired manifests, and whether objects may be deleted."""
@@ -345,7 +344,7 @@ class _GarbageCollector:
         looked_at = time.monotonic()
         paths = [
             each.path
-            for each in self._repository.store.list_directory(f"{self._root}/{folder}")
+            for each in self._store.list_directory(f"{self._root}/{folder}")
             if not each.is_directory
             and each.mtime_ns < self._spared_ns
             and os.path.basename(each.path) in sizes
@@ -354,17 +353,10 @@ class _GarbageCollector:
             if time.monotonic() - looked_at > rules.SETTLED_S / 4:
                 return False
             some = paths[first : first + _DELETED_AT_A_TIME]
-            self._repository.store.delete(some)
+            self._store.delete(some)
             self._count({path: sizes[os.path.basename(path)] for path in some})
         return True
 
     def _count(self, *objects: Mapping[str, int]) -> None:
         self.objects += sum(map(len, objects))
         self.bytes += sum(sum(each.values()) for each in objects)
-
-
-def _remove_folder(root: str, path: str) -> None:
-    """Remove an empty folder of a local disk; object stores have no folders."""
-    if not is_remote(root):
-        with suppress(OSError):
-            os.rmdir(path)

@@ -12,8 +12,6 @@ from kafka_index.core.fs.local_store import unreadable_directory, walk
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
 
-__all__ = ["Entry", "walk"]
-
 
 def leads_nowhere(path: str) -> bool:
     """Return whether it is a link in circles, or into no folder: no file is created through it."""

@@ -337,6 +337,11 @@ class LocalStore(Store):
         with publishing(path, "remove the folder"), suppress(FileNotFoundError):
             shutil.rmtree(path)
 
+    def delete_empty_directory(self, path: str) -> None:
+        """Delete a directory if it is empty, and can be deleted."""
+        with suppress(OSError):
+            os.rmdir(path)
+
     def is_file(self, path: str) -> bool:
         """Return whether there is a file, or a link to one."""
         return os.path.isfile(path)

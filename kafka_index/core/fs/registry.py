@@ -14,11 +14,9 @@ from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import admit_sent, admitted_inputs
 from kafka_index.core.fs.local_store import LocalStore
 from kafka_index.core.fs.store import FileInfo, StorageOptions, Store
-from kafka_index.core.fs.stored_files import COMPRESSIONS, StoredFile
+from kafka_index.core.fs.stored_files import StoredFile
 from kafka_index.core.fs.tiered.segment_paths import inner_root, is_segment_path
 from kafka_index.core.fs.uris import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of, split_uri
-
-__all__ = ["COMPRESSIONS"]
 
 _LOCAL = LocalStore()
 # Held again while the store of the objects of remote segments is opened.

@@ -25,14 +25,6 @@ from kafka_index.core.format.uri_passwords import has_password
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import NOT_A_FILE
 from kafka_index.core.fs.stored_files import COMPRESSIONS, StagedFile, StoredFile, StoredStream
-from kafka_index.core.fs.uris import (
-    HDFS_SCHEME,
-    OBJECT_SCHEMES,
-    SAME_SCHEMES,
-    is_remote,
-    scheme_of,
-    split_uri,
-)
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -53,7 +45,6 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
-__all__ = ["HDFS_SCHEME", "OBJECT_SCHEMES", "SAME_SCHEMES", "is_remote", "scheme_of", "split_uri"]
 _REFERENCE = "@"
 # The access key's id is an identifier that logs and URLs show.
 _NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
@@ -251,6 +242,9 @@ class Store(ABC):
         if self.has_rename:
             # Folders of their own, and not only the prefixes of objects.
             self.delete(sorted(folders, reverse=True))
+
+    def delete_empty_directory(self, path: str) -> None:  # noqa: B027, stores have none
+        """Delete a directory if it is empty, and can be deleted."""
 
     def is_file(self, path: str) -> bool:
         """Return whether there is a file."""
