@@ -22,7 +22,7 @@ from kafka_index.commands.import_.table_files import TableFile, errors_of
 from kafka_index.core.errors import ReadError, is_retriable
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.state_files import FileName, Int32, Int64, Offset, Size, decode_state
-from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.core.fs.durable_files import AtomicFile, publish_error, sync
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.output.staging import Signature, signature_of
 
@@ -202,8 +202,7 @@ def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[Import
             with suppress(OSError):
                 os.unlink(path)
         raise
-    for place, failure in make_durable([root]).items():
-        raise publish_error(failure, place, "make it durable")
+    sync([root], "make it durable")
     _write_journal(
         os.path.join(root, _FINISHED_IMPORT),
         replace(begun, partitions=len(imported_by(root, begun.run))),

@@ -38,7 +38,11 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.format.state_files import Offset, Size, decode_state
 from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.durable_files import exchange, make_durable, publish_error, publishing
+from kafka_index.core.fs.durable_files import (
+    exchange,
+    publishing,
+    sync,
+)
 from kafka_index.core.fs.paths import absolute_path, refuse_overlap
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.fs.store import Entry
@@ -186,12 +190,12 @@ class AnswerTarget:
         if more:
             whole = os.path.join(self._staging, _WHOLE)
             join_parts(parts, whole, self.format, self._queries.splits[0])
-        _make_durable([whole])
+        sync([whole], "make the output durable")
         # Checked again: another program may have created it since.
         self._refuse_existing()
         announce({self.path: os.stat(whole).st_size})
         os.replace(whole, self.path)
-        _make_durable([os.path.dirname(self.path)])
+        sync([os.path.dirname(self.path)], "make the output durable")
 
     def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
         # Other files are from attempts that were abandoned.
@@ -199,7 +203,7 @@ class AnswerTarget:
             os.unlink(os.path.join(self._staging, name))
         with open(os.path.join(self._staging, SUCCESS), "xb"):
             pass
-        _make_durable([self._staging])
+        sync([self._staging], "make the output durable")
         self._refuse_existing()
         with os.scandir(self._staging) as entries:
             announce({os.path.join(self.path, one.name): one.stat().st_size for one in entries})
@@ -207,7 +211,7 @@ class AnswerTarget:
             os.rename(self._staging, self.path)
         else:
             _exchange(self._staging, self.path)
-        _make_durable([os.path.dirname(self.path)])
+        sync([os.path.dirname(self.path)], "make the output durable")
 
     def _parts(self) -> list[str]:
         there = self._names(self._staging)
@@ -282,11 +286,6 @@ def _exchange(new: str, old: str) -> None:
         os.rename(aside, old)
         raise
     os.rename(aside, new)
-
-
-def _make_durable(paths: list[str]) -> None:
-    for path, error in make_durable(paths).items():
-        raise publish_error(error, path, "make the output durable") from error
 
 
 def format_of_answers(path: str, queries: Queries) -> QueryFormat:

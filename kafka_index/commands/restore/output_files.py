@@ -35,9 +35,8 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.durable_files import (
     AtomicFile,
     clone_file,
-    make_durable,
-    publish_error,
     publishing,
+    sync,
 )
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, ByteSource
@@ -134,12 +133,7 @@ def write_durably(path: str, data: bytes) -> None:
 
 def sync_directory(path: str) -> None:
     """Make the entries of a directory durable."""
-    _sync([path], "make the directory durable")
-
-
-def _sync(paths: Iterable[str], action: str) -> None:
-    for place, error in make_durable(paths).items():
-        raise publish_error(error, place, action)
+    sync([path], "make the directory durable")
 
 
 def _rename(output: str, name: str, new_name: str) -> None:
@@ -191,7 +185,7 @@ def remove_build_files(directory: str) -> None:
 
 def make_partition_durable(directory: str) -> None:
     """Make all files of a partition durable."""
-    _sync(paths_of(directory), "make a restored file durable")
+    sync(paths_of(directory), "make a restored file durable")
 
 
 def paths_of(directory: str) -> list[str]:

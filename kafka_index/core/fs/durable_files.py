@@ -195,6 +195,15 @@ def publishing(path: str, action: str) -> Iterator[None]:
         raise publish_error(error, path, action) from error
 
 
+def sync(paths: Iterable[str], action: str) -> None:
+    """Make files or folders durable; raise `PublishError` for the first one that fails.
+
+    The action follows "cannot" in the message: ``"make the report durable"``.
+    """
+    for path, error in make_durable(paths).items():
+        raise publish_error(error, path, action) from error
+
+
 def make_durable(paths: Iterable[str]) -> dict[str, OSError]:
     """Sync files or folders, each once; return the paths that failed, with their errors."""
     unique = list(dict.fromkeys(paths))

@@ -15,7 +15,12 @@ import pyarrow as pa
 
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import CorruptObjectError, InputError, is_retriable
-from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error, publishing
+from kafka_index.core.fs.durable_files import (
+    AtomicFile,
+    publish_error,
+    publishing,
+    sync,
+)
 from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE, linked_out, refuse_linked_out
 from kafka_index.core.fs.store import (
     Bytes,
@@ -399,8 +404,7 @@ class LocalStore(Store):
 
     def make_durable(self, directories: Iterable[str], action: str) -> None:
         """Sync directories."""
-        for path, error in make_durable(directories).items():
-            raise publish_error(error, path, action) from error
+        sync(directories, action)
 
     def create(self, path: str, *, scratch_path: str | None = None, what: str) -> AtomicFile:
         """Create a file that appears whole, or not at all."""

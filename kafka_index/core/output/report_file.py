@@ -12,7 +12,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kafka_index.core.errors import InputError, PublishError
-from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.core.fs.durable_files import AtomicFile, sync
 from kafka_index.core.fs.json_lines import json_lines
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.paths import plain_path
@@ -183,8 +183,7 @@ class ReportFile:
                 file.write(text.encode())
                 file.commit()
         folder = os.path.dirname(os.path.abspath(self.path))
-        for path, error in make_durable([folder]).items():
-            raise publish_error(error, path, "make the report durable")
+        sync([folder], "make the report durable")
 
     def _put(self) -> None:
         """Put the whole report where it goes to a store."""

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition
-from kafka_index.core.fs.durable_files import exchange, make_durable, publish_error
+from kafka_index.core.fs.durable_files import exchange, publish_error, sync
 
 _STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")
 #: In each staging folder, so that it is not taken for a deleted topic of that name.
 _MARK = ".kafka-index"
+_ACTION = "make it durable"
 
 #: The logs of a partition directory as they were: name, size and modification time.
 Signature = tuple[tuple[str, int, int], ...]
@@ -128,16 +129,11 @@ def publish_directory(root: str, staged: StagedPartition) -> None:
             )
     except OSError as error:
         raise publish_error(error, target, "publish the partition") from error
-    _raise_first(make_durable([root]))
+    sync([root], _ACTION)
 
 
 def _sync_tree(directory: str) -> None:
     paths = [directory]
     with os.scandir(directory) as entries:
         paths += [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
-    _raise_first(make_durable(paths))
-
-
-def _raise_first(failures: dict[str, OSError]) -> None:
-    for path, error in failures.items():
-        raise publish_error(error, path, "make it durable") from error
+    sync(paths, _ACTION)

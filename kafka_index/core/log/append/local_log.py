@@ -38,7 +38,7 @@ from kafka_index.core.format.names import (
     segment_file_name,
 )
 from kafka_index.core.format.records import MAGIC_RECORD_BATCH
-from kafka_index.core.fs.durable_files import make_durable, publish_error
+from kafka_index.core.fs.durable_files import sync
 from kafka_index.core.index.sparse_indexes import OffsetPosition
 from kafka_index.core.index.transaction_index import collect_aborted_txns
 from kafka_index.core.kernels.append_batches import GROWTH_SIZE
@@ -295,8 +295,7 @@ class LocalLog:
         """Make everything durable, including new segments in their folder."""
         for segment in self.segments[floor_segment(self.segments, self.recovery_point) :]:
             segment.flush()
-        for path, error in make_durable([self.directory]).items():
-            raise publish_error(error, path, "flush the folder")
+        sync([self.directory], "flush the folder")
         self.recovery_point = self.end_offset
 
     def close(self) -> None:
