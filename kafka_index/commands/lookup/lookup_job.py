@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -35,41 +34,35 @@ from kafka_index.commands.lookup.queries import (
 )
 from kafka_index.commands.lookup.query_stats import (
     SplitStats,
-    reset_offsets_csv,
-    starting_offsets_json,
 )
 from kafka_index.commands.lookup.request import LookupRequest, MemoryLookupRequest
 from kafka_index.commands.lookup.result import (
     LookupResult,
     LookupTotals,
     SplitReport,
-    StartingOffset,
 )
-from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, argument_text, plural
-from kafka_index.core.format.human import format_bytes
+from kafka_index.commands.lookup.starting_offsets import (
+    inventory_of,
+    offsets_files,
+    write_offsets,
+)
+from kafka_index.core.errors import InputError, KafkaIndexError, argument_text
 from kafka_index.core.format.times import now_ms
-from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
-from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.fs.registry import whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.request import TimeKind, function_at
 from kafka_index.core.job.result import ReportSink, RunOutcome
-from kafka_index.core.log.read.answers import LookupFinding
 from kafka_index.core.log.read.choices import Status
 from kafka_index.core.logdir.segment_table import PartitionSegments
 from kafka_index.core.query.choices import By
-from kafka_index.core.query.inventory import Inventory, collect_inventory, find_unindexed
+from kafka_index.core.query.inventory import Inventory, find_unindexed, inventory_notes
 from kafka_index.core.query.keys import PARTITION, TOPIC, Keys, QueryBatch, plain_array
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
 
 # What a run over the same inputs would end with again.
 _FINAL = (RunOutcome.DONE, RunOutcome.DAMAGE)
-_Render = Callable[[Sequence[StartingOffset]], str]
-_RENDERS: Mapping[str, _Render] = {
-    "starting_offsets": starting_offsets_json,
-    "reset_offsets": reset_offsets_csv,
-}
 
 
 def look_up(
@@ -88,37 +81,6 @@ def look_up(
         else:
             result = _FileLookup(request, engine, listener or SILENT, report).run()
     return replace(result, unread=unread_texts(unread))
-
-
-def inventory_of(
-    request: LookupRequest,
-    paths: Sequence[str] | None = None,
-    topics: re.Pattern[str] | None = None,
-) -> Inventory:
-    """List the logs of a request; `paths` are some of its inputs, `topics` some of its topics."""
-    return collect_inventory(
-        request.inputs if paths is None else paths,
-        tiered=request.tiered,
-        indexes=request.indexes,
-        upper_bound=request.upper_bound,
-        topics=topics or request.topics,
-    )
-
-
-def note_inventory(inventory: Inventory, unindexed: pa.Table, listener: Listener) -> None:
-    """Note the remote logs that are read completely, and the log starts that are bounds."""
-    if unindexed.num_rows:
-        what = plural(unindexed.num_rows, "remote segment")
-        size_bytes = sum(unindexed["size_bytes"].to_pylist())
-        listener.on_note(
-            f"{what} ({format_bytes(size_bytes)}) without index files: those that are asked are "
-            "read whole, once each; build --output makes index files"
-        )
-    if partitions := inventory.uncertain_starts:
-        listener.on_note(
-            f"{plural(partitions, 'partition')} without a log directory: the log starts are lower "
-            "bounds, those of the first remote segments; --input adds what a broker knows"
-        )
 
 
 # ------------------------------------------------------------------------------- tables in memory
@@ -285,7 +247,8 @@ class _FileLookup:
         """Answer all queries into a target."""
         queries, inventory, totals = self._queries, self._inventory, self._totals
         unindexed = find_unindexed(inventory, self._by)
-        note_inventory(inventory, unindexed, self._listener)
+        for note in inventory_notes(inventory, unindexed):
+            self._listener.on_note(note)
         if self._report is not None:
             self._report.add_segments(_segments(inventory))
         self._listener.on_plan(queries.rows or 0, None, ("query", "queries"))
@@ -448,66 +411,3 @@ def _answer(
         )
     except InputError as error:
         return error
-
-
-# ------------------------------------------------------------------------------- files of offsets
-
-
-@contextmanager
-def offsets_files(
-    request: LookupRequest, target: str | None = None
-) -> Iterator[list[tuple[AtomicFile, _Render]]]:
-    """Open the files of offsets that are asked for; yield each with what renders it.
-
-    Raises `InputError` if one of them is an input, in the answers, or another.
-    """
-    refuse_side_files(request, target)
-    with ExitStack() as stack:
-        yield [
-            (stack.enter_context(whole_file(absolute_path(path))), _RENDERS[name])
-            for path, name in request.offsets_files
-        ]
-
-
-def write_offsets(
-    files: Sequence[tuple[AtomicFile, _Render]],
-    starts: Sequence[StartingOffset],
-    findings: Sequence[LookupFinding],
-) -> None:
-    """Write files of offsets; raise `ReadError` if a partition could not be read."""
-    unread = next((each for each in findings if each.retriable and each.queries), None)
-    if files and unread is not None:
-        raise ReadError(
-            f"no starting offsets: {unread.reason}",
-            path=unread.path,
-            hint="fix that and run again",
-        )
-    for file, render in files:
-        file.write(render(starts).encode())
-
-
-def refuse_side_files(
-    request: LookupRequest, target: str | None, report: str | None = None
-) -> None:
-    """Refuse to write over an input, into the output, or two files into one."""
-    taken = [] if target is None else [real_path(target)]
-    queries = [request.queries] if request.queries else []
-    inputs = [*request.folders, *queries]
-    texts = [path for path, _ in request.offsets_files]
-    for path in (*texts, *([] if report is None else [report])):
-        real = real_path(path)
-        if os.path.isdir(real):
-            raise InputError("a folder, not a file", path=path, hint="name a file in it")
-        if store_of(real).is_special(real):
-            raise InputError("not a regular file", path=path, hint="name another file")
-        refuse_overlap(real, path, inputs)
-        if any(
-            f"{real}/".startswith(f"{other}/") or f"{other}/".startswith(f"{real}/")
-            for other in taken
-        ):
-            raise InputError(
-                "this path is taken by the answers or another file",
-                path=path,
-                hint="name another one",
-            )
-        taken.append(real)

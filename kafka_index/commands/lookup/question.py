@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.commands.lookup.lookup_job import (
-    inventory_of,
-    note_inventory,
-    offsets_files,
-    write_offsets,
-)
-from kafka_index.commands.lookup.query_stats import starting_offsets_of
 from kafka_index.commands.lookup.request import ConsoleLookupRequest
 from kafka_index.commands.lookup.result import QuestionResult, StartingOffset
+from kafka_index.commands.lookup.starting_offsets import (
+    inventory_of,
+    offsets_files,
+    starting_offsets_of,
+    write_offsets,
+)
 from kafka_index.core.errors import InputError, first_of, is_retriable
 from kafka_index.core.format.names import (
     DirectoryKind,
@@ -40,7 +39,12 @@ from kafka_index.core.log.read.answers import Answers, LookupFinding, SpecialTim
 from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.logdir.listing import did_you_mean
 from kafka_index.core.query.choices import By
-from kafka_index.core.query.inventory import UNINDEXED_SCHEMA, Inventory, find_unindexed
+from kafka_index.core.query.inventory import (
+    UNINDEXED_SCHEMA,
+    Inventory,
+    find_unindexed,
+    inventory_notes,
+)
 from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 
@@ -60,7 +64,8 @@ def answer_question(
         # A file that cannot be written ends the run before the work.
         files = stack.enter_context(offsets_files(request))
         inventory = _inventory(request)
-        note_inventory(inventory, _unindexed(request, inventory), listener or SILENT)
+        for note in inventory_notes(inventory, _unindexed(request, inventory)):
+            (listener or SILENT).on_note(note)
         answer = _answer_one if request.has_one_answer else _answer_several
         answers, findings, starts, place = answer(request, inventory)
         write_offsets(files, starts, findings)

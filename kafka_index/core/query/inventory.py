@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import plural
 from kafka_index.core.format.checkpoints import EpochEntry
+from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.integers import Longs
 from kafka_index.core.format.names import (
     LOG_SUFFIX,
@@ -339,3 +341,22 @@ def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
         )
     ]
     return pa.Table.from_pylist(bare, UNINDEXED_SCHEMA)
+
+
+def inventory_notes(inventory: Inventory, unindexed: pa.Table) -> Iterator[str]:
+    """Yield what users should know before a lookup: costly segments, and uncertain log starts.
+
+    `unindexed` is the result of `find_unindexed`.
+    """
+    if unindexed.num_rows:
+        what = plural(unindexed.num_rows, "remote segment")
+        size_bytes = sum(unindexed["size_bytes"].to_pylist())
+        yield (
+            f"{what} ({format_bytes(size_bytes)}) without index files: those that are asked are "
+            "read whole, once each; build --output makes index files"
+        )
+    if partitions := inventory.uncertain_starts:
+        yield (
+            f"{plural(partitions, 'partition')} without a log directory: the log starts are lower "
+            "bounds, those of the first remote segments; --input adds what a broker knows"
+        )

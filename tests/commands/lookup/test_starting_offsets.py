@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.lookup.query_stats import reset_offsets_csv, starting_offsets_json
 from kafka_index.commands.lookup.result import StartingOffset
+from kafka_index.commands.lookup.starting_offsets import reset_offsets_csv, starting_offsets_json
 from kafka_index.core.errors import InputError
 from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.query.choices import By

@@ -1,0 +1,217 @@
+"""The logs that a lookup reads, and the files of starting offsets that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import pyarrow as pa
+
+from kafka_index.commands.lookup.request import LookupRequest
+from kafka_index.commands.lookup.result import StartingOffset
+from kafka_index.core.errors import InputError, ReadError
+from kafka_index.core.format.integers import Longs
+from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
+from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.log.read.answers import (
+    BATCH_BASE_OFFSET,
+    FOUND_OFFSET,
+    Answers,
+    LookupFinding,
+    SpecialTimestamp,
+)
+from kafka_index.core.log.read.choices import Resolve, Status
+from kafka_index.core.query.choices import By
+from kafka_index.core.query.inventory import Inventory, collect_inventory
+from kafka_index.core.query.keys import NO_PARTITION, QueryBatch, integers, plain_array
+from kafka_index.core.query.lookups import Lookups
+
+# Statuses at the end of the log, whatever was asked, and those without any place.
+_AT_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
+_NOWHERE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
+
+_Render = Callable[[Sequence[StartingOffset]], str]
+
+
+def inventory_of(
+    request: LookupRequest,
+    paths: Sequence[str] | None = None,
+    topics: re.Pattern[str] | None = None,
+) -> Inventory:
+    """List the logs of a request; `paths` are some of its inputs, `topics` some of its topics."""
+    return collect_inventory(
+        request.inputs if paths is None else paths,
+        tiered=request.tiered,
+        indexes=request.indexes,
+        upper_bound=request.upper_bound,
+        topics=topics or request.topics,
+    )
+
+
+@contextmanager
+def offsets_files(
+    request: LookupRequest, target: str | None = None
+) -> Iterator[list[tuple[AtomicFile, _Render]]]:
+    """Open the files of offsets that are asked for; yield each with what renders it.
+
+    Raises `InputError` if one of them is an input, in the answers, or another.
+    """
+    refuse_side_files(request, target)
+    with ExitStack() as stack:
+        yield [
+            (stack.enter_context(whole_file(absolute_path(path))), _RENDERS[name])
+            for path, name in request.offsets_files
+        ]
+
+
+def write_offsets(
+    files: Sequence[tuple[AtomicFile, _Render]],
+    starts: Sequence[StartingOffset],
+    findings: Sequence[LookupFinding],
+) -> None:
+    """Write files of offsets; raise `ReadError` if a partition could not be read."""
+    unread = next((each for each in findings if each.retriable and each.queries), None)
+    if files and unread is not None:
+        raise ReadError(
+            f"no starting offsets: {unread.reason}",
+            path=unread.path,
+            hint="fix that and run again",
+        )
+    for file, render in files:
+        file.write(render(starts).encode())
+
+
+def refuse_side_files(
+    request: LookupRequest, target: str | None, report: str | None = None
+) -> None:
+    """Refuse to write over an input, into the output, or two files into one."""
+    taken = [] if target is None else [real_path(target)]
+    queries = [request.queries] if request.queries else []
+    inputs = [*request.folders, *queries]
+    texts = [path for path, _ in request.offsets_files]
+    for path in (*texts, *([] if report is None else [report])):
+        real = real_path(path)
+        if os.path.isdir(real):
+            raise InputError("a folder, not a file", path=path, hint="name a file in it")
+        if store_of(real).is_special(real):
+            raise InputError("not a regular file", path=path, hint="name another file")
+        refuse_overlap(real, path, inputs)
+        if any(
+            f"{real}/".startswith(f"{other}/") or f"{other}/".startswith(f"{real}/")
+            for other in taken
+        ):
+            raise InputError(
+                "this path is taken by the answers or another file",
+                path=path,
+                hint="name another one",
+            )
+        taken.append(real)
+
+
+def starting_offsets_of(
+    lookups: Lookups, queries: QueryBatch, answers: Answers, count: int
+) -> list[StartingOffset]:
+    """Return the offsets at which reading starts, according to the first queries.
+
+    It starts at the offset that was found: of the record, or the one asked for, or of the batch
+    that holds the timestamp. Without one: where the log ends, or starts if the offset is below its
+    start.
+    """
+    topics = plain_array(queries.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
+    partitions = plain_array(queries.partitions.slice(0, count))
+    numbers, _ = integers(partitions)
+    codes = lookups.inventory.codes(queries.topics.slice(0, count), numbers).tolist()
+    places = _found_places(lookups, queries, answers, count)
+    starts = []
+    for row, (topic, partition, code) in enumerate(
+        zip(topics, partitions.to_pylist(), codes, strict=True)
+    ):
+        status = Status(int(answers.status[row]))
+        offset: int | None = None
+        if code != NO_PARTITION and status not in _NOWHERE:
+            log_start = lookups.start_offset(code)
+            special = _special(lookups, queries, row)
+            if special is SpecialTimestamp.EARLIEST or status is Status.BEFORE_LOG_START:
+                offset = log_start
+            elif special is SpecialTimestamp.LATEST or status in _AT_END:
+                offset = lookups.end_offset(code)
+            else:
+                # A batch may begin with records that have been deleted.
+                offset = max(int(places[row]), log_start)
+            if offset is None:
+                status = Status.UNREADABLE
+        name = None if topic is None else topic.decode(errors="replace")
+        starts.append(StartingOffset(name, partition, status, offset))
+    return starts
+
+
+def _found_places(lookups: Lookups, queries: QueryBatch, answers: Answers, count: int) -> Longs:
+    places: Longs = queries.keys.values
+    if lookups.settings.resolve is Resolve.RECORD:
+        places = answers.values[FOUND_OFFSET]
+    elif lookups.settings.by is By.TIMESTAMP:
+        places = answers.values[BATCH_BASE_OFFSET]
+    return places[:count]
+
+
+def _special(lookups: Lookups, queries: QueryBatch, row: int) -> SpecialTimestamp | None:
+    key = int(queries.keys.values[row])
+    if lookups.settings.by is By.OFFSET or not queries.keys.specials or key >= 0:
+        return None
+    return SpecialTimestamp(key)
+
+
+def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition, sorted.
+
+    Raises `InputError` if two queries are about one partition, or a query has no offset; then no
+    partition has one.
+    """
+    offsets: dict[str, dict[int, int]] = {}
+    for start in starts:
+        name = f"{start.topic}-{start.partition}"
+        if start.topic is None or start.partition is None or start.offset is None:
+            raise InputError(
+                f"no starting offset for {name}: {Status(start.status).text}",
+                hint="starting offsets need an answer for each query",
+            )
+        of_topic = offsets.setdefault(start.topic, {})
+        if start.partition in of_topic:
+            raise InputError(
+                f"two queries are about {name}",
+                hint="starting offsets need one query for each partition",
+            )
+        of_topic[start.partition] = start.offset
+    return {topic: dict(sorted(offsets[topic].items())) for topic in sorted(offsets)}
+
+
+def starting_offsets_json(starts: Sequence[StartingOffset]) -> str:
+    """Return Spark's ``startingOffsets`` (or ``endingOffsets``): one line of JSON.
+
+    Spark requires every partition of the topics that it subscribes to. Raises the errors of
+    `check_starting_offsets`.
+    """
+    return json.dumps(check_starting_offsets(starts), separators=(",", ":")) + "\n"
+
+
+def reset_offsets_csv(starts: Sequence[StartingOffset]) -> str:
+    """Return the input of ``kafka-consumer-groups --reset-offsets --from-file``, for one group.
+
+    Lines of topic, partition and offset without a header (CsvUtils.CsvRecordNoGroup). No legal
+    topic needs quotes. Raises the errors of `check_starting_offsets`.
+    """
+    return "".join(
+        f"{topic},{partition},{offset}\n"
+        for topic, offsets in check_starting_offsets(starts).items()
+        for partition, offset in offsets.items()
+    )
+
+
+_RENDERS: Mapping[str, _Render] = {
+    "starting_offsets": starting_offsets_json,
+    "reset_offsets": reset_offsets_csv,
+}
