@@ -40,32 +40,32 @@ COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
 #: are imported when a command is called: they load numpy, pyarrow and the compiled kernels, and
 #: `--help` should not wait for that.
 _GROUPS = {
-    "See what is in a dump": {
-        "dump": "Print the contents of logs, indexes, snapshots and epochs.",
+    "Inspect": {
+        "dump": "Print the contents of logs, indexes, snapshots and checkpoints.",
         "metadata": "Print topics, groups, transactions and remote segments of a cluster.",
-        "lookup": "Find offsets and timestamps in Kafka logs.",
+        "lookup": "Find offsets and timestamps in logs.",
         "cat": "Print the records of a topic.",
         "find": "Find records by key, value and time.",
     },
-    "Check it": {
-        "verify": "Compare every file of a dump with what it should be.",
-        "predict": "Predict what a broker does to its log directories when it starts.",
+    "Check": {
+        "verify": "Compare every file with its correct content.",
+        "predict": "Predict what a broker does to its log directories at startup.",
     },
-    "Repair it": {
-        "build": "Rebuild the indexes, snapshots and epochs of Kafka logs.",
-        "restore": "Make a data directory that a broker mounts at once, from a dump.",
-        "rewrite": "Copy a dump without some of its records.",
+    "Repair": {
+        "build": "Rebuild indexes, snapshots and leader epoch checkpoints.",
+        "restore": "Create a data directory that a broker loads without recovery.",
+        "rewrite": "Copy log directories without selected records.",
     },
-    "Use its records": {
+    "Exchange records": {
         "export": "Export records to Parquet or JSON lines.",
-        "import": "Write tables of records as logs that a broker mounts.",
+        "import": "Write tables of records as logs that a broker loads.",
     },
     "Back up brokers": {
-        "backup": "Back up a running broker, incrementally.",
+        "backup": "Back up a running broker incrementally.",
         "backups": "List, verify and expire backups.",
     },
     "Installation and help": {
-        "warm-up": "Compile everything beforehand, for images.",
+        "warm-up": "Compile all kernels in advance, such as for images.",
         "help": "Print a page of the documentation.",
     },
 }
@@ -164,9 +164,10 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: object
 )
 @click.pass_context
 def console_script(ctx: click.Context) -> None:
-    """Read, check, repair and use the log directories of Kafka brokers, without a broker.
+    """Read, verify, repair and restore the log directories of Kafka brokers, without a broker.
 
-    A dump is a copy of log directories, in files or in a store. Its logs are only read.
+    A dump is a copy of log directories, on a file system or in an object store. Logs are opened
+    read-only.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kafka_index.cli.print_result import ProgressListener
 
-_HELP = """Manage a repository of backups: list its backups, verify its objects, expire backups.
+_HELP = """List, verify and expire the backups of a repository.
 
     `kafka-index backup` makes backups. `restore` and every command that reads logs read a backup
     with `--input backup:URI` (the newest), `backup:URI@TIME` or `backup:URI@ID`.
@@ -74,6 +74,6 @@ def make_command(*, as_job: bool) -> click.Group:
         {spec.name.split()[-1]: derive(spec, as_job=as_job, run=_run) for spec in specs},
         help=_HELP,
         context_settings={"help_option_names": ["-h", "--help"]},
-        epilog=f"The page about it: {help_page('backup')}",
+        epilog=f"Documentation: {help_page('backup')}",
         subcommand_metavar="COMMAND [ARGS]...",
     )

@@ -45,7 +45,7 @@ class PrintedCat(CatRequest):
     form: str = parameter(
         _FormatKind("text|json|FORMAT"),
         Group.OUTPUT,
-        "A table, JSON lines, or a format of kcat's tokens.",
+        "Print a table, JSON lines, or a format with kcat's tokens.",
         "--format",
         "-f",
         default=_TEXT,

@@ -120,7 +120,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         run_with_options,
         shown,
         help=f"{inspect.cleandoc(spec.help)}\n\n\b\nExamples:\n{indent(examples, '  ')}",
-        epilog=f"The page about it: {help_page(spec.page or spec.name)}",
+        epilog=f"Documentation: {help_page(spec.page or spec.name)}",
         options_metavar=spec.usage,
     )
 

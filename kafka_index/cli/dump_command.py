@@ -22,18 +22,24 @@ class PrintedDump(DumpRequest):
     """The request, and how its rows are printed."""
 
     wide: bool = parameter(
-        FlagKind(), Group.OUTPUT, "All columns and whole lines on a terminal, too.", default=False
+        FlagKind(),
+        Group.OUTPUT,
+        "Print all columns and full lines on a terminal, too.",
+        default=False,
     )
     as_json: bool = parameter(
         FlagKind(), Group.OUTPUT, "Print JSON lines.", "--json", default=False
     )
     keys: BytesForm | None = parameter(
-        ChoiceKind(BytesForm), Group.OUTPUT, "With --records.  [default: text]", default=None
+        ChoiceKind(BytesForm),
+        Group.OUTPUT,
+        "With --records: how keys are printed.  [default: text]",
+        default=None,
     )
     values: BytesForm | None = parameter(
         ChoiceKind(BytesForm),
         Group.OUTPUT,
-        "With --records; headers too.  [default: text]",
+        "With --records: how values and headers are printed.  [default: text]",
         default=None,
     )
 

@@ -30,9 +30,12 @@ _HELP = CommandSpec(
     "help",
     HelpRequest,
     work="",
-    help="""Print a PAGE of the documentation; without one, list the pages.
+    help="""Print a PAGE of the documentation, or list all pages.
 
-    Exit code 0: it is printed. 2: there is no such page.
+    \b
+    Exit codes:
+      0   The page was printed.
+      2   The page does not exist.
     """,
     usage="[PAGE] [OPTIONS]",
     examples="""\

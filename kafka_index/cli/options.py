@@ -191,8 +191,8 @@ def storage_option() -> click.Option:
         callback=configured,
         expose_value=False,
         metavar="KEY=VALUE",
-        help="An option of the stores of URIs, such as region=eu-west-1; a secret as KEY=@FILE, "
-        "which each process reads for itself. May be repeated.",
+        help="Option of the object store, such as region=eu-west-1. KEY=@FILE reads a secret from "
+        "a file, in each process. May be repeated.",
     )
 
 
@@ -211,8 +211,8 @@ def summary_option() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=opened,
-        help="Write a summary for programs to FILE, or to stdout (-): one JSON object with counts, "
-        "bytes, seconds, paths, run id and versions.",
+        help="Write a summary to FILE, or to stdout (-), as one JSON object: counts, bytes, "
+        "seconds, paths, run ID and versions.",
     )
 
 

@@ -83,20 +83,21 @@ class TieredKind(Kind):
             ),
             OptionSpec(
                 ("--key-prefix",),
-                "key.prefix of Aiven's plugin: only objects whose keys begin with it.",
+                "Only objects whose keys begin with PREFIX (key.prefix of Aiven's plugin).",
                 Group.TIERED,
                 "PREFIX",
             ),
             OptionSpec(
                 ("--tiered-key",),
-                "The private key of a key pair of encrypted segments, a file. May be repeated.",
+                "File with the private key of a key pair, for encrypted segments. May be repeated.",
                 Group.TIERED,
                 "KEYID=PEM",
                 is_multiple=True,
             ),
             OptionSpec(
                 ("--topic-id",),
-                "The topic to read if several have one name.  [default: the live one]",
+                "ID of the topic to read, if several topics have the same name.  [default: the "
+                "topic that was not deleted]",
                 Group.TIERED,
                 "ID",
                 is_multiple=True,
@@ -235,8 +236,8 @@ class LocalFolderKind(PathKind):
         path = super().convert(value, name, now)
         refuse_remote(
             path,
-            f"{name} is in a store, and a broker mounts logs from a file system",
-            hint="write to a local folder, and copy it",
+            f"{name} is in an object store, and a broker needs a local file system",
+            hint="write to a local folder",
         )
         return path
 
@@ -244,7 +245,7 @@ class LocalFolderKind(PathKind):
 #: The interval of index entries, an override of `SettingsKind`.
 INDEX_INTERVAL = (
     IntegerKind(0, INT32_MAX),
-    "Bytes of log between two index entries; overrides --config.  [default: 4096]",
+    "Minimum number of log bytes between two index entries. Overrides --config.  [default: 4096]",
 )
 
 
@@ -277,8 +278,8 @@ def follow_links_parameter() -> Any:
     return parameter(
         FlagKind(),
         Group.STORAGE,
-        "Read index files, checkpoints and snapshots also if they are links out of the input. "
-        "Links to directories and logs are always followed.",
+        "Also read index files, checkpoints and snapshots that are symbolic links to files "
+        "outside the input. Links to directories and logs are always followed.",
         default=False,
     )
 
@@ -290,7 +291,7 @@ class InputRequest(Request):
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
         Group.INPUT,
-        "The logs; may be given several times and take several paths.",
+        "Log directories. Takes several paths, and may be repeated.",
         "--input",
         default=(),
     )
@@ -308,8 +309,8 @@ class LogRequest(InputRequest):
     tiered: TieredOptions | None = parameter(
         TieredKind(),
         Group.INPUT,
-        "Tiered storage: the folder that LocalTieredStorage or Aiven's plugin writes to. With "
-        "--input, each partition is the union of local and remote segments. May be repeated.",
+        "Folder of remote segments, as LocalTieredStorage or Aiven's plugin writes it. With "
+        "--input, local and remote segments of a partition are merged. May be repeated.",
         "--tiered",
         default=None,
     )
@@ -362,8 +363,7 @@ def indexes_parameter() -> Any:
     return parameter(
         PathKind(),
         Group.INPUT,
-        "The folder of the index files, as `build --output` writes it.  "
-        "[default: next to the logs]",
+        "Folder of index files, as `build --output` writes it.  [default: next to the logs]",
         default=None,
     )
 
@@ -391,7 +391,7 @@ def from_parameter() -> Any:
     return parameter(
         TimeKind(),
         Group.SELECTION,
-        f"Only records whose own timestamp is this or later. {TIME_HELP}",
+        f"Only records with a timestamp at or after TIME. {TIME_HELP}",
         "--from",
         default=None,
     )
@@ -402,7 +402,7 @@ def to_parameter() -> Any:
     return parameter(
         TimeKind(),
         Group.SELECTION,
-        "Only records whose own timestamp is earlier than this.",
+        "Only records with a timestamp before TIME.",
         "--to",
         default=None,
     )

@@ -58,13 +58,13 @@ class BuildRequest(LogRequest):
     output: str | None = parameter(
         PathKind(),
         Group.OUTPUT,
-        "Write the files below this folder, a folder per partition.",
+        "Write the files to this folder, with a folder for each partition.",
         default=None,
     )
     in_place: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Write the files next to the logs; refused while a broker holds the directory.",
+        "Write the files next to the logs. Rejected while a broker has locked the directory.",
         default=False,
     )
     format: InputFormat = parameter(
@@ -74,7 +74,7 @@ class BuildRequest(LogRequest):
     what: frozenset[Output] | None = parameter(
         ChoicesKind(Output),
         Group.SELECTION,
-        f"Files to build, separated by commas: {', '.join(Output)}.  [default: all; from Parquet "
+        f"Files to build, separated by commas: {', '.join(Output)}.  [default: all; from Parquet, "
         "all that its columns allow]",
         default=None,
     )
@@ -83,25 +83,24 @@ class BuildRequest(LogRequest):
             index_interval_bytes=INDEX_INTERVAL,
             index_size_max_bytes=(
                 IntegerKind(4, INT32_MAX),
-                "Maximum size of an index file; overrides --config.  [default: 10485760]",
+                "Maximum size of an index file. Overrides --config.  [default: 10485760]",
             ),
         ),
         Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties; topic.NAME.index.interval.bytes "
-        "overrides one topic.",
+        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
+        "sets one topic.",
         default=DEFAULT_SETTINGS,
     )
     expire_producers_at: Moment | None = parameter(
         TimeKind(),
         Group.BEHAVIOUR,
-        "Omit producers that are idle at TIME, as a broker does that starts then and loads a "
-        f"snapshot (producer.id.expiration.ms of --config). {TIME_HELP}",
+        f"Drop producers that would have expired by TIME (producer.id.expiration.ms). {TIME_HELP}",
         default=None,
     )
     verify_crc: bool = parameter(
         OffKind(),
         Group.BEHAVIOUR,
-        "Read batch headers only: much faster, but damaged records are not detected.",
+        "Read batch headers only. Much faster, but corrupt records are not detected.",
         "--no-verify-crc",
         default=True,
     )
@@ -116,7 +115,7 @@ class BuildRequest(LogRequest):
     dry_run: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Print the segments that would be checked, and write nothing.",
+        "Write nothing; only print the segments that would be checked.",
         default=False,
     )
     report_rows: frozenset[RowKind] = parameter(
@@ -159,18 +158,22 @@ BUILD = CommandSpec(
     BuildRequest,
     work="commands.build.job:build",
     spark_work="spark.indexes:build",
-    help="""Rebuild the files that a broker keeps next to its logs, for every segment below PATH.
+    help="""Rebuild the files that a broker keeps next to its logs, for every segment at PATH.
 
-    These are the offset, time and transaction indexes, the producer snapshots, and the
-    leader epoch checkpoint.
+    These files are the offset, time and transaction indexes, the producer snapshots, and the leader
+    epoch checkpoint.
 
     PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
     be repeated: `--input A --input B`, `--input A B` or `--input dump/*`. With `--format parquet`,
     PATH is a Parquet file or a folder of them. Logs are opened read-only.
 
-    Exit code 0: every segment is built or was already correct. 1: a segment is damaged, and the
-    summary and the report name it. 2: wrong usage, or nothing was found. 3: a failure of
-    permission, disk, memory, network or cluster: retriable. 70: an internal error.
+    \b
+    Exit codes:
+      0   Every segment was built, or was already correct.
+      1   A segment is damaged. The summary and the report list it.
+      2   Wrong usage, or nothing was found.
+      3   Retriable failure: permission, disk, memory, network or cluster.
+      70  Internal error.
     """,
     usage="(--input PATH... | --tiered URI) (--output PATH | --in-place) [OPTIONS]",
     examples="""\

@@ -91,7 +91,7 @@ class CatRequest(LogRequest):
     offsets: tuple[int | None, int | None] = parameter(
         OffsetRangeKind(),
         Group.SELECTION,
-        "Only the offsets from A to before B; A.. and ..B have one end.",
+        "Only offsets from A, and before B. A.. and ..B are open ranges.",
         "--offsets",
         "-o",
         default=(None, None),
@@ -101,7 +101,7 @@ class CatRequest(LogRequest):
     limit: int | None = parameter(
         IntegerKind(1),
         Group.SELECTION,
-        "The first N records; with --tail the last ones.",
+        "Print the first N records, or with --tail the last N.",
         "--limit",
         "-n",
         default=None,
@@ -109,7 +109,7 @@ class CatRequest(LogRequest):
     is_tail: bool = parameter(
         FlagKind(),
         Group.SELECTION,
-        "The last records of each partition; of all together with --by-time.  "
+        "Print the last records of each partition, or with --by-time of all partitions together.  "
         f"[default of -n: {_DEFAULT_TAIL}]",
         "--tail",
         default=False,
@@ -118,7 +118,8 @@ class CatRequest(LogRequest):
     by_time: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Records of all partitions by timestamp; within a partition, offsets stay in order.",
+        "Sort the records of all partitions by timestamp. Within a partition, offsets stay in "
+        "order.",
         default=False,
     )
     indexes: str | None = indexes_parameter()
@@ -143,25 +144,33 @@ CAT = CommandSpec(
     "cat",
     CatRequest,
     work="commands.cat.result:read_topic",
-    help="""Print the records of a TOPIC in the logs below PATH.
+    help="""Print the records of a TOPIC in the logs at PATH.
 
-    PATH is a data directory of a broker, one topic-partition directory, or a glob of either, or
-    the URI of one; `--tiered` adds remote segments, or reads only those if --input is omitted.
-    Records are printed by partition and offset, or with --by-time by timestamp. Ends of ranges are
-    exclusive. The last line, on stderr, has the number of records. Logs are only read.
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
+    be a URI. `--tiered` adds remote segments, or reads only those if --input is omitted. Logs are
+    opened read-only.
+
+    Records are sorted by partition and offset, or by timestamp with --by-time. The end of a range
+    is exclusive. The last line, on stderr, reports the number of records.
 
     \b
-    The tokens of a format are those of kcat's -f:
+    A format has the tokens of kcat's -f:
       %t %p %o  topic, partition, offset
-      %k %s     key, value (also %v); nothing for null, or NULL with -Z
-      %K %S %R  length of the key, of the value, and that as 4 bytes (big-endian); -1 for null
-      %T %h %%  timestamp (ms since 1970, -1 for none), headers (name=value,...), a percent sign
-      \\n \\t \\r  line end, tab, carriage return; \\xHH a byte, \\\\ a backslash
-    Nothing is added to it: a line ends with \\n.
+      %k %s %v  key, value, value; empty for null, or NULL with -Z
+      %K %S %R  key length, value length, value length as 4 bytes (big-endian);
+                -1 for null
+      %T %h %%  timestamp (ms since 1970, or -1), headers (name=value,...), %
+      \\n \\t \\r  line end, tab, carriage return
+      \\xHH \\\\   a byte, a backslash
+    No line end is added to a format: end it with \\n.
 
-    Exit code 0: everything was read, with or without a record. 1: corrupt ranges were skipped,
-    stderr lists them. 2: wrong usage, or no such topic. 3: permission, disk, memory or network:
-    retriable.
+    \b
+    Exit codes:
+      0   Everything was read, even if no record matched.
+      1   Corrupt ranges were skipped. They are listed on stderr.
+      2   Wrong usage, or the topic does not exist.
+      3   Retriable failure: permission, disk, memory or network.
+      70  Internal error.
     """,
     usage="TOPIC --input PATH... [OPTIONS]",
     examples=r"""

@@ -36,8 +36,8 @@ class DumpRequest(Request):
     offset: int | None = parameter(
         IntegerKind(0, INT64_MAX),
         Group.SELECTION,
-        "Only the batch, the record or the transactions that contain offset N, or the index entry "
-        "from which a search for it starts.",
+        "Only the batch, record or transactions that contain offset N, or the index entry at "
+        "which a lookup of N starts.",
         default=None,
     )
     from_time: Moment | None = from_parameter()
@@ -45,13 +45,13 @@ class DumpRequest(Request):
     at_time: Moment | None = parameter(
         TimeKind(),
         Group.SELECTION,
-        "Only the first batch, record or entry that reaches TIME.",
+        "Only the first batch, record or entry at or after TIME.",
         "--at",
         "--time",
         default=None,
     )
     limit: int | None = parameter(
-        IntegerKind(1), Group.SELECTION, "At most N rows of each file.", default=None
+        IntegerKind(1), Group.SELECTION, "Print at most N rows of each file.", default=None
     )
     verify_crc: bool = parameter(
         OffKind(),
@@ -76,28 +76,40 @@ DUMP = CommandSpec(
     "dump",
     DumpRequest,
     work="commands.dump.dump_files:dump_files",
-    help="""Print the contents of each FILE: a row per record batch of a .log, or per record with
-    --records; per entry of an .index, .timeindex or .txnindex; per producer of a .snapshot; per
-    epoch of a leader-epoch-checkpoint. Offsets are absolute; the base offset is taken from the file
-    name, which may also end in .swap, .cleaned or .deleted. Files are opened read-only. A FILE may
-    be a URI (s3://, gs://, abfs://, hdfs://), or a glob of URIs in quotes. Checkpoints of offsets,
-    meta.properties and partition.metadata are printed unchanged. For a directory, a line per
-    segment is printed: offsets, times, bytes, batches, codecs and damage.
+    help="""Print the contents of each FILE, or the segments of a directory.
 
-    Times are printed as such, in JSON in milliseconds. On a terminal, a table has the columns that
-    fit, and lines of records are cut; --wide prints all.
+    \b
+    Each kind of file has its own rows:
+      .log                           a batch; with --records a record
+      .index, .timeindex, .txnindex  an entry
+      .snapshot                      a producer
+      leader-epoch-checkpoint        a leader epoch
+      a directory                    a segment: offsets, times, bytes, batches,
+                                     codecs and damage
 
-    A log is read as far as a broker's recovery would keep it, and the last line reports why it ends
-    there. Zeros after the entries of a preallocated index are counted, not printed.
+    Offset checkpoints, meta.properties and partition.metadata are printed unchanged. A FILE may be
+    a URI (s3://, gs://, abfs://, hdfs://), or a glob of URIs in quotes. Files are opened read-only.
 
-    Keys and values of records are printed as text if they are UTF-8, in quotes and with escapes,
-    otherwise as hex digits: 0x00ff, or {"hex": "00ff"} in JSON. Records of Kafka's own topics, such
-    as __consumer_offsets, are printed decoded, unless --keys or --values are given; in JSON, next
-    to the bytes. Credentials and configurations that may be secret are not printed.
+    Offsets are absolute. The base offset is taken from the file name, which may also end in .swap,
+    .cleaned or .deleted. JSON contains times in milliseconds. On a terminal, columns that do not
+    fit are omitted, and long lines are truncated. --wide prints them in full.
 
-    Exit codes: 0, the files are intact; 1, a file is corrupt: its valid part is printed, and stderr
-    reports the corruption; 2, wrong usage, or an unknown kind of file; 3, a file cannot be read
-    because of permission, disk or memory; 70, an internal error.
+    A log is read up to the byte at which log recovery would truncate it. The last line reports the
+    reason. Zeros after the entries of a preallocated index are counted, but not printed.
+
+    Keys and values are printed as quoted text if they are UTF-8, otherwise as hex digits (0x00ff,
+    in JSON {"hex": "00ff"}). Records of internal topics, such as __consumer_offsets, are printed
+    decoded unless --keys or --values is given. JSON contains the decoded fields and the bytes.
+    Credentials and sensitive configurations are not printed.
+
+    \b
+    Exit codes:
+      0   The files are intact.
+      1   A file is corrupt. Its valid part is printed, and stderr reports
+          the corruption.
+      2   Wrong usage, or an unknown kind of file.
+      3   Retriable failure: permission, disk or memory.
+      70  Internal error.
     """,
     usage="[OPTIONS] FILE...",
     examples="""\

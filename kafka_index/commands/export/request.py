@@ -53,17 +53,17 @@ class OnDataLoss(StrEnum):
 class ExportRequest(RecordRequest):
     """Parameters of an export."""
 
-    output: str = parameter(PathKind(), Group.OUTPUT, "A folder, or its URI.")
+    output: str = parameter(PathKind(), Group.OUTPUT, "Output folder, or its URI.")
     format: ExportFormat = parameter(
         ChoiceKind(ExportFormat),
         Group.OUTPUT,
-        "The format of the files; Parquet is compressed with zstd.",
+        "Format of the files. Parquet is compressed with zstd.",
         default=ExportFormat.PARQUET,
     )
     offsets: Mapping[str, Mapping[int, int]] | None = parameter(
         OffsetsKind(),
         Group.SELECTION,
-        "The first offset of each partition: Spark's startingOffsets, or lines of "
+        "First offset of each partition. FILE has Spark's startingOffsets, or lines of "
         "topic,partition,offset, as `lookup` writes them.",
         default=None,
     )
@@ -72,12 +72,15 @@ class ExportRequest(RecordRequest):
     columns: tuple[str, ...] | None = parameter(
         ColumnsKind(),
         Group.OUTPUT,
-        "Names separated by commas.  [default: those of Spark's Kafka source]",
+        "Columns, separated by commas.  [default: the columns of Spark's Kafka source]",
         default=None,
     )
     isolation: Isolation = isolation_parameter()
     by_date: bool = parameter(
-        FlagKind(), Group.OUTPUT, "A folder date=YYYY-MM-DD for each day, in UTC.", default=False
+        FlagKind(),
+        Group.OUTPUT,
+        "Write a folder date=YYYY-MM-DD for each day, in UTC.",
+        default=False,
     )
     on_data_loss: OnDataLoss = parameter(
         ChoiceKind(OnDataLoss),
@@ -106,17 +109,24 @@ EXPORT = CommandSpec(
     "export",
     ExportRequest,
     work="commands.export.export_job:export",
-    help="""Export the records of the logs below PATH to Parquet or JSON lines.
+    help="""Export the records of the logs at PATH to Parquet or JSON lines.
 
-    PATH is a data directory of a broker, one topic-partition directory, or a glob of either, or
-    the URI of one; `--tiered` adds remote segments, or reads only those if --input is omitted. The
-    files are in OUTPUT/topic=NAME/partition=N/, named by the first and the last offset in them.
-    A second run exports only new records. If a log lost records before they were exported, or its
-    history changed, --on-data-loss decides. Logs are only read.
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
+    be a URI. `--tiered` adds remote segments, or reads only those if --input is omitted. Logs are
+    opened read-only.
 
-    Exit code 0: everything is exported. 1: corrupt batches were skipped, the summary and the
-    report list them; the next run reads them again. 2: wrong usage, or nothing was found.
-    3: permission, disk, memory, network or cluster: retriable.
+    Files are written to OUTPUT/topic=NAME/partition=N/. Their names are the first and last offset
+    that they contain. A second run exports only new records. --on-data-loss applies if the log lost
+    records before they were exported, or if its history changed.
+
+    \b
+    Exit codes:
+      0   Everything was exported.
+      1   Corrupt batches were skipped. The summary and the report list them,
+          and the next run reads them again.
+      2   Wrong usage, or nothing was found.
+      3   Retriable failure: permission, disk, memory, network or cluster.
+      70  Internal error.
     """,
     usage="--input PATH... --output PATH [OPTIONS]",
     examples="""\

@@ -21,7 +21,7 @@ from kafka_index.core.parameters import (
 )
 from kafka_index.core.query.choices import Isolation, isolation_parameter
 
-_BYTES_HELP = "Text, or bytes as hex:00ff or base64:AP8=."
+_BYTES_HELP = "Text, or bytes such as hex:00ff or base64:AP8=."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,16 @@ class FindRequest(RecordRequest):
     """Parameters of a search. `columns` are those of the records; by default Spark's."""
 
     key: bytes | None = parameter(
-        BytesKind("KEY"), Group.SELECTION, f"The key. {_BYTES_HELP}", default=None
+        BytesKind("KEY"), Group.SELECTION, f"Key of the record. {_BYTES_HELP}", default=None
     )
     key_regex: str | None = parameter(
         TextKind("REGEX"),
         Group.SELECTION,
-        "A regular expression that matches a part of the key (RE2; ^ and $ are its ends).",
+        "Regular expression (RE2) that matches part of the key. ^ and $ match its ends.",
         default=None,
     )
     value_contains: bytes | None = parameter(
-        BytesKind(), Group.SELECTION, f"A part of the value. {_BYTES_HELP}", default=None
+        BytesKind(), Group.SELECTION, f"Part of the value. {_BYTES_HELP}", default=None
     )
     from_time: Moment | None = from_parameter()
     to_time: Moment | None = to_parameter()
@@ -64,17 +64,24 @@ FIND = CommandSpec(
     "find",
     FindRequest,
     work="commands.find.result:find",
-    help="""Find records by key, value and time in the logs below PATH.
+    help="""Find records by key, value and time in the logs at PATH.
 
-    PATH is a data directory of a broker, one topic-partition directory, or a glob of either, or
-    the URI of one; `--tiered` adds remote segments, or reads only those if --input is omitted. A
-    record must meet all conditions. Records are printed by topic, partition and offset, as a table
-    or, with --json, as the lines of `dump --records --json` with topic and partition. The last
-    lines, on stderr, report what was searched, and what was not. Logs are only read.
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
+    be a URI. `--tiered` adds remote segments, or reads only those if --input is omitted. Logs are
+    opened read-only.
 
-    Exit code 0: everything was searched, with or without a match. 1: corrupt ranges were skipped,
-    stderr lists them; or no record was found, with --fail-if-none. 2: wrong usage, or there is
-    nothing to search. 3: permission, disk, memory, network or cluster: retriable.
+    A record must meet all conditions. Records are printed as a table, by topic, partition and
+    offset. With --json, each line is that of `dump --records --json`, plus topic and partition. The
+    last lines, on stderr, report what was searched, and what was not.
+
+    \b
+    Exit codes:
+      0   Everything was searched, even if no record matched.
+      1   Corrupt ranges were skipped (they are listed on stderr), or no
+          record matched with --fail-if-none.
+      2   Wrong usage, or there is nothing to search.
+      3   Retriable failure: permission, disk, memory, network or cluster.
+      70  Internal error.
     """,
     usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT) [OPTIONS]",
     examples="""\

@@ -61,56 +61,58 @@ class ImportRequest(Request):
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
         Group.INPUT,
-        "Files and folders of records; may be repeated.",
+        "Files and folders of records. May be repeated.",
         "--input",
         default=(),
     )
     output: str = parameter(
-        LocalFolderKind(), Group.OUTPUT, "The data directory to write to; it is created if missing."
+        LocalFolderKind(),
+        Group.OUTPUT,
+        "Data directory to write to. It is created if it does not exist.",
     )
     append: bool = parameter(
-        FlagKind(), Group.OUTPUT, "Continue the logs of partitions that exist.", default=False
+        FlagKind(), Group.OUTPUT, "Append to the logs of existing partitions.", default=False
     )
     overwrite: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Replace all partitions in DIR. An earlier import must have written each of them.",
+        "Replace all partitions in DIR. Each of them must be from an earlier import.",
         default=False,
     )
     order_by: str | None = parameter(
         TextKind("COLUMN"),
         Group.INPUT,
-        "Without a column offset: records get offsets in the order of this column.",
+        "If the input has no column offset, assign offsets in the order of COLUMN.",
         default=None,
     )
     layout: ImportLayout | None = parameter(
         ChoiceKind(ImportLayout),
         Group.INPUT,
-        "The tool that wrote the files: Spark's Kafka source, kcat -J, or an S3 sink connector; "
-        "auto recognises it.  [default: kafka-index export]",
+        "Tool that wrote the files: Spark's Kafka source, kcat -J, or an S3 sink connector. auto "
+        "detects it from the files.  [default: kafka-index export]",
         default=None,
     )
     layout_properties: Mapping[str, str] | None = parameter(
         PairsKind(allows_numbers=True),
         Group.INPUT,
-        "A setting of the connector that the files do not hold: key.converter, value.converter, "
-        "header.converter (string, bytes, json), file.name.template and others. May be repeated.",
+        "Setting of the sink connector that the files do not contain, such as value.converter "
+        "(string, bytes, json) or file.name.template. May be repeated.",
         "--layout-property",
         default=None,
     )
     properties: Mapping[str, str] | None = parameter(
         PairsKind(allows_numbers=True),
         Group.SETTINGS,
-        "A setting under Kafka's name: segment.bytes, compression.type, batch.size, "
-        "message.timestamp.type and others of a topic. May be repeated.",
+        "Kafka setting of the topics, such as segment.bytes, compression.type, batch.size or "
+        "message.timestamp.type. May be repeated.",
         "--property",
         default=None,
     )
     topic_ids: Mapping[str, str] | None = parameter(
         TopicIdsKind(),
         Group.SETTINGS,
-        "The topic id for the partition.metadata of new partitions. A broker treats a partition "
-        "without it as stray. May be repeated.",
+        "Topic ID for the partition.metadata of new partitions. A broker treats partitions "
+        "without an ID as stray. May be repeated.",
         "--topic-id",
         default=None,
     )
@@ -143,19 +145,25 @@ IMPORT = CommandSpec(
     ImportRequest,
     work="commands.import_.import_job:import_tables",
     spark_work="spark.import_tables:import_tables",
-    help="""Write tables of records as the logs of partitions, which a broker mounts.
+    help="""Write tables of records as partition logs that a broker can load.
 
-    PATH is a Parquet file, a file of JSON lines, a folder of them, or a glob of either, with the
-    columns that export writes: topic, partition, and key or value; offset, timestamp, timestampType
-    and headers are optional. With a column offset, offsets are kept, gaps included. Otherwise
-    records get their offsets in the order of the column that --order-by names. With --layout the
-    files have the names and columns of another tool.
+    PATH is a Parquet file, a file of JSON lines, a folder of them, or a glob. Its columns are those
+    that `export` writes: topic, partition, and key or value. The columns offset, timestamp,
+    timestampType and headers are optional. --layout reads the files of other tools.
 
-    Each partition appears whole or not at all. A data directory that a running broker holds is
-    refused. --append continues existing logs, and --overwrite replaces those of an earlier import.
+    If the input has the column offset, records keep their offsets, gaps included. Otherwise offsets
+    are assigned in the order of the column in --order-by.
 
-    Exit codes: 0, all records are written; 2, wrong usage, or a record cannot be written; 3, a
-    failure of permission, disk, memory or cluster, worth a retry; 70, an internal error.
+    Each partition is written atomically. A data directory that a running broker has locked is
+    rejected. --append continues existing logs, and --overwrite replaces the logs of an earlier
+    import.
+
+    \b
+    Exit codes:
+      0   All records were written.
+      2   Wrong usage, or a record cannot be written.
+      3   Retriable failure: permission, disk, memory or cluster.
+      70  Internal error.
     """,
     usage="--input PATH... --output DIR [OPTIONS]",
     examples="""\

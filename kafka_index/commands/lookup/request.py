@@ -86,7 +86,7 @@ class LookupRequest(LogRequest):
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
         Group.INPUT,
-        "The logs; may be given several times and take several paths.",
+        "Log directories. Takes several paths, and may be repeated.",
         "--input",
         "--logs",
         default=(),
@@ -94,23 +94,21 @@ class LookupRequest(LogRequest):
     indexes: str | None = indexes_parameter()
     topics: Any = topics_parameter()
     queries: Any = parameter(
-        PathKind(), Group.INPUT, "A file, a folder or a glob of queries.", default=None
+        PathKind(), Group.INPUT, "File, folder or glob of queries.", default=None
     )
     output: str | None = parameter(
         PathKind(),
         Group.OUTPUT,
-        "The answers, in the format of the queries or Parquet: a file if the path has such an "
-        "ending, otherwise a folder.",
+        "Write the answers to PATH, in the format of the queries or as Parquet. A path with the "
+        "ending of a format is a file, otherwise a folder.",
         default=None,
     )
-    by: By | None = parameter(
-        ChoiceKind(By), Group.SELECTION, "The key of the queries.", default=None
-    )
+    by: By | None = parameter(ChoiceKind(By), Group.SELECTION, "Key of the queries.", default=None)
     fail_on: tuple[str, ...] = parameter(
         StatusesKind((*_SHORT, *_FAILING)),
         Group.BEHAVIOUR,
-        "Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
-        f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
+        "Exit with 1 if a query has one of these statuses (separated by commas): invalid, "
+        f"unknown, {', '.join(_FAILING)}. The answers are written in any case.",
         default=(),
     )
     overwrite: bool = parameter(
@@ -119,33 +117,32 @@ class LookupRequest(LogRequest):
     resolve: Resolve | None = parameter(
         ChoiceKind(Resolve),
         Group.BEHAVIOUR,
-        "The level of the answers.  [default: batch for offsets, record for timestamps]",
+        "Level of the answers.  [default: batch for offsets, record for timestamps]",
         default=None,
     )
     upper_bound: UpperBound = parameter(
         ChoiceKind(UpperBound),
         Group.BEHAVIOUR,
-        "The end of a log: its last record, the end that consumers see, or the end that consumers "
-        "of committed transactions see.",
+        "Upper bound of offsets: the log end, the high watermark, or the last stable offset.",
         default=UpperBound.LOG_END,
     )
     starting_offsets: str | None = parameter(
         PathKind("FILE"),
         Group.OUTPUT,
-        "Write the offsets found as Spark's startingOffsets, one query a partition.",
+        "Write the found offsets as Spark's startingOffsets. Requires one query per partition.",
         default=None,
     )
     reset_offsets: str | None = parameter(
         PathKind("FILE"),
         Group.OUTPUT,
-        "The same for `kafka-consumer-groups --reset-offsets --from-file`.",
+        "Write the found offsets for `kafka-consumer-groups --reset-offsets --from-file`.",
         default=None,
     )
     config: KafkaSettings = parameter(
         SettingsKind(index_interval_bytes=INDEX_INTERVAL),
         Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties; topic.NAME.index.interval.bytes "
-        "overrides one topic.",
+        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
+        "sets one topic.",
         default=DEFAULT_SETTINGS,
     )
     max_decompressed_bytes: int | None = parameter(
@@ -191,7 +188,7 @@ class MemoryLookupRequest(LookupRequest):
     resolve: Resolve = parameter(
         ChoiceKind(Resolve),
         Group.BEHAVIOUR,
-        "The level of the answers.",
+        "Level of the answers.",
         default=Resolve.BATCH,
     )
 
@@ -210,7 +207,7 @@ class ConsoleLookupRequest(LookupRequest):
     topic: str | None = parameter(
         TopicKind("NAME"),
         Group.SELECTION,
-        "A single question, without --queries.",
+        "Topic of a single lookup, without --queries.",
         default=None,
     )
     partitions: tuple[int, ...] = parameter(
@@ -223,15 +220,15 @@ class ConsoleLookupRequest(LookupRequest):
     offset: int | None = parameter(
         IntegerKind(),
         Group.SELECTION,
-        "The record at an offset, or the first one after it.",
+        "Find the record at offset N, or the first record after it.",
         default=None,
     )
     at: Any = parameter(
         PlaceKind(),
         Group.SELECTION,
-        f"The first record at or after a time. {TIME_HELP} Or a place: -1 (the end), -2 (the "
-        "start), -3 (the largest timestamp), -4 (the start of what is local), -5 (the end of what "
-        "is in tiered storage), -6 (what is uploaded next).",
+        f"Find the first record at or after TIME. {TIME_HELP} Special values, as in ListOffsets: "
+        "-1 (latest), -2 (earliest), -3 (largest timestamp), -4 (earliest local), -5 (latest "
+        "tiered), -6 (earliest pending upload).",
         "--at",
         "--timestamp",
         default=None,
@@ -239,14 +236,14 @@ class ConsoleLookupRequest(LookupRequest):
     show_record: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Print key, value and headers of the record found.",
+        "Print the key, value and headers of the found record.",
         default=False,
     )
     as_offsets: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Print TOPIC:PARTITION:OFFSET lines, as kafka-get-offsets does; without --offset and --at, "
-        "of the ends.",
+        "Print TOPIC:PARTITION:OFFSET lines, as kafka-get-offsets does. Without --offset and "
+        "--at, print the log end offsets.",
         "--get-offsets",
         default=False,
     )
@@ -344,17 +341,25 @@ LOOKUP = CommandSpec(
     "lookup",
     ConsoleLookupRequest,
     work="commands.lookup.lookup_job:look_up",
-    help="""Find offsets and times in the logs below PATH, as a broker would.
+    help="""Find offsets and timestamps in the logs at PATH, as a broker would.
 
-    PATH is a data directory of a broker, one topic-partition directory, or a glob of either. Give
-    several as `--input A --input B`, `--input A B` or `--input dump/*`. `--tiered URI` adds remote
-    segments, or reads only those if --input is omitted. The queries are rows of Parquet, CSV or
-    JSON lines with the columns topic, partition, and offset or timestamp. The answers are the same
-    rows, in their order, with more columns. Logs and indexes are only read.
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
+    be repeated: `--input A --input B`, `--input A B` or `--input dump/*`. `--tiered URI` adds
+    remote segments, or reads only those if --input is omitted. Logs and indexes are opened
+    read-only.
 
-    Exit code 0: every query has its answer. 1: corruption makes some unreadable, or an entry of
-    the input was not read; the summary and the report list them. 2: wrong usage, or nothing was
-    found. 3: permission, disk, memory, network or cluster: retriable.
+    --queries are rows of Parquet, CSV or JSON lines with the columns topic, partition, and offset
+    or timestamp. The output has the same rows in the same order, with more columns. --topic and
+    --topics look up a single offset or time, and print the result.
+
+    \b
+    Exit codes:
+      0   Every query was answered.
+      1   Corruption makes a query unreadable, or an entry of the input was
+          not read. The summary and the report list both.
+      2   Wrong usage, or nothing was found.
+      3   Retriable failure: permission, disk, memory, network or cluster.
+      70  Internal error.
     """,
     usage=f"--input PATH... ({_IN_BULK} | {_SINGLE}) [OPTIONS]",
     examples="""\

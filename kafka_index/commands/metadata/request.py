@@ -39,7 +39,7 @@ class MetadataRequest(InputRequest):
     what: TableName | None = parameter(
         ChoiceKind(TableName),
         Group.SELECTION,
-        "The table to print.  [default: an overview]",
+        "Table to print.  [default: an overview]",
         default=None,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
@@ -56,21 +56,26 @@ METADATA = CommandSpec(
     "metadata",
     MetadataRequest,
     work="commands.metadata.read_tables:read_tables",
-    help="""Print the content of Kafka's own topics: __cluster_metadata (its newest snapshot, then
-    its log), __consumer_offsets, __transaction_state and __remote_log_metadata.
+    help="""Print the content of Kafka's internal topics: __cluster_metadata,
+    __consumer_offsets, __transaction_state and __remote_log_metadata.
 
-    PATH is a broker's data directory, a metadata log directory, or the directory of one partition.
-    Several may be given, also with --input. Files are opened read-only. Without --what, an overview
-    is printed.
+    PATH is a data directory of a broker, a metadata log directory, or a topic-partition directory.
+    It may be repeated, also with --input. Files are opened read-only. The newest snapshot of
+    __cluster_metadata is read first, then the log after it.
 
-    Tables: topics, partitions, brokers; groups, offsets; transactions, producers; remote-segments.
-    They show the state after the last record in the files. lag compares the committed offsets of
-    groups with the logs below PATH, and lag-history does so for every commit. Credentials are never
-    printed. Configurations that may be secret have the value [hidden].
+    Tables show the state after the last record in the files. Without --what, an overview is
+    printed. lag compares the committed offsets of groups with the logs at PATH, and lag-history
+    does so for every commit. Credentials are never printed, and sensitive configurations have the
+    value [hidden].
 
-    Exit codes: 0, done; 1, records are corrupt or missing: the rest is printed, and stderr lists
-    them; 2, wrong usage, or the topics are not in the input; 3, a file cannot be read because of
-    permission, disk or memory; 70, an internal error.
+    \b
+    Exit codes:
+      0   Everything was read.
+      1   Records are corrupt or missing. The rest is printed, and stderr
+          lists the errors.
+      2   Wrong usage, or the topics are not in the input.
+      3   Retriable failure: permission, disk or memory.
+      70  Internal error.
     """,
     usage="PATH... [--what TABLE] [OPTIONS]",
     examples="""\

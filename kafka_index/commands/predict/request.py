@@ -27,12 +27,12 @@ class PredictRequest(Request):
     inputs: tuple[str, ...] = parameter(
         PathsKind("DIR"),
         Group.INPUT,
-        "All data directories of one broker, on a local disk.",
+        "All data directories of one broker, on local disks.",
         "--input",
         default=(),
     )
     metadata: str | None = parameter(
-        PathKind("DIR"), Group.INPUT, "The metadata log directory.", default=None
+        PathKind("DIR"), Group.INPUT, "Metadata log directory.", default=None
     )
     config: KafkaSettings = parameter(
         SettingsKind(),
@@ -43,7 +43,7 @@ class PredictRequest(Request):
     known_losses: str | None = parameter(
         PathKind("FILE"),
         Group.INPUT,
-        "A restore report. The offsets that it lists as lost are not predicted as losses.",
+        "Report of a restore. Offsets that it lists as lost do not count as losses.",
         default=None,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
@@ -57,24 +57,36 @@ PREDICT = CommandSpec(
     "predict",
     PredictRequest,
     work="commands.predict.job:predict",
-    help="""Predict what a broker of Kafka 4.3.1 does to its log directories when it starts.
+    help="""Predict what a Kafka 4.3.1 broker does to its log directories at startup.
 
-    Nothing is written. A directory that a running broker has locked is refused.
+    Give all data directories of the broker. Each partition is loaded as the broker would load it,
+    and nothing is written. A directory that a running broker has locked is rejected.
 
-    Give all data directories of the broker. Each partition is loaded as the broker loads it. The
-    prediction has the segments that are kept, rebuilt, truncated, deleted or replaced, the log
-    start and log end before and after, and the records that are lost or hidden, with their offsets
-    and times. With --metadata, a metadata log directory, stray and missing partitions are found,
-    and the settings of topics apply. The conclusion then has the number of segments that retention
-    deletes 30 seconds after the start.
+    For each partition, the prediction lists the log start and end offset before and after. It lists
+    the segments that are kept, rebuilt, truncated, deleted or replaced. It lists the records that
+    are lost or hidden, with their offsets and times.
 
-    The conclusion begins with the verdict: safe, loses, does_not_serve (it starts, but a partition
-    is stray or cannot be read to its end), does_not_start, or unknown. It lists what was not
-    judged. Without --metadata, the metadata log is that of metadata.log.dir in --config, or the one
-    in the directories, if any.
+    `--metadata` is the metadata log directory. With it, stray and missing partitions are found, and
+    topic settings apply. The conclusion then also counts the segments that retention deletes 30
+    seconds after startup. By default, the metadata log is taken from metadata.log.dir in --config,
+    or from the directories.
 
-    Exit codes: 0, safe; 1, any other verdict; 2, wrong usage, or a running broker; 3, a file cannot
-    be read because of permission, disk or memory; 70, an internal error.
+    \b
+    The conclusion begins with the verdict, and lists what was not checked:
+      safe            The broker starts and loses nothing.
+      loses           The broker starts, but records are lost or hidden.
+      does_not_serve  The broker starts, but a partition is stray or is not
+                      readable to its end.
+      does_not_start  The broker does not start.
+      unknown         A file was not read, or a fact is not known.
+
+    \b
+    Exit codes:
+      0   The verdict is safe.
+      1   Any other verdict.
+      2   Wrong usage, or the broker is running.
+      3   Retriable failure: permission, disk or memory.
+      70  Internal error.
     """,
     usage="--input DIR... [OPTIONS]",
     examples="""\

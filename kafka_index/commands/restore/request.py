@@ -257,61 +257,62 @@ class RenamesKind(PairsKind):
 class RestoreRequest(LogRequest):
     """Parameters of a restore."""
 
-    output: str = parameter(LocalFolderKind(), Group.OUTPUT, "The data directory to make.")
+    output: str = parameter(LocalFolderKind(), Group.OUTPUT, "The data directory to create.")
     topics: Any = topics_parameter()
     salvage: Salvage = parameter(
         ChoiceKind(Salvage),
         Group.BEHAVIOUR,
-        "The part of a damaged segment to keep: the valid prefix, or all intact batches; none "
-        "leaves its partition out. Later segments are kept.",
+        "Which part of a damaged segment to keep: the valid prefix, or all intact batches. none "
+        "skips the partition. Later segments are kept.",
         default=Salvage.PREFIX,
     )
     link: Link = parameter(
         ChoiceKind(Link),
         Group.BEHAVIOUR,
-        "How logs get into the output; auto clones if the file system can, else copies. With hard, "
-        "a broker can truncate the logs of the dump.",
+        "How logs get into the output. auto clones them if the file system can, and copies them "
+        "otherwise. hard allows a broker to truncate the logs of the input.",
         default=Link.AUTO,
     )
     log_starts: Mapping[TopicPartition, int] = parameter(
         LogStartsKind(),
         Group.BEHAVIOUR,
-        "The log start offset of a partition, instead of the dump's checkpoint. May be repeated.",
+        "Log start offset of a partition, instead of the offset in the checkpoint. May be "
+        "repeated.",
         "--log-start",
         default=None,
     )
     cluster: ClusterMode = parameter(
         ChoiceKind(ClusterMode),
         Group.CLUSTER,
-        "For a fresh cluster, or for that of the dump, which must be wholly down: then its "
-        "metadata log is copied along.",
+        "Restore for a fresh cluster, or for the source cluster. same also copies the metadata "
+        "log, and the whole source cluster must be down.",
         default=ClusterMode.FRESH,
     )
     seeds: tuple[str, ...] = parameter(
         PathsKind("METADATA_DIR", takes_more=False),
         Group.CLUSTER,
-        "With fresh: the formatted metadata log directory of a controller, which gets topics, ids, "
-        "settings, epochs and producer ids. Once for every controller.",
+        "With fresh: formatted metadata log directory of a controller. Topics, IDs, settings, "
+        "epochs and producer IDs are written to it. Repeat it for every controller.",
         "--seed",
         default=(),
     )
     node_id: int | None = parameter(
         IntegerKind(0, INT32_MAX),
         Group.CLUSTER,
-        "The broker that gets the output, if neither the output nor --seed names it.",
+        "Node ID of the broker, if neither the output nor --seed contains it.",
         default=None,
     )
     topic_configs: Mapping[str, Mapping[str, str]] = parameter(
         TopicConfigsKind(),
         Group.CLUSTER,
-        "A setting of a seeded topic; overrides the dump's metadata log. May be repeated.",
+        "Setting of a seeded topic. Overrides the metadata log of the input. May be repeated.",
         "--topic-config",
         default=None,
     )
     renames: Mapping[str, str] = parameter(
         RenamesKind(),
         Group.CLUSTER,
-        "With fresh: another name for a topic, which gets a new id; groups lose their offsets of "
+        "With fresh: rename a topic. The topic gets a new ID, and groups lose their offsets in "
         "it. May be repeated.",
         "--rename",
         default=None,
@@ -319,61 +320,61 @@ class RestoreRequest(LogRequest):
     new_topic_ids: bool = parameter(
         FlagKind(),
         Group.CLUSTER,
-        "Give new ids to topics whose id is not known; groups may lose their offsets.",
+        "Assign new IDs to topics whose ID is unknown. Groups may lose their offsets in them.",
         default=False,
     )
     until: Until = parameter(
         UntilKind(),
         Group.SELECTION,
-        "Where logs end: before the first batch with a timestamp after TIME, or that reaches the "
-        "offset in FILE (Spark's startingOffsets, or lines of topic,partition,offset). "
-        f"{TIME_HELP}",
+        "End each log before its first batch with a timestamp after TIME, or at the offset in "
+        f"FILE. FILE has Spark's startingOffsets, or lines of topic,partition,offset. {TIME_HELP}",
         default=None,
     )
     create_time: bool = parameter(
         FlagKind(),
         Group.SELECTION,
-        "Use the time of --until also for topics with the timestamps of clients.",
+        "Apply an --until time also to topics that use CreateTime.",
         default=False,
     )
     consistent: bool = parameter(
         FlagKind(),
         Group.SELECTION,
-        "For a backup, with --until: keep or remove each transaction as a whole, in all "
-        "partitions and with its offsets; logs end a little earlier for that.",
+        "For a backup, with --until: keep or remove whole transactions, in all partitions and "
+        "with their offsets. Logs may end earlier than --until.",
         default=False,
     )
     drop_keys: tuple[bytes, ...] = parameter(
         KeysKind(),
         Group.SELECTION,
-        "Drop records with these keys, one per line: text, hex: or base64:. Records that were "
-        "erased since the dump stay erased.",
+        "Drop records with these keys, so that erased records do not reappear. FILE has one key "
+        "per line, as text, hex: or base64:.",
         default=None,
     )
     clamp_groups: bool = parameter(
         FlagKind(),
         Group.CLUSTER,
-        "Let groups that committed offsets after the end of a log begin there: new records are "
-        "appended to __consumer_offsets. A backup in a fresh cluster implies it.",
+        "Reset committed offsets after the end of a log to the log end. New records are appended "
+        "to __consumer_offsets. Implied if a backup is restored into a fresh cluster.",
         default=False,
     )
     metadata_output: str | None = parameter(
         PathKind("DIR"),
         Group.CLUSTER,
-        "With same: where the metadata log goes if it has a directory of its own.",
+        "With same: directory of the metadata log, if it is not in --output.",
         default=None,
     )
     all_brokers_restored: bool = parameter(
         FlagKind(),
         Group.CLUSTER,
-        "With same: all brokers of the cluster are restored to one point in time.",
+        "With same: confirm that all brokers of the cluster are restored to the same point in "
+        "time.",
         default=False,
     )
     config: KafkaSettings = parameter(
         SettingsKind(index_interval_bytes=INDEX_INTERVAL),
         Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties; "
-        "topic.NAME.index.interval.bytes overrides one topic.",
+        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
+        "sets one topic.",
         default=DEFAULT_SETTINGS,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
@@ -408,20 +409,25 @@ RESTORE = CommandSpec(
     "restore",
     RestoreRequest,
     work="commands.restore.job:restore",
-    help="""Make a data directory that a broker of 4.3.1 mounts at once: it recovers no log,
-    and no record of the dump is lost. The input is never changed.
+    help="""Create a data directory on which a Kafka 4.3.1 broker starts without log recovery.
 
-    PATH is a data directory, a partition directory, or a glob of either; a partition may be in
-    several of them. --output is a local directory, empty or freshly formatted, or an unfinished
-    restore of the same input and options, which is completed.
+    PATH is a data directory, a topic-partition directory, or a glob of either. A partition may be
+    in several of them. --output is a local directory that is empty or freshly formatted. If it has
+    an unfinished restore of the same input and options, that restore is completed. The input is
+    never changed.
 
-    Every log is verified with its checksums. Damaged segments are salvaged, and every lost range is
-    a row of the report. The clean shutdown file is written last. A runbook lists the remaining
-    steps; it is printed, and written next to the report.
+    The checksums of every log are verified. The valid batches of damaged segments are recovered,
+    and the report has a row for each lost range. The clean shutdown file is written last. A runbook
+    with the remaining steps is printed, and written next to the report.
 
-    Exit codes: 0, everything is restored; 1, a record was lost or a partition left out; 2, wrong
-    usage, nothing was found, or an output that must not be written; 3, a failure of permission,
-    disk, memory or network: run again to complete the restore; 70, an internal error.
+    \b
+    Exit codes:
+      0   Everything was restored.
+      1   A record was lost, or a partition was skipped.
+      2   Wrong usage, nothing was found, or the output must not be written.
+      3   Retriable failure: permission, disk, memory or network. Run the
+          command again to complete the restore.
+      70  Internal error.
     """,
     usage="(--input PATH... | --tiered URI) --output DIR [OPTIONS]",
     examples="""\

@@ -33,36 +33,36 @@ class RewriteRequest(LogRequest):
     output: str | None = parameter(
         LocalFolderKind(),
         Group.OUTPUT,
-        "An empty folder, or one of an unfinished rewrite.",
+        "Output folder. It is empty, or contains an unfinished rewrite.",
         default=None,
     )
     drop_keys: tuple[bytes, ...] | None = parameter(
         KeysKind(),
         Group.SELECTION,
-        "Drop records with these keys, one per line: text, hex: or base64:.",
+        "Drop records with these keys. FILE has one key per line, as text, hex: or base64:.",
         default=None,
     )
     drop_where: str | None = parameter(
         TextKind("EXPR"),
         Group.SELECTION,
-        "Drop records that satisfy a condition.",
+        "Drop records that satisfy the condition EXPR.",
         default=None,
     )
     topics: Any = topics_parameter()
     config: KafkaSettings = parameter(
         SettingsKind(index_interval_bytes=INDEX_INTERVAL),
         Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties; "
-        "topic.NAME.index.interval.bytes overrides one topic.",
+        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
+        "sets one topic.",
         default=DEFAULT_SETTINGS,
     )
     dry_run: bool = parameter(
-        FlagKind(), Group.OUTPUT, "Count the records to drop, and write nothing.", default=False
+        FlagKind(), Group.OUTPUT, "Write nothing; only count the records to drop.", default=False
     )
     overwrite: bool = parameter(
         FlagKind(),
         Group.BEHAVIOUR,
-        "Write the output even if no record matches, or every record.",
+        "Write the output even if no record matches, or if every record matches.",
         "--overwrite",
         "--force",
         default=False,
@@ -70,13 +70,13 @@ class RewriteRequest(LogRequest):
     metadata: str | None = parameter(
         PathKind("DIR"),
         Group.INPUT,
-        "The metadata log directory, from which compacted topics are known.",
+        "Metadata log directory, for the compacted topics.",
         default=None,
     )
     allow_revive: bool = parameter(
         FlagKind(),
         Group.BEHAVIOUR,
-        "Drop the newest record of a key even if an older one stays.",
+        "Drop the newest record of a key even if an older record of the key reappears.",
         default=False,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
@@ -103,19 +103,24 @@ REWRITE = CommandSpec(
     "rewrite",
     RewriteRequest,
     work="commands.rewrite.job:rewrite",
-    help="""Copy a dump without some of its records; all others keep their offsets.
+    help="""Copy log directories without selected records. All other records keep their offsets.
 
-    Records are dropped by their keys, or by a condition over topic, partition, offset, timestamp,
-    key and header('NAME'). Batches that lose no record are copied byte for byte; the others are
-    encoded again, as the log cleaner does. Control records, transactions and producers stay. All
-    index files, snapshots and epochs are rebuilt. Internal topics are copied unchanged.
+    Records are selected by key, or by a condition over topic, partition, offset, timestamp, key and
+    header('NAME'). Batches that lose no record are copied byte for byte. Other batches are encoded
+    again, as the log cleaner does. Control records, transactions and producers are kept. All index
+    files, snapshots and leader epochs are rebuilt. Internal topics are copied unchanged.
 
-    The input is never changed. A damaged partition is left out. --dry-run prints how many records
+    The input is never changed. Damaged partitions are skipped. --dry-run prints how many records
     would be dropped.
 
-    Exit codes: 0, all partitions are rewritten; 1, a partition is damaged and left out; 2, wrong
-    usage, or refused: no record matches, every record matches, or an older record would be revived;
-    3, a failure of permission, disk, memory or cluster, worth a retry; 70, an internal error.
+    \b
+    Exit codes:
+      0   All partitions were rewritten.
+      1   A partition is damaged, and was skipped.
+      2   Wrong usage; or no record matches, every record matches, or an
+          older record of a key would reappear.
+      3   Retriable failure: permission, disk, memory or cluster.
+      70  Internal error.
     """,
     usage="(--input PATH... | --tiered URI) (--output DIR | --dry-run) "
     "(--drop-keys FILE | --drop-where EXPR)",

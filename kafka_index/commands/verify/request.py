@@ -34,42 +34,42 @@ class VerifyRequest(LogRequest):
     indexes: str | None = parameter(
         PathKind(),
         Group.INPUT,
-        "Verify the index files in this folder, as `build --output` writes it.  "
-        "[default: those next to the logs]",
+        "Verify the index files in this folder, which `build --output` wrote.  [default: next to "
+        "the logs]",
         default=None,
     )
     metadata: str | None = parameter(
         PathKind("DIR"),
         Group.INPUT,
-        "The metadata log directory, for topic ids and the topics that are compacted.  "
-        "[default: the one in the input, if any]",
+        "Metadata log directory, for topic IDs and the compacted topics.  [default: the one in "
+        "the input, if any]",
         default=None,
     )
     against: tuple[str, ...] = parameter(
         PathsKind(takes_more=False),
         Group.INPUT,
-        "Compare the batches with those of another copy; may be repeated.",
+        "Compare the batches with another copy of the same partitions. May be repeated.",
         default=(),
     )
     topics: re.Pattern[str] | None = topics_parameter()
     fast: bool = parameter(
         FlagKind(),
         Group.BEHAVIOUR,
-        "Read batch headers only. Much faster, but corrupt records are not found.",
+        "Read batch headers only. Much faster, but corrupt records are not detected.",
         default=False,
     )
     config: KafkaSettings = parameter(
         SettingsKind(index_interval_bytes=INDEX_INTERVAL),
         Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties; "
-        "topic.NAME.index.interval.bytes overrides one topic.",
+        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
+        "sets one topic.",
         default=DEFAULT_SETTINGS,
     )
     now: Moment | None = parameter(
         TimeKind(),
         Group.BEHAVIOUR,
-        "The time at which a broker would start, which decides the producers that have expired.  "
-        f"[default: now] {TIME_HELP}",
+        "Startup time of the broker, which determines the expired producers.  [default: now] "
+        f"{TIME_HELP}",
         default=None,
     )
 
@@ -95,20 +95,27 @@ VERIFY = CommandSpec(
     "verify",
     VerifyRequest,
     work="commands.verify.job:verify",
-    help="""Compare every file of the dump below PATH with its correct content; nothing is changed.
+    help="""Compare every file of the log directories at PATH with its correct content.
 
-    PATH is a data directory of a broker, a topic-partition directory, or a glob of either, or the
-    URI of one. Each log is read once. Logs, indexes, producer snapshots, leader epochs, and the
-    files in the root of the data directory are compared with the files that `build` would write. A
-    file with other, but correct bytes is equivalent. A file is harmful if a broker that starts on
-    it would lose or hide records, answer wrongly, or not start; the report states the effect.
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
+    be a URI. Logs, indexes, producer snapshots, leader epochs and the files in the root of the data
+    directory are checked. Each log is read once, and no file is changed.
 
-    `--fast` reads the headers of batches only: a wrong checksum is not found. With `--against`
-    the files are not verified: the batches of two copies of the same partitions are compared.
+    A file is identical if it has the bytes that `build` would write. It is equivalent if other
+    bytes are correct, too. It is harmful if a broker would lose or hide records, return wrong
+    results, or not start. The report states the effect of each harmful file.
 
-    Exit codes: 0, nothing is harmful; 1, something is; 2, wrong usage, or nothing was found; 3, a
-    failure of permission, disk, memory, network or cluster, or a file that changed while it was
-    read: retriable; 70, an internal error.
+    `--fast` reads batch headers only, and does not verify checksums. `--against` compares the
+    batches of two copies instead of verifying files.
+
+    \b
+    Exit codes:
+      0   No file is harmful.
+      1   A file is harmful, or an entry of the input was not read.
+      2   Wrong usage, or nothing was found.
+      3   Retriable failure: permission, disk, memory, network or cluster,
+          or a file changed while it was read.
+      70  Internal error.
     """,
     usage="(--input PATH... | --tiered URI) [OPTIONS]",
     examples="""\

@@ -14,7 +14,7 @@ class WarmUpRequest(Request):
     shared: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Keep the code next to the installed packages, for every user.",
+        "Cache the machine code next to the installed packages, for every user.",
         default=False,
     )
 
@@ -23,15 +23,19 @@ WARM_UP = CommandSpec(
     "warm-up",
     WarmUpRequest,
     work="commands.warm_up.kernels:warm_up",
-    help="""Compile all kernels and keep their machine code, so that no later run compiles any.
+    help="""Compile all kernels and cache their machine code, so that later runs start at once.
 
-    The code is kept in NUMBA_CACHE_DIR, or below ~/.cache; with `--shared` next to the installed
-    packages, for every user who may run them. It serves the installed versions of Python, numba,
-    llvmlite and numpy, on CPUs of this kind. Run it again after an update, and build images on
-    the kind of machine that they run on. Wheels with machine code do not need it if that code
-    fits the Python, the libraries and the CPU.
+    The cache is NUMBA_CACHE_DIR, or a folder below ~/.cache. With `--shared`, it is next to the
+    installed packages, and serves every user. It is valid for the installed versions of Python,
+    numba, llvmlite and numpy, and for CPUs of this kind.
 
-    Exit code 0: all kernels are kept, or came with the package. 3: they cannot be written.
+    Run the command again after an update. Build images on the kind of machine on which they run.
+    Wheels with machine code do not need it, if that code fits Python, the libraries and the CPU.
+
+    \b
+    Exit codes:
+      0   All kernels are cached, or came with the package.
+      3   The cache cannot be written.
     """,
     usage="[OPTIONS]",
     examples="""\

@@ -33,8 +33,8 @@ _PARAMETER = "parameter"
 _FIELD = re.compile(r"\{(\w+)\}")
 #: A time on the command line or in Python, for help texts.
 TIME_HELP = (
-    "A time is 2024-05-01T00:00:00Z or a date (UTC if no zone is given), milliseconds since 1970 "
-    "(ms:N if N looks like seconds), now, today, yesterday (UTC), or relative: -90m, -36h, -7d."
+    "TIME is an ISO 8601 time or date (UTC without a zone), now, today, yesterday, or relative "
+    "(-90m, -36h, -7d). It may also be milliseconds since 1970 (ms:N if N looks like seconds)."
 )
 
 
