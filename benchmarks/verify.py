@@ -103,7 +103,7 @@ def _verify(data: Path, *, fast: bool) -> None:
     settings = VerifySettings(0, fast=fast)
     with ThreadEngine(1).start("verify") as workers:
         found = list(verify_partitions(workers, segments, settings))
-    if any(file.is_harmful for one in found for file in one.findings):
+    if any(file.harmful for one in found for file in one.findings):
         raise RuntimeError(f"{data} has something harmful")
 
 
