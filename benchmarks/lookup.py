@@ -22,7 +22,7 @@ from benchmarks import limits
 from benchmarks.dumps import make_dump
 from benchmarks.logs import FIRST_TIMESTAMP_MS, benchmark_log, records_in, warm
 from benchmarks.recover import BATCH_BYTES, seconds
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX
 from kafka_index.core.format.records import OFFSET_ENTRY
 from kafka_index.core.index.sparse_indexes import OffsetIndex

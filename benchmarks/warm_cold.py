@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.picture import Panel, write_picture
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import OFFSET_ENTRY, WARM_BYTES
 from kafka_index.core.kernels.search import find_floor
 

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.terminal import Paint, print_text, terminal_size
 from kafka_index.core.errors import plural, printable
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
     NO_TIMESTAMP,

@@ -36,7 +36,7 @@ from kafka_index.core.arguments import config_of, optional_path, paths_of
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import choice_of
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers
 from kafka_index.core.log.read.choices import Resolve, Status, UpperBound

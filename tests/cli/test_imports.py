@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import DUMP, run_program
+from tests.support.command_line import DUMP, ROOT, environment, run_program
 
+COMMANDS = ROOT / "kafka_index" / "commands"
 LOG = next(DUMP.glob("app-logs-0/*.log"))
 QUESTION = ("lookup", "--logs", DUMP, "--topic", "app-logs", "--partition", "0", "--offset", "1")
 SLOW = ("pandas", "pyspark", "rich", "obstore", "hdfs_native")
@@ -77,3 +79,15 @@ def test_a_run_on_threads_starts_no_spark_and_leaves_pandas_importable(tmp_path:
     )
     done = run_program(sys.executable, "-c", program)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "module", sorted(path.parent.name for path in COMMANDS.glob("*/request.py"))
+)
+def test_request_is_imported_without_numpy_and_pyarrow(module: str) -> None:
+    program = (
+        f"import sys, kafka_index.commands.{module}.request;"
+        "sys.exit(not {'click', 'numba', 'numpy', 'pyarrow'}.isdisjoint(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, env=environment())
+    assert done.returncode == 0

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_DIGITS
 from kafka_index.core.job.result import BAD, NOTABLE, Conclusion, PageColumns, Severity
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kafka_index.commands.backup.low_impact_io import Bandwidth, LowImpactReader, open_noatime
 from kafka_index.core.errors import KafkaIndexError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import DELETED_SUFFIX
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.fs.backup.manifest import SeenSegment

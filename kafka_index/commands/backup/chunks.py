@@ -17,7 +17,7 @@ import numpy as np
 
 from kafka_index.commands.backup.captured_log import CapturedLog, SkippedError, open_reader
 from kafka_index.commands.backup.low_impact_io import Bandwidth, LowImpactReader
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.fs.backup.manifest import MAX_CHUNK_BYTES, LogChunk, content_of, hash_of
 from kafka_index.core.fs.backup.repository import Repository

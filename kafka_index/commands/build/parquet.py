@@ -40,7 +40,8 @@ from kafka_index.commands.build.parquet_order import (
     why_no_segment,
 )
 from kafka_index.core.errors import InputError, KafkaIndexError
-from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,

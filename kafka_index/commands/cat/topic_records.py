@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, without_frames
 from kafka_index.core.format.config import LogConfig
-from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.query.bounds import ReadBounds, first_as_late

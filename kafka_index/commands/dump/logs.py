@@ -11,11 +11,8 @@ import pyarrow as pa
 from kafka_index.commands.dump.rows import DumpedFile, SelectedRows, Selection
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, TooLargeError, plural
 from kafka_index.core.format.human import format_count
-from kafka_index.core.format.records import (
-    COMPRESSION_MASK,
-    COMPRESSION_NAMES,
-    NO_TIMESTAMP,
-)
+from kafka_index.core.format.names import COMPRESSION_NAMES
+from kafka_index.core.format.records import COMPRESSION_MASK, NO_TIMESTAMP
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import HEADER_BASE_TIMESTAMP
 from kafka_index.core.log.scan.scanner import BatchOrder

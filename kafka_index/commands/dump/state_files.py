@@ -26,8 +26,8 @@ from kafka_index.core.format.checkpoints import (
     parse_leader_epoch_checkpoint,
     parse_offset_checkpoint,
 )
-from kafka_index.core.format.integers import Longs
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     META_PROPERTIES,
     OFFSET_INDEX_SUFFIX,

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from kafka_index.commands.import_.import_settings import ImportSettings
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TopicPartition, is_legal_topic
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.log.append.settings import TimestampType

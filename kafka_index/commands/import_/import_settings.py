@@ -11,7 +11,7 @@ from typing import Self
 from kafka_index.core.errors import ConfigError
 from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.integers import INT32_MAX
-from kafka_index.core.format.records import COMPRESSION_NAMES
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.log.append.settings import LogSettings, TimestampType
 

@@ -19,7 +19,7 @@ from kafka_index.commands.lookup.result import (
 )
 from kafka_index.commands.lookup.starting_offsets import starting_offsets_of
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.log.read.answers import (
     Answers,
     SpecialTimestamp,

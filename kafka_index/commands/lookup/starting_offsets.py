@@ -13,7 +13,7 @@ import pyarrow as pa
 from kafka_index.commands.lookup.request import LookupRequest
 from kafka_index.commands.lookup.result import StartingOffset
 from kafka_index.core.errors import InputError, ReadError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
 from kafka_index.core.fs.registry import store_of, whole_file

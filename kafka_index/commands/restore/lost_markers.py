@@ -33,7 +33,8 @@ from kafka_index.core.errors import (
     is_retriable,
     raise_retriable,
 )
-from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     TRANSACTION_STATE_TOPIC,
     TXN_INDEX_SUFFIX,

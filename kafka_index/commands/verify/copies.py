@@ -19,7 +19,7 @@ import pyarrow as pa
 from kafka_index.commands.verify.result import FileClass, FileKind, Finding, Judgement, finding_of
 from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     DELETE_HORIZON_MASK,
     MAGIC_POSITION,

@@ -38,7 +38,8 @@ from kafka_index.core.cluster.metadata.topic_states import (
     transaction_change,
 )
 from kafka_index.core.errors import CorruptRecordError, KafkaIndexError
-from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kafka_index.core.format.records import CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.core.job.threads import map_requests

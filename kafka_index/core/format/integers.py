@@ -1,21 +1,13 @@
-"""The integers of Kafka's files: their limits, arrays of them, and how Java reads them in texts."""
+"""The integers of Kafka's files: their limits, and how Java reads them in text."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kafka_index.core.errors import ConfigError, argument_text
-
 #: The largest relative offset, position, file size and sequence number.
 INT32_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-
-#: Columns of offsets, positions and timestamps.
-Longs = NDArray[np.int64]
 
 # Up to 19 significant digits: no int64 has more, and Python refuses to convert several thousand.
 _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
@@ -37,21 +29,3 @@ def parse_java_integer(text: str, largest: int) -> int | None:
         return None
     value = int(match[1] + match[2])
     return value if -largest - 1 <= value <= largest else None
-
-
-def longs_of(values: object, name: str) -> Longs:
-    """Return numbers of a caller as an array; raises `ConfigError` for other types and shapes."""
-    try:
-        found = np.asarray(values)
-    except (TypeError, ValueError):
-        found = np.empty((), object)
-    is_whole = found.dtype.kind == "i" or (
-        found.dtype.kind == "u" and (not found.size or int(found.max()) <= INT64_MAX)
-    )
-    if found.ndim != 1 or (found.size and not is_whole):
-        raise ConfigError(
-            f"{name} is not an array of integers",
-            expected="integers of 64 bits, in one dimension",
-            found=argument_text(values),
-        )
-    return np.asarray(found, np.int64)

@@ -111,6 +111,9 @@ _SEGMENT_FILE = re.compile(
     rf"(?P<transient>\.swap|\.cleaned|\.deleted)?"
 )
 
+#: The names of compression types, by their number in the attributes of a batch.
+COMPRESSION_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
 
 class DirectoryKind(Enum):
     """The kind of a directory in a data directory, by its name."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_TIMESTAMP, WARM_BYTES, field_position
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.inputs import refuse_linked_out

@@ -16,7 +16,8 @@ from kafka_index.core.errors import (
     InvalidTimestampError,
     KafkaIndexError,
 )
-from kafka_index.core.format.integers import INT32_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.core.index.abstract_index import AbstractIndex
 from kafka_index.core.kernels.index_entries import append_offset_entries, append_time_entries

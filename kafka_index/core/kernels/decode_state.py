@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Records, record_type
 from kafka_index.core.kernels.records import RecordSection

@@ -24,7 +24,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kafka_index.core.format.records import COMPRESSION_NAMES
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import (
     UNPACK_NO_ROOM,

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     CONTROL_COMMIT,
     CONTROL_MASK,
     LOG_OVERHEAD_BYTES,

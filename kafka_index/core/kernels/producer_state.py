@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.core.format.integers import INT32_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     NO_COORDINATOR_EPOCH,
     NO_LAST_OFFSET,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.core.kernels.memory import Integer, read_int32, read_int64
 

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import KafkaIndexError, ReadError, is_retriable
-from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,

@@ -19,7 +19,7 @@ from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import plural
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.human import format_bytes
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,

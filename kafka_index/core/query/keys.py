@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import parse_integer
-from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.times import parse_iso_time
 from kafka_index.core.log.read.answers import Answers
 from kafka_index.core.query.choices import By

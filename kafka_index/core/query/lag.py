@@ -13,7 +13,7 @@ from kafka_index.core.cluster.metadata.tables import LAG_TABLES
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
 from kafka_index.core.errors import CorruptLogError, Faults, InputError, KafkaIndexError, ReadError
 from kafka_index.core.format.config import LogConfig, topics_pattern
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import CONSUMER_OFFSETS_TOPIC
 from kafka_index.core.log.read.answers import (
     BATCH_POSITION,

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import KafkaIndexError, is_retriable
 from kafka_index.core.format.config import LogConfig
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.job.threads import map_requests
 from kafka_index.core.log.read.answers import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.core.errors import CorruptRecordError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,

@@ -15,7 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from kafka_index.core.errors import CorruptLogError
-from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.log.read.log_segment import LogSegment
 from kafka_index.core.log.read.partition_files import PartitionFiles

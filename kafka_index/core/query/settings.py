@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts

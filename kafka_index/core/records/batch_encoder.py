@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from kafka_index.core.errors import CorruptLogError, TooLargeError, without_frames
-from kafka_index.core.format.integers import INT64_MAX, Longs
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.decode_state import (
     CUT_FIELD,

@@ -21,7 +21,8 @@ import numpy as np
 
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import CorruptLogError, TooLargeError
-from kafka_index.core.format.records import COMPRESSION_NAMES, MAGIC_RECORD_BATCH
+from kafka_index.core.format.names import COMPRESSION_NAMES
+from kafka_index.core.format.records import MAGIC_RECORD_BATCH
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.memory import UNPACK_NO_ROOM, UNPACK_SLACK_BYTES
 from kafka_index.core.records.compressed_streams import (

@@ -30,9 +30,9 @@ from kafka_index.core.errors import (
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, INT64_MIN
 from kafka_index.core.format.message_bytes import unsigned_varint
 from kafka_index.core.format.message_schemas import Struct
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     CONTROL_ABORT,
     CONTROL_COMMIT,
     CONTROL_MASK,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.kernels.decode_state import CHUNK, PART_HEADERS, PART_KEYS, PART_VALUES
 from kafka_index.core.kernels.record_columns import (
     COPY_SLACK_BYTES,

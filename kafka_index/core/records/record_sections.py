@@ -15,9 +15,9 @@ import numpy as np
 
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import CorruptLogError
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_RECORD_BATCH,

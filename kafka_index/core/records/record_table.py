@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_SEQUENCE, TIMESTAMP_TYPE_MASK
 from kafka_index.core.format.strings import decode_utf8
 from kafka_index.core.fs.store import Bytes

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers

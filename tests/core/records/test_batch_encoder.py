@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.records import COMPRESSION_NAMES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.format.names import COMPRESSION_NAMES
+from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.log.append.incoming_batches import IncomingBatches
 from kafka_index.core.records.batch_encoder import BatchEncoder, RecordRows, encode_batch
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.core.errors import ConfigError, InputError
-from kafka_index.core.format.records import COMPRESSION_NAMES
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.log.append.incoming_batches import IncomingBatches
 from kafka_index.core.records.decompression import decompress
 from kafka_index.core.records.record_batch import (

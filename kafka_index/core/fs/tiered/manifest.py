@@ -19,7 +19,8 @@ from msgspec.structs import astuple
 
 from kafka_index.core.errors import CorruptObjectError, InputError
 from kafka_index.core.format.checkpoints import EpochEntry
-from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.state_files import MALFORMED, Int32, Offset, decoder_of
 
 _MAX_WIDTH = 4

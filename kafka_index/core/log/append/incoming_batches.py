@@ -19,7 +19,7 @@ from kafka_index.core.errors import (
     IndexOffsetOverflowError,
     InputError,
 )
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY, offset_range
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.append_batches import (

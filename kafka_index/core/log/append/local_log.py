@@ -26,7 +26,8 @@ from kafka_index.core.errors import (
     KafkaIndexError,
     PublishError,
 )
-from kafka_index.core.format.integers import INT32_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import CorruptIndexError, CorruptLogError, InputError, KafkaIndexError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import CorruptLogError, InputError, InvalidEpochError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.format.integers import INT64_MAX, INT64_MIN, Longs
+from kafka_index.core.format.integers import INT64_MAX, INT64_MIN
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     CONTROL_MASK,
     LOG_OVERHEAD_BYTES,

@@ -15,7 +15,7 @@ from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import InputError, KafkaIndexError
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.config import choice_of
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import parse_partition_directory
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.index.transaction_index import AbortedTxns

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     ABORTED_TXN,
     ABORTED_TXN_VERSION,

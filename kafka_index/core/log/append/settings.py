@@ -11,9 +11,11 @@ from typing import Self
 from kafka_index.core.errors import ConfigError, refuse_fields_of_other_types
 from kafka_index.core.format.config import LogConfig, choice_of, parse_integer
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
-from kafka_index.core.format.records import TIME_ENTRY
 
 _BOOLEANS = {"true": True, "false": False}
+
+# The size of a time index entry: `records.TIME_ENTRY` would load numpy.
+_TIME_ENTRY_BYTES = 12
 
 
 class TimestampType(StrEnum):
@@ -130,7 +132,7 @@ class LogSettings:
 #: Kafka's ``internal.segment.bytes``; an index must have room for an entry.
 _RANGES = {
     "index_interval_bytes": (0, INT32_MAX),
-    "segment_index_bytes": (TIME_ENTRY.itemsize, INT32_MAX),
+    "segment_index_bytes": (_TIME_ENTRY_BYTES, INT32_MAX),
     "segment_bytes": (14, INT32_MAX),
     "segment_ms": (1, INT64_MAX),
     "segment_jitter_ms": (0, INT64_MAX),

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import CorruptLogError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import INTERNAL_TOPICS, TopicPartition
 from kafka_index.core.format.records import TRANSACTIONAL_MASK
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     DELETE_HORIZON_MASK,
     MAGIC_RECORD_BATCH,
     NO_LEADER_EPOCH,

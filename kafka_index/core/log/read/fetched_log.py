@@ -23,7 +23,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.kernels.sigbus_guard import SigbusGuard

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import CorruptLogError, InputError, refuse_other_types
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
-from kafka_index.core.format.integers import Longs, longs_of
+from kafka_index.core.format.longs import Longs, longs_of
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.format.uri_passwords import path_of

@@ -25,8 +25,8 @@ from kafka_index.core.errors import (
     refuse_other_types,
 )
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
-from kafka_index.core.format.integers import Longs, longs_of
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.longs import Longs, longs_of
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.uri_passwords import path_of

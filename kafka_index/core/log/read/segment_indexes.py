@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, RetriableError
-from kafka_index.core.format.integers import INT32_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.core.format.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.fs.backup.backup_paths import is_backup_path

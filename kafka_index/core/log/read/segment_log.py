@@ -18,7 +18,7 @@ import numpy as np
 
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import InputError, TooLargeError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.index.sparse_indexes import OffsetPosition

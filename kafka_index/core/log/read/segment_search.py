@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from kafka_index.core.errors import CorruptLogError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.core.format.records import (
     LOG_OVERHEAD_BYTES,

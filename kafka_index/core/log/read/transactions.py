@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import CorruptLogError, CorruptObjectError, CorruptSnapshotError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from kafka_index.core.format.records import ABORTED_TXN, CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.core.fs.registry import store_of

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from kafka_index.core.format.integers import INT32_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD_BYTES,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kafka_index.core.errors import CorruptLogError, InputError, ReadError
-from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, Longs
+from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, ByteSource, FileInfo

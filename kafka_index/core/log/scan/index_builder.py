@@ -14,7 +14,7 @@ from kafka_index.core.errors import (
     InvalidTimestampError,
     KafkaIndexError,
 )
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.kernels.index_entries import (

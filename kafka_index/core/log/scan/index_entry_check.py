@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.core.records.batch_table import BatchColumns
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import CorruptLogError, TooLargeError
-from kafka_index.core.format.integers import Longs
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import MAGIC_POSITION, MAGIC_RECORD_BATCH
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import (

@@ -1,0 +1,29 @@
+"""Arrays of 64-bit integers: columns of offsets, positions and timestamps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import ConfigError, argument_text
+from kafka_index.core.format.integers import INT64_MAX
+
+Longs = NDArray[np.int64]
+
+
+def longs_of(values: object, name: str) -> Longs:
+    """Return numbers of a caller as an array; raises `ConfigError` for other types and shapes."""
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError):
+        found = np.empty((), object)
+    is_whole = found.dtype.kind == "i" or (
+        found.dtype.kind == "u" and (not found.size or int(found.max()) <= INT64_MAX)
+    )
+    if found.ndim != 1 or (found.size and not is_whole):
+        raise ConfigError(
+            f"{name} is not an array of integers",
+            expected="integers of 64 bits, in one dimension",
+            found=argument_text(values),
+        )
+    return np.asarray(found, np.int64)
