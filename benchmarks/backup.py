@@ -1,14 +1,14 @@
-"""Backups: of a directory that has not changed, of all there is, and of a broker under load.
+"""Backups: of an unchanged directory, of all data, and of a broker under load.
 
-- *unchanged*: the listing of 10,000 partitions of 10 segments that an earlier run has stored, in
-  seconds of the processor, beside ``find -printf`` of the size, inode and ctime of each file;
-- *first run*, of 1 GiB into a folder and a bucket, and a *restore* from the bucket: each beside the
-  slower one of reading what it reads (with checksums, or the objects to nowhere), and of writing
-  the same bytes durably where it writes; all at a run's priority, without the start of Python. The
-  restore besides in turn with a download: the objects, several at a time, to files that are synced;
-- *load*: a broker of Kafka under 20 MB/s by its own ``ProducerPerformance``, with and without runs
-  every 10 s beside it, in turn: the share of a core that the runs take, and the producer's p99. The
-  repository is in memory, as one on the broker's own disk makes it wait for its syncs.
+- *unchanged*: the listing of 10,000 partitions of 10 segments that an earlier backup has stored, in
+  seconds of the processor, compared with ``find -printf`` of the size, inode and ctime of each file.
+- *first backup*, of 1 GiB into a folder and a bucket, and a *restore* from the bucket. Each is
+  compared with the slower one of reading the same data (with checksums, or the objects to nowhere)
+  and writing the same bytes durably; all at the priority of a backup, without the start of Python.
+  The restore is also compared with a download: the objects, several at a time, to synced files.
+- *load*: a broker under 20 MB/s by Kafka's ``ProducerPerformance``, with and without backups every
+  10 s, in turn: the share of a core that the backups use, and the producer's p99. The repository is
+  in memory, because one on the broker's own disk would make it wait for its syncs.
 """
 
 from __future__ import annotations

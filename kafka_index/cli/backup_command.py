@@ -15,7 +15,7 @@ from kafka_index.commands.backup.request import BACKUP, BackupRequest
 from kafka_index.core.job.request import CommandSpec, DurationKind, Group, PathKind, parameter
 
 if TYPE_CHECKING:
-    from kafka_index.commands.backup.partition_inspector import InspectedPartitions
+    from kafka_index.commands.backup.capture import InspectedPartitions
     from kafka_index.commands.backup.result import BackupResult
 
 

@@ -35,7 +35,7 @@ def wrong(message: str, expected: str, given: object) -> ConfigError:
 
 
 def input_of(path: object, name: str) -> str:
-    """Return what `path_of` does; a run of a backup is chosen once, for all that reads it."""
+    """Return what `path_of` does; a backup is selected once, so that all reads are from it."""
     return pinned_backup(path_of(path, name))
 
 

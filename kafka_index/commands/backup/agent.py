@@ -27,7 +27,7 @@ from kafka_index.commands.backup.barrier import (
     join_backup,
 )
 from kafka_index.commands.backup.broker_backup import BrokerBackup
-from kafka_index.commands.backup.partition_inspector import InspectedPartitions
+from kafka_index.commands.backup.capture import InspectedPartitions
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.errors import (

@@ -12,59 +12,55 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import logging
 import os
+import struct
 import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Self
 
 import msgspec
 
-from kafka_index.commands.backup.capture import COORDINATOR_TOPICS, LogCapture
+from kafka_index.commands.backup.capture import (
+    COORDINATOR_TOPICS,
+    CapturedPartition,
+    InspectedPartitions,
+    LogCapture,
+)
 from kafka_index.commands.backup.captured_log import (
-    CapturedLog,
     SkippedError,
-    find_batch,
-    last_offset_in,
 )
 from kafka_index.commands.backup.chunks import (
-    BatchRange,
     ChunkUploader,
-    LogChunkReader,
-    count_small_chunks,
-    has_chunk,
+    PartitionUploader,
     put_object,
-    read_chunk,
 )
-from kafka_index.commands.backup.high_watermarks import (
-    BrokerCheckpoint,
-    CheckpointWatcher,
-    HighWatermarks,
-    checkpoint_interval_ms,
-    fetch_high_watermarks,
-    is_locked,
-)
-from kafka_index.commands.backup.low_impact_io import Bandwidth, read_noatime
-from kafka_index.commands.backup.partition_inspector import CapturedPartition, InspectedPartitions
+from kafka_index.commands.backup.low_impact_io import Bandwidth, open_noatime, read_noatime
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackedUpPartition, BackupResult, BackupStatus, Source
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.format.checkpoints import parse_offset_checkpoint
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.integers import INT64_MAX, parse_java_integer
 from kafka_index.core.format.names import (
+    BROKER_LOCK,
+    CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     COMPACTED_INTERNAL_TOPICS,
+    INTERNAL_TOPICS,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     METADATA_LOG,
+    REPLICATION_CHECKPOINT,
     TopicPartition,
 )
 from kafka_index.core.format.times import now_ms
@@ -72,10 +68,8 @@ from kafka_index.core.fs.backup.manifest import (
     CaptureTimes,
     DataDirectory,
     KeptFile,
-    LogChunk,
     Manifest,
     PartitionBackup,
-    SeenSegment,
     SkippedPartition,
     content_of,
     partition_folder,
@@ -91,322 +85,201 @@ from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.logdir.metadata_files import MetaProperties, read_topic_id
 from kafka_index.core.records.decompression import shared_budget
 
+#: The setting for the interval of checkpoints, and its default.
+INTERVAL_SETTING = "replica.high.watermark.checkpoint.interval.ms"
+DEFAULT_INTERVAL_MS = 5000
 
-class PartitionUploader:
-    """Stores a captured partition; `earlier` is the partition in an earlier backup.
 
-    `high_watermark` is None if the log ends are committed. `files` are stored unchanged.
+def checkpoint_interval_ms(properties: Mapping[str, str] | None) -> int:
+    """Return the time between two writes of the broker's high watermarks."""
+    given = parse_java_integer((properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
+    return given if given is not None and given > 0 else DEFAULT_INTERVAL_MS
+
+
+# The wait for two replacements ends after so many intervals, if a broker has locked the directory
+# and may be busy, and otherwise.
+_INTERVALS_HELD, _INTERVALS = 12, 3
+_POLL_S = 0.05
+# A response takes milliseconds, unless a topic was deleted concurrently.
+_ASKED_MS = 5000
+_MS_NS = 1_000_000
+
+# struct flock of Linux on 64 bits: type, whence, start, length, process.
+_FLOCK = struct.Struct("hh4xqqi4x")
+
+
+@dataclass(frozen=True)
+class BrokerCheckpoint:
+    """An offset checkpoint of one data directory, and the time at which it was written."""
+
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    mtime_ns: int = 0
+
+    @classmethod
+    def read(cls, directory: str, name: str) -> BrokerCheckpoint:
+        """Read a checkpoint; empty if it does not exist, or a broker could not read it."""
+        path = os.path.join(directory, name)
+        try:
+            data, found = read_noatime(path)
+        except FileNotFoundError:
+            return cls()
+        except OSError as error:
+            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+        try:
+            return cls(parse_offset_checkpoint(data.decode(), path=path), found.st_mtime_ns)
+        except (InputError, UnicodeDecodeError):
+            return cls()
+
+    def of(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
+        """Return the entry of a partition.
+
+        With `must_be_later`, None if the entry may be of an earlier topic with the same name.
+        """
+        is_later = not must_be_later or self.mtime_ns > partition.id_ns
+        return self.offsets.get(partition.partition) if is_later else None
+
+
+def is_locked(directory: str) -> bool:
+    """Return whether a broker on this machine has locked a data directory, without locking it."""
+    try:
+        descriptor = open_noatime(os.path.join(directory, BROKER_LOCK))
+    except OSError:
+        return False
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class HighWatermarks:
+    """High watermarks, their source, and their time."""
+
+    offsets: Mapping[TopicPartition, int]
+    source: Source
+    time_ms: int
+
+
+class CheckpointWatcher:
+    """Watches the checkpoints of data directories until each has been replaced twice.
+
+    A broker writes high watermarks every five seconds, and collects all values before it writes
+    them. So the first replacement after a capture may contain older values; the second cannot.
+
+    A broker writes no checkpoint in a directory without partitions, such as that of its metadata
+    log. So the directories are given with the paths of their partitions, and a directory is only
+    watched while one of these exists.
     """
 
     def __init__(
-        self,
-        found: CapturedPartition,
-        earlier: PartitionBackup | None,
-        bandwidth: Bandwidth,
-        *,
-        is_compacted: bool,
-        high_watermark: int | None = None,
+        self, partitions: Mapping[str, Sequence[str]], interval_ms: int = DEFAULT_INTERVAL_MS
     ) -> None:
-        self.found = found
-        self.folder = partition_folder(found.partition, found.topic_id)
-        self.files: list[KeptFile] = []
-        #: Names of damaged objects that cannot be stored again.
-        self.lost_objects: set[str] = set()
-        self.new_bytes = self._read_bytes = 0
-        self._earlier = earlier
-        self._bandwidth = bandwidth
-        self._is_compacted = is_compacted
-        self._high_watermark = high_watermark
-        self._logs = found.logs
-        self._seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
-        self._earlier_header = earlier.last_header if earlier else None
-        self._last_header: bytes | None = None
-        self._kept: list[LogChunk] = []
-        self._puts: list[Future[tuple[LogChunk, int]]] = []
-        self._segments: list[SeenSegment] = []
-        self._end_offset = 0
-        self._settled_offset = earlier.end_offset if earlier else 0
-        self._has_gap = self._is_cut_short = False
+        self._partitions = partitions
+        self._interval_s = interval_ms / 1000
+        self._last = {each: _identity(each) for each in partitions}
+        self._counts = dict.fromkeys(partitions, 0)
 
-    def keep(self, known: PartitionBackup) -> None:
-        """Use the chunks of an earlier backup, because the partition is unchanged."""
-        self._high_watermark = known.high_watermark
-        self._kept, self._segments = [*known.chunks], [*known.segments]
-        self._end_offset = known.end_offset
-        self._last_header = self._earlier_header
-        self._has_gap = known.is_compacted
+    def wait(self) -> HighWatermarks:
+        """Wait for the second replacement of each checkpoint, or for the timeout.
 
-    def read(self, put: Callable[[BatchRange], Future[tuple[LogChunk, int]]]) -> None:
-        """Read new batches and put them; raises `SkippedError` if they cannot be read."""
-        self._put = put
-        next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
-        self._end_offset = next_offset
-        if self._logs and not self._is_cut_short:
-            # The base offset of an empty last log is the log end offset.
-            base = self._logs[-1].base_offset
-            if self._high_watermark is not None:
-                base = min(base, self._high_watermark)
-            self._end_offset = max(next_offset, base)
-
-    def put_damaged_again(
-        self, damaged: Collection[str], put: Callable[[str, memoryview], None]
-    ) -> None:
-        """Put damaged chunks again, given by object name, if the logs still contain them."""
-        for log, end in zip(self._logs, [*self.found.bases[1:], INT64_MAX], strict=True):
-            position = 0
-            for chunk in self._kept:
-                if not log.base_offset <= chunk.base_offset < end:
-                    continue
-                if chunk.object_name in damaged:
-                    data = None
-                    with suppress(SkippedError):
-                        data = read_chunk(log, position, chunk, self._bandwidth)
-                    if data is None:
-                        self.lost_objects.add(chunk.object_name)
-                    else:
-                        put(f"{self.folder}/{chunk.object_name}", data.data)
-                        self.new_bytes += chunk.size_bytes
-                position += chunk.size_bytes
-
-    def finish(
-        self, *, is_leader: bool | None, start_offset: int, cleaner_offset: int | None
-    ) -> PartitionBackup:
-        """Wait for the chunks, and return the partition for the manifest."""
-        found, partition = self.found, self.found.partition
-        chunks = [*self._kept]
-        for each in self._puts:
-            chunk, new_bytes = each.result()
-            chunks.append(chunk)
-            self.new_bytes += new_bytes
-        bases = found.bases
-        first = bases[0] if bases else 0
-        # Chunks of unchanged logs may follow those of cleaned logs.
-        chunks = sorted(
-            (chunk for chunk in chunks if chunk.last_offset >= first),
-            key=lambda chunk: chunk.base_offset,
-        )
-        snapshot = found.snapshot
-        if chunks and chunks[0].base_offset < first:
-            # The snapshot contains producers of later batches than those before the first chunk.
-            snapshot = None
-        end = self._end_offset
-        backup = PartitionBackup(
-            topic=partition.topic,
-            partition=partition.partition,
-            topic_id=found.topic_id,
-            directory=found.directory,
-            is_leader=is_leader,
-            is_compacted=self._is_compacted or self._has_gap,
-            start_offset=min(max(start_offset, first), end),
-            end_offset=end,
-            high_watermark=end if self._high_watermark is None else self._high_watermark,
-            settled_offset=min(self._settled_offset, end),
-            epochs=tuple(each for each in found.epochs if each[1] <= end),
-            cleaner_offset=cleaner_offset,
-            snapshot=snapshot,
-            chunks=tuple(chunks),
-            files=tuple(self.files),
-            segments=tuple(self._segments),
-            last_header=self._last_header,
-        )
-        if (
-            partition.topic != CLUSTER_METADATA_TOPIC
-            and len(backup.segments) == len(bases)
-            and len(backup.epochs) == len(found.epochs)
-            and snapshot is found.snapshot
-        ):
-            # The manifest contains everything that an inspection finds.
-            backup = msgspec.structs.replace(backup, seen_directory=found.seen_directory)
-        return backup
-
-    def row_of(self, backup: PartitionBackup) -> BackedUpPartition:
-        """Return the row of the report."""
-        return BackedUpPartition(
-            backup.topic,
-            backup.partition,
-            self.found.path,
-            BackupStatus.STORED if self.new_bytes else BackupStatus.UNCHANGED,
-            None,
-            backup.topic_id,
-            backup.start_offset,
-            backup.end_offset,
-            backup.high_watermark,
-            sum(chunk.size_bytes for chunk in backup.chunks),
-            self.new_bytes,
-            self._read_bytes,
-            len(backup.chunks),
-        )
-
-    def _read_plain(self) -> int:
-        """Read the batches after the last stored batch, if the log still contains that."""
-        logs, earlier = self._logs, self._earlier
-        first, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
-        if earlier is not None and self._earlier_header is not None and logs:
-            place = self._place_of_last(self._earlier_header)
-            if place is not None:
-                first, position = place
-                self._kept = [*earlier.chunks]
-                self._last_header = self._earlier_header
-                next_offset = last_offset_in(self._last_header) + 1
-                self._has_gap = earlier.is_compacted
-                if not self._has_gap:
-                    position, next_offset = self._give_up_small(logs[first], position, next_offset)
-            else:
-                # The log was truncated below stored batches, and has another history since.
-                self._settled_offset = 0
-                first, position, next_offset = self._keep_first(earlier)
-        for log in logs[:first]:
-            self._note(log, log.end_bytes)
-        for number in range(first, len(logs)):
-            log = logs[number]
-            before = self._seen.get(log.base_offset)
-            if before is not None and log.is_stored_as(before) and position == before.covered_bytes:
-                self._note(log, position)
-            else:
-                next_offset = self._read_log(number, position, next_offset)
-                if self._is_cut_short:
-                    break
-            position = 0
-        return next_offset
-
-    def _give_up_small(self, log: CapturedLog, position: int, next_offset: int) -> tuple[int, int]:
-        """Drop the small chunks at the end of a log, so that they are read again as one chunk.
-
-        Return the position from which it is read, and the next offset there. What is not in the log
-        as it is stored, or not below the high watermark, is kept.
+        Raises `InputError` if a checkpoint cannot be read.
         """
-        count = count_small_chunks(self._kept, log.base_offset)
-        small = self._kept[len(self._kept) - count :]
-        start = position - sum(chunk.size_bytes for chunk in small)
-        is_below = self._high_watermark is None or next_offset <= self._high_watermark
-        if not small or start < 0 or not is_below:
-            return position, next_offset
-        at = start
-        for chunk in small:
-            self._read_bytes += chunk.size_bytes
-            try:
-                is_there = has_chunk(log, at, chunk, self._bandwidth)
-            except SkippedError:
-                is_there = False
-            if not is_there:
-                return position, next_offset
-            at += chunk.size_bytes
-        del self._kept[-count:]
-        return start, small[0].base_offset
+        began = time.monotonic()
+        is_running = any(map(is_locked, self._partitions))
+        timeout_s = (_INTERVALS_HELD if is_running else _INTERVALS) * self._interval_s
+        while True:
+            passed_s = time.monotonic() - began
+            if all(os.path.exists(os.path.join(each, CLEAN_SHUTDOWN)) for each in self._partitions):
+                return HighWatermarks({}, Source.LOG_END, now_ms())
+            if self._are_replaced(passed_s):
+                return self.read(Source.CHECKPOINT)
+            if passed_s > timeout_s:
+                return self.read(Source.OLD_CHECKPOINT)
+            time.sleep(_POLL_S)
 
-    def _keep_first(self, earlier: PartitionBackup) -> tuple[int, int, int]:
-        """Keep the first chunks that the log still contains, except the last of them.
+    def _are_replaced(self, passed_s: float) -> bool:
+        for directory in self._partitions:
+            now = _identity(directory)
+            if now is not None and now != self._last[directory]:
+                self._counts[directory] += 1
+                self._last[directory] = now
+        late = [each for each, count in self._counts.items() if count < 2]
+        if passed_s > 2 * self._interval_s:
+            late = [each for each in late if any(map(os.path.isdir, self._partitions[each]))]
+        return not late
 
-        Return the number of the log where they end, the position there, and the next offset. The
-        last chunk is read again, because the header of its last batch is needed.
-        """
-        logs = self._logs
-        ends = [(0, 0, logs[0].base_offset)]
-        number = position = 0
-        for chunk in earlier.chunks:
-            if chunk.last_offset < logs[0].base_offset:
-                continue
-            while number + 1 < len(logs) and logs[number + 1].base_offset <= chunk.base_offset:
-                number, position = number + 1, 0
-            if not has_chunk(logs[number], position, chunk, self._bandwidth):
-                break
-            self._read_bytes += chunk.size_bytes
-            position += chunk.size_bytes
-            self._kept.append(chunk)
-            ends.append((number, position, chunk.last_offset + 1))
-        if self._kept:
-            del self._kept[-1], ends[-1]
-        return ends[-1]
+    def read(self, source: Source) -> HighWatermarks:
+        """Return the current content of the checkpoints; an old one has the time of its file."""
+        offsets: dict[TopicPartition, int] = {}
+        time_ms = now_ms()
+        for directory in self._partitions:
+            checkpoint = BrokerCheckpoint.read(directory, REPLICATION_CHECKPOINT)
+            if source is Source.OLD_CHECKPOINT and checkpoint.offsets:
+                time_ms = min(time_ms, checkpoint.mtime_ns // _MS_NS)
+            for partition, offset in checkpoint.offsets.items():
+                # A partition that moved is in both; its high watermark only increases.
+                offsets[partition] = max(offset, offsets.get(partition, 0))
+        return HighWatermarks(offsets, source, time_ms)
 
-    def _place_of_last(self, header: bytes) -> tuple[int, int] | None:
-        """Return the number of the log with the last stored batch, and the position of its end."""
-        last = last_offset_in(header)
-        at = [number for number, log in enumerate(self._logs) if log.base_offset <= last]
-        if not at:
-            return None
-        log = self._logs[at[-1]]
-        before = self._seen.get(log.base_offset)
-        covered = before.covered_bytes if before is not None else 0
-        if log.is_same_file(before):
-            return at[-1], covered
-        found = find_batch(log, last, header, covered, self._bandwidth)
-        return None if found is None else (at[-1], found)
 
-    def _read_cleaned(self) -> int:
-        """Read the changed logs: a cleaned log completely, of a grown log the new batches."""
-        next_offset = self._logs[0].base_offset if self._logs else 0
-        for number, log in enumerate(self._logs):
-            before = self._seen.get(log.base_offset)
-            end = self._end_of(number)
-            own = self._chunks_of(log.base_offset)
-            if own and end is not None and own[-1].last_offset >= end:
-                own = []
-            position = 0
-            next_offset = max(next_offset, log.base_offset)
-            if log.is_stored_as(before) and before is not None:
-                self._kept += own
-                next_offset = own[-1].last_offset + 1 if own else next_offset
-                self._note(log, before.covered_bytes)
-                continue
-            if own and before is not None:
-                place = self._grown_from(log, before, own[-1].last_offset)
-                if place is not None:
-                    self._kept += own
-                    position, next_offset = place, own[-1].last_offset + 1
-            next_offset = self._read_log(number, position, next_offset)
-            if self._is_cut_short:
-                break
-        self._last_header = self._last_header or self._earlier_header
-        return next_offset
+def _identity(directory: str) -> tuple[int, int, int] | None:
+    path = os.path.join(directory, REPLICATION_CHECKPOINT)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
-    def _grown_from(self, log: CapturedLog, before: SeenSegment, last_offset: int) -> int | None:
-        """Return the end of an earlier backup in its last log; None for other logs."""
-        header = self._earlier_header
-        if (log.device, log.inode) != (before.device, before.inode) or not header:
-            return None
-        if last_offset_in(header) != last_offset:
-            return None
-        found = find_batch(log, last_offset, header, before.covered_bytes, self._bandwidth)
-        return found if found == before.covered_bytes else None
 
-    def _chunks_of(self, base: int) -> list[LogChunk]:
-        """Return the chunks of a segment in the earlier backup."""
-        if self._earlier is None or base not in self._seen:
-            return []
-        end = min((other for other in self._seen if other > base), default=INT64_MAX)
-        return [chunk for chunk in self._earlier.chunks if base <= chunk.base_offset < end]
+def fetch_high_watermarks(
+    bootstrap_server: str, partitions: Sequence[TopicPartition]
+) -> Mapping[TopicPartition, int] | None:
+    """Request the high watermarks of partitions from their leaders; None if that fails.
 
-    def _read_log(self, number: int, position: int, next_offset: int) -> int:
-        """Read a log from a position on; return the next offset."""
-        log = self._logs[number]
-        reader = LogChunkReader(
-            log,
-            position,
-            max(next_offset, log.base_offset),
-            self._high_watermark,
-            self._end_of(number),
-            self._bandwidth,
+    Raises `InputError` if the library is not installed.
+    """
+    try:
+        from aiokafka.errors import KafkaError  # noqa: PLC0415, because it is optional
+    except ImportError as error:
+        raise InputError(
+            "the library for requests to brokers is not installed",
+            path=bootstrap_server,
+            hint="pip install 'kafka-index[backup]'",
+        ) from error
+    try:
+        return asyncio.run(_list_offsets(bootstrap_server, partitions))
+    except (KafkaError, OSError, ValueError) as error:
+        _LOGGER.warning(
+            "%s does not respond (%s); waiting for its checkpoint", bootstrap_server, error
         )
-        for batch_range in reader.batch_ranges(is_cleaned=self._is_compacted):
-            self._puts.append(self._put(batch_range))
-            self._last_header = batch_range.last_header
-        self._read_bytes += reader.read_bytes
-        self._settled_offset = max(self._settled_offset, reader.settled_offset)
-        self._has_gap |= reader.has_gap
-        self._is_cut_short = reader.is_below
-        self._note(log, reader.position, is_done=not reader.is_below)
-        return reader.next_offset
+        return None
 
-    def _end_of(self, number: int) -> int | None:
-        """Return the offset at which the next log begins; None for the last one."""
-        return self._logs[number + 1].base_offset if number + 1 < len(self._logs) else None
 
-    def _note(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:
-        """Record a log in its current state, for the next backup."""
-        # Two appends to a preallocated log may leave the same size and ctime.
-        ctime_ns = 0 if log.is_preallocated else log.ctime_ns
-        file = log.device, log.inode, ctime_ns, log.end_bytes
-        self._segments.append(SeenSegment(log.base_offset, *file, covered_bytes, is_done))
+async def _list_offsets(
+    bootstrap_server: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    from aiokafka import AIOKafkaConsumer  # noqa: PLC0415, because it is optional
+    from aiokafka import TopicPartition as Key  # noqa: PLC0415
+
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_server, request_timeout_ms=_ASKED_MS)
+    try:
+        await consumer.start()
+        # end_offsets would wait for topics that were deleted since the capture.
+        topics = await consumer.topics()
+        keys = {
+            Key(each.topic, each.partition): each
+            for each in partitions
+            if each.topic in topics or each.topic in INTERNAL_TOPICS
+        }
+        return {keys[key]: end for key, end in (await consumer.end_offsets([*keys])).items()}
+    finally:
+        await consumer.stop()
 
 
 # With so many new bytes, objects of a killed backup are listed and reused.

@@ -7,28 +7,417 @@ inspection, which takes microseconds unless its directory has changed since.
 from __future__ import annotations
 
 import os
+import stat
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from kafka_index.commands.backup.captured_log import SkippedError
-from kafka_index.commands.backup.low_impact_io import open_noatime
-from kafka_index.commands.backup.partition_inspector import (
-    InspectedPartitions,
-    PartitionInspector,
-    RemovedError,
-    attempts,
-    directory_version,
+from kafka_index.commands.backup.captured_log import (
+    CapturedLog,
+    OpenFiles,
+    SkippedError,
+    unreadable,
 )
-from kafka_index.core.errors import InputError
+from kafka_index.commands.backup.low_impact_io import open_noatime, read_noatime
+from kafka_index.core.errors import InputError, KafkaIndexError, plural
+from kafka_index.core.format.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.core.format.names import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    QUORUM_STATE,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
+    is_metadata_snapshot,
     parse_partition_directory,
+    parse_segment_file,
+    segment_file_name,
 )
-from kafka_index.core.fs.backup.manifest import PartitionBackup
+from kafka_index.core.fs.backup.manifest import PartitionBackup, SeenSegment
+from kafka_index.core.logdir.metadata_files import topic_id_in
+
+#: The most inspections of a partition that keeps changing.
+MAX_ATTEMPTS = 60
+_ATTEMPT_PAUSE_S = 0.02
+# A directory that changed within this time may change again with the same ctime: clocks of file
+# systems advance every few milliseconds.
+_TICK_NS = 100_000_000
+
+
+class RemovedError(Exception):
+    """A directory or a file does not exist any more."""
+
+
+@dataclass(slots=True)
+class CapturedPartition:
+    """An inspected or captured partition.
+
+    Attributes
+    ----------
+    seen_directory : tuple of int, optional
+        Its `directory_version`.
+    id_ns : int
+        Time at which the topic ID was written: an earlier checkpoint can be of another topic.
+    logs : list of CapturedLog
+        Ascending; only the last one if `known` is given.
+    files : dict of str to bytes
+        Files of the metadata log that are stored unchanged.
+    known : PartitionBackup, optional
+        The partition in an earlier backup, if all files are unchanged since.
+    is_cleaned : bool
+        Whether the log is compacted; only set for partitions of an earlier backup of this process.
+    """
+
+    partition: TopicPartition
+    path: str
+    directory: int
+    topic_id: str
+    device: int
+    inode: int
+    seen_directory: tuple[int, int, int] | None
+    id_ns: int
+    logs: list[CapturedLog]
+    epochs: tuple[tuple[int, int], ...] = ()
+    snapshot: bytes | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    known: PartitionBackup | None = None
+    is_cleaned: bool = False
+
+    @property
+    def bases(self) -> list[int]:
+        """The base offsets of all its logs."""
+        return [each.base_offset for each in (self.known.segments if self.known else self.logs)]
+
+    def close(self) -> None:
+        """Close its logs."""
+        for log in self.logs:
+            log.close()
+
+    def is_at(self, found: os.stat_result) -> bool:
+        """Return whether it is the same directory; its content may differ."""
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
+
+#: Inspected partitions.
+InspectedPartitions = dict[TopicPartition, CapturedPartition]
+
+
+def directory_version(directory: os.stat_result, started_ns: int) -> tuple[int, int, int] | None:
+    """Return device, inode and ctime of a directory; None if it may change with the same ctime.
+
+    `started_ns` is the time before the inspection.
+    """
+    is_settled = started_ns - directory.st_ctime_ns > _TICK_NS
+    return (directory.st_dev, directory.st_ino, directory.st_ctime_ns) if is_settled else None
+
+
+def attempts(at_once: int) -> Iterator[int]:
+    """Count attempts, with a pause before each after the first ones."""
+    for number in range(MAX_ATTEMPTS):
+        if number >= at_once:
+            time.sleep(_ATTEMPT_PAUSE_S)
+        yield number
+
+
+class PartitionInspector:
+    """Inspects the partitions of data directories.
+
+    `known` has the partitions of an earlier backup: an unchanged directory is not listed, and an
+    unchanged log is not opened.
+    """
+
+    def __init__(
+        self, directories: Sequence[str], known: Mapping[TopicPartition, PartitionBackup]
+    ) -> None:
+        self._directories = directories
+        self._known = known
+        self._open_files = OpenFiles()
+        # The ends of the batches of last logs, by device and inode.
+        self._ends: dict[tuple[int, int], int] = {}
+
+    def inspect(
+        self, partition: TopicPartition, directory: int, before: CapturedPartition | None
+    ) -> CapturedPartition:
+        """Return a partition in its current state; `before` itself if it has not changed."""
+        after = None
+        try:
+            if before and before.directory == directory and self._is_unchanged(before):
+                after = before
+                if before.known is None:
+                    for log in before.logs if before.is_cleaned else before.logs[-1:]:
+                        self._open_files.open_if_allowed(log)
+            else:
+                after = self._inspect_until_unchanged(partition, directory)
+                _settle(after, before)
+            return after
+        finally:
+            # Not earlier: while a file is open, no other file gets its inode.
+            if before is not None and after is not before:
+                before.close()
+
+    def _is_unchanged(self, before: CapturedPartition) -> bool:
+        """Return whether a partition is unchanged, except the end of its last log."""
+        try:
+            at = os.stat(before.path)
+        except FileNotFoundError:
+            return False
+        # With the same ctime no name in the directory has changed.
+        is_same = (at.st_dev, at.st_ino, at.st_ctime_ns) == before.seen_directory
+        return is_same and self._measure(before)
+
+    def _measure(self, found: CapturedPartition) -> bool:
+        """Measure the last log again; return False if it was replaced since the inspection."""
+        log = found.logs[-1] if found.logs else None
+        if log is None:
+            return True
+        try:
+            now = os.stat(log.path) if log.descriptor < 0 else os.fstat(log.descriptor)
+        except OSError:
+            return False
+        if (now.st_dev, now.st_ino) != (log.device, log.inode):
+            return False
+        is_grown = (now.st_size, now.st_ctime_ns) != (log.size_bytes, log.ctime_ns)
+        if is_grown and found.known is not None:
+            return False
+        if now.st_size < log.settled_bytes:
+            log.settled_bytes = 0
+        is_preallocated = log.is_preallocated
+        log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
+        if is_grown:
+            self._open_files.open_if_allowed(log)
+        if is_grown or is_preallocated:
+            self._find_end(log, log.end_bytes)
+        return True
+
+    def _find_end(self, log: CapturedLog, start_bytes: int) -> None:
+        key = log.device, log.inode
+        log.find_end(self._ends.get(key, start_bytes))
+        self._ends[key] = log.end_bytes
+
+    def _inspect_until_unchanged(
+        self, partition: TopicPartition, directory: int
+    ) -> CapturedPartition:
+        """Return a partition from an inspection that found no concurrent change."""
+        path = os.path.join(self._directories[directory], partition.directory_name)
+        reason = ""
+        for number in attempts(at_once=1):
+            try:
+                found = self._known_at(partition, path, directory) if not number else None
+                return found or self._inspect_once(partition, path, directory)
+            except ConcurrentChangeError as error:
+                reason = str(error)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                reason = "a file was deleted"
+                if not os.path.isdir(path):
+                    raise RemovedError from error
+            except OSError as error:
+                raise unreadable(path, error) from error
+            except KafkaIndexError as error:
+                raise SkippedError(str(error), is_fault=True) from error
+        raise SkippedError(f"{reason} during each of {plural(MAX_ATTEMPTS, 'attempt')}")
+
+    def _known_at(
+        self, partition: TopicPartition, path: str, directory: int
+    ) -> CapturedPartition | None:
+        """Return a partition if its directory is unchanged since an earlier backup."""
+        known = self._known.get(partition)
+        if known is None or known.seen_directory is None:
+            return None
+        at = os.stat(path)
+        if (at.st_dev, at.st_ino, at.st_ctime_ns) != known.seen_directory:
+            return None
+        last = known.segments[-1:]
+        found = CapturedPartition(
+            partition,
+            path,
+            directory,
+            known.topic_id,
+            at.st_dev,
+            at.st_ino,
+            known.seen_directory,
+            os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
+            [_log_of_seen(path, each) for each in last],
+            known.epochs,
+            known.snapshot,
+        )
+        if not self._measure(found):
+            return None
+        if all(log.is_stored_as(each) for log, each in zip(found.logs, last, strict=True)):
+            found.known = known
+            return found
+        # All logs before the last one are stored.
+        found.logs = [*(_log_of_seen(path, each) for each in known.segments[:-1]), *found.logs]
+        self._open_files.open_if_allowed(found.logs[-1])
+        return found
+
+    def _inspect_once(
+        self, partition: TopicPartition, path: str, directory: int
+    ) -> CapturedPartition:
+        started_ns = time.time_ns()
+        directory_fd = open_noatime(path, flags=os.O_DIRECTORY)
+        logs: list[CapturedLog] = []
+        try:
+            before = os.fstat(directory_fd)
+            names = os.listdir(directory_fd)
+            try:
+                id_text, id_file = read_noatime(PARTITION_METADATA, dir_fd=directory_fd)
+            except FileNotFoundError:
+                raise SkippedError("it has no topic id yet") from None
+            topic_id = topic_id_in(id_text.decode(errors="replace"), f"{path}/{PARTITION_METADATA}")
+            known = self._known.get(partition)
+            is_known = known is not None and known.topic_id == topic_id
+            seen = {each.base_offset: each for each in known.segments} if known and is_known else {}
+            bases = _bases(names)
+            for base, name in bases.items():
+                # One at a time: open logs are closed if the next one fails.
+                logs.append(self._log(directory_fd, f"{path}/{name}", name, base, seen.get(base)))
+            earlier = seen.get(logs[-1].base_offset) if logs else None
+            if logs and not logs[-1].is_stored_as(earlier):
+                self._find_end(logs[-1], earlier.covered_bytes if earlier else 0)
+            epochs = _read_epochs(directory_fd, names, path)
+            snapshot = _read_snapshot(directory_fd, names, logs)
+            files = {}
+            if partition.topic == CLUSTER_METADATA_TOPIC:
+                files = _read_metadata_files(directory_fd, names)
+            seen_directory = directory_version(before, started_ns)
+            _refuse_changes(
+                directory_fd, path, before, names, logs, is_settled=seen_directory is not None
+            )
+        except BaseException:
+            for log in logs:
+                log.close()
+            raise
+        finally:
+            os.close(directory_fd)
+        return CapturedPartition(
+            partition,
+            path,
+            directory,
+            topic_id,
+            before.st_dev,
+            before.st_ino,
+            seen_directory,
+            id_file.st_mtime_ns,
+            logs,
+            epochs,
+            snapshot,
+            files,
+        )
+
+    def _log(
+        self, directory_fd: int, path: str, name: str, base: int, seen: SeenSegment | None
+    ) -> CapturedLog:
+        if seen is not None:
+            log = _log_of(path, base, os.stat(name, dir_fd=directory_fd))
+            if log.is_stored_as(seen):
+                return log
+        descriptor = self._open_files.open(name, directory_fd)
+        if descriptor < 0:
+            return _log_of(path, base, os.stat(name, dir_fd=directory_fd))
+        try:
+            return _log_of(path, base, os.fstat(descriptor), descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+class ConcurrentChangeError(Exception):
+    """The partition changed during an inspection, which is repeated."""
+
+
+def _bases(names: Sequence[str]) -> dict[int, str]:
+    """Return the base offsets of the logs, ascending, with their names.
+
+    Raises `ConcurrentChangeError` while the log cleaner renames files.
+    """
+    found = {}
+    for name in sorted(names):
+        if name.endswith(LOG_SUFFIX):
+            parsed = parse_segment_file(name)
+            if parsed is not None:
+                found[parsed.base_offset] = name
+        elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            raise ConcurrentChangeError("a cleaned log was about to replace others")
+    return found
+
+
+def _log_of(path: str, base: int, found: os.stat_result, descriptor: int = -1) -> CapturedLog:
+    if not stat.S_ISREG(found.st_mode):
+        raise SkippedError(f"{path}: not a regular file", is_fault=True)
+    size = found.st_size
+    file = found.st_dev, found.st_ino, found.st_ctime_ns, size
+    return CapturedLog(path, base, *file, end_bytes=size, descriptor=descriptor)
+
+
+def _log_of_seen(path: str, seen: SeenSegment) -> CapturedLog:
+    name = segment_file_name(seen.base_offset, LOG_SUFFIX)
+    file = seen.device, seen.inode, seen.ctime_ns, seen.size_bytes
+    return CapturedLog(f"{path}/{name}", seen.base_offset, *file, end_bytes=seen.size_bytes)
+
+
+def _read_epochs(directory_fd: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:
+    if LEADER_EPOCH_CHECKPOINT not in names:
+        return ()
+    data, _ = read_noatime(LEADER_EPOCH_CHECKPOINT, dir_fd=directory_fd)
+    file = f"{path}/{LEADER_EPOCH_CHECKPOINT}"
+    entries = parse_leader_epoch_checkpoint(data.decode(errors="replace"), path=file)
+    return tuple((each.epoch, each.start_offset) for each in entries)
+
+
+def _read_snapshot(
+    directory_fd: int, names: Sequence[str], logs: Sequence[CapturedLog]
+) -> bytes | None:
+    """Return the producer snapshot at the start of the first log."""
+    name = segment_file_name(logs[0].base_offset, SNAPSHOT_SUFFIX) if logs else ""
+    return read_noatime(name, dir_fd=directory_fd)[0] if name in names else None
+
+
+def _read_metadata_files(directory_fd: int, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the newest snapshot of the metadata log, and its quorum state."""
+    snapshots = sorted(name for name in names if is_metadata_snapshot(name))
+    kept = [*snapshots[-1:], *([QUORUM_STATE] if QUORUM_STATE in names else [])]
+    return {name: read_noatime(name, dir_fd=directory_fd)[0] for name in kept}
+
+
+def _refuse_changes(
+    directory_fd: int,
+    path: str,
+    before: os.stat_result,
+    names: Sequence[str],
+    logs: Sequence[CapturedLog],
+    *,
+    is_settled: bool,
+) -> None:
+    """Raise `ConcurrentChangeError` if the directory changed since the inspection started."""
+    named = os.stat(path)
+    if (named.st_dev, named.st_ino) != (before.st_dev, before.st_ino):
+        raise ConcurrentChangeError("the directory was replaced")
+    if named.st_ctime_ns != before.st_ctime_ns:
+        raise ConcurrentChangeError("its files changed")
+    if is_settled:
+        return
+    if sorted(os.listdir(directory_fd)) != sorted(names):
+        raise ConcurrentChangeError("its files changed")
+    for log in logs:
+        now = os.stat(os.path.basename(log.path), dir_fd=directory_fd)
+        if (now.st_dev, now.st_ino) != (log.device, log.inode):
+            raise ConcurrentChangeError("a log was replaced")
+
+
+def _settle(after: CapturedPartition, before: CapturedPartition | None) -> None:
+    """Copy the settled bytes of each log from the inspection before the captures."""
+    if before is None or before.topic_id != after.topic_id:
+        return
+    sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in before.logs}
+    for log in after.logs:
+        settled = sizes.get((log.path, log.device, log.inode), 0)
+        log.settled_bytes = settled if settled <= log.size_bytes else 0
+
 
 #: The topics that are captured first, in this order.
 COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)

@@ -9,17 +9,38 @@ chunks at any position.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple, Self
 
+import msgspec
 import numpy as np
 
-from kafka_index.commands.backup.captured_log import CapturedLog, SkippedError, open_reader
+from kafka_index.commands.backup.capture import CapturedPartition
+from kafka_index.commands.backup.captured_log import (
+    CapturedLog,
+    SkippedError,
+    find_batch,
+    last_offset_in,
+    open_reader,
+)
 from kafka_index.commands.backup.low_impact_io import Bandwidth, LowImpactReader
+from kafka_index.commands.backup.result import BackedUpPartition, BackupStatus
+from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.core.fs.backup.manifest import MAX_CHUNK_BYTES, LogChunk, content_of, hash_of
+from kafka_index.core.fs.backup.manifest import (
+    MAX_CHUNK_BYTES,
+    KeptFile,
+    LogChunk,
+    PartitionBackup,
+    SeenSegment,
+    content_of,
+    hash_of,
+    partition_folder,
+)
 from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE
@@ -396,3 +417,320 @@ def put_object(repository: Repository, path: str, data: bytes | memoryview) -> N
     """Put an object whose name has its hash; a damaged object with the name is replaced."""
     if not repository.put(path, data):
         repository.put_again(path, data)
+
+
+class PartitionUploader:
+    """Stores a captured partition; `earlier` is the partition in an earlier backup.
+
+    `high_watermark` is None if the log ends are committed. `files` are stored unchanged.
+    """
+
+    def __init__(
+        self,
+        found: CapturedPartition,
+        earlier: PartitionBackup | None,
+        bandwidth: Bandwidth,
+        *,
+        is_compacted: bool,
+        high_watermark: int | None = None,
+    ) -> None:
+        self.found = found
+        self.folder = partition_folder(found.partition, found.topic_id)
+        self.files: list[KeptFile] = []
+        #: Names of damaged objects that cannot be stored again.
+        self.lost_objects: set[str] = set()
+        self.new_bytes = self._read_bytes = 0
+        self._earlier = earlier
+        self._bandwidth = bandwidth
+        self._is_compacted = is_compacted
+        self._high_watermark = high_watermark
+        self._logs = found.logs
+        self._seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
+        self._earlier_header = earlier.last_header if earlier else None
+        self._last_header: bytes | None = None
+        self._kept: list[LogChunk] = []
+        self._puts: list[Future[tuple[LogChunk, int]]] = []
+        self._segments: list[SeenSegment] = []
+        self._end_offset = 0
+        self._settled_offset = earlier.end_offset if earlier else 0
+        self._has_gap = self._is_cut_short = False
+
+    def keep(self, known: PartitionBackup) -> None:
+        """Use the chunks of an earlier backup, because the partition is unchanged."""
+        self._high_watermark = known.high_watermark
+        self._kept, self._segments = [*known.chunks], [*known.segments]
+        self._end_offset = known.end_offset
+        self._last_header = self._earlier_header
+        self._has_gap = known.is_compacted
+
+    def read(self, put: Callable[[BatchRange], Future[tuple[LogChunk, int]]]) -> None:
+        """Read new batches and put them; raises `SkippedError` if they cannot be read."""
+        self._put = put
+        next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
+        self._end_offset = next_offset
+        if self._logs and not self._is_cut_short:
+            # The base offset of an empty last log is the log end offset.
+            base = self._logs[-1].base_offset
+            if self._high_watermark is not None:
+                base = min(base, self._high_watermark)
+            self._end_offset = max(next_offset, base)
+
+    def put_damaged_again(
+        self, damaged: Collection[str], put: Callable[[str, memoryview], None]
+    ) -> None:
+        """Put damaged chunks again, given by object name, if the logs still contain them."""
+        for log, end in zip(self._logs, [*self.found.bases[1:], INT64_MAX], strict=True):
+            position = 0
+            for chunk in self._kept:
+                if not log.base_offset <= chunk.base_offset < end:
+                    continue
+                if chunk.object_name in damaged:
+                    data = None
+                    with suppress(SkippedError):
+                        data = read_chunk(log, position, chunk, self._bandwidth)
+                    if data is None:
+                        self.lost_objects.add(chunk.object_name)
+                    else:
+                        put(f"{self.folder}/{chunk.object_name}", data.data)
+                        self.new_bytes += chunk.size_bytes
+                position += chunk.size_bytes
+
+    def finish(
+        self, *, is_leader: bool | None, start_offset: int, cleaner_offset: int | None
+    ) -> PartitionBackup:
+        """Wait for the chunks, and return the partition for the manifest."""
+        found, partition = self.found, self.found.partition
+        chunks = [*self._kept]
+        for each in self._puts:
+            chunk, new_bytes = each.result()
+            chunks.append(chunk)
+            self.new_bytes += new_bytes
+        bases = found.bases
+        first = bases[0] if bases else 0
+        # Chunks of unchanged logs may follow those of cleaned logs.
+        chunks = sorted(
+            (chunk for chunk in chunks if chunk.last_offset >= first),
+            key=lambda chunk: chunk.base_offset,
+        )
+        snapshot = found.snapshot
+        if chunks and chunks[0].base_offset < first:
+            # The snapshot contains producers of later batches than those before the first chunk.
+            snapshot = None
+        end = self._end_offset
+        backup = PartitionBackup(
+            topic=partition.topic,
+            partition=partition.partition,
+            topic_id=found.topic_id,
+            directory=found.directory,
+            is_leader=is_leader,
+            is_compacted=self._is_compacted or self._has_gap,
+            start_offset=min(max(start_offset, first), end),
+            end_offset=end,
+            high_watermark=end if self._high_watermark is None else self._high_watermark,
+            settled_offset=min(self._settled_offset, end),
+            epochs=tuple(each for each in found.epochs if each[1] <= end),
+            cleaner_offset=cleaner_offset,
+            snapshot=snapshot,
+            chunks=tuple(chunks),
+            files=tuple(self.files),
+            segments=tuple(self._segments),
+            last_header=self._last_header,
+        )
+        if (
+            partition.topic != CLUSTER_METADATA_TOPIC
+            and len(backup.segments) == len(bases)
+            and len(backup.epochs) == len(found.epochs)
+            and snapshot is found.snapshot
+        ):
+            # The manifest contains everything that an inspection finds.
+            backup = msgspec.structs.replace(backup, seen_directory=found.seen_directory)
+        return backup
+
+    def row_of(self, backup: PartitionBackup) -> BackedUpPartition:
+        """Return the row of the report."""
+        return BackedUpPartition(
+            backup.topic,
+            backup.partition,
+            self.found.path,
+            BackupStatus.STORED if self.new_bytes else BackupStatus.UNCHANGED,
+            None,
+            backup.topic_id,
+            backup.start_offset,
+            backup.end_offset,
+            backup.high_watermark,
+            sum(chunk.size_bytes for chunk in backup.chunks),
+            self.new_bytes,
+            self._read_bytes,
+            len(backup.chunks),
+        )
+
+    def _read_plain(self) -> int:
+        """Read the batches after the last stored batch, if the log still contains that."""
+        logs, earlier = self._logs, self._earlier
+        first, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
+        if earlier is not None and self._earlier_header is not None and logs:
+            place = self._place_of_last(self._earlier_header)
+            if place is not None:
+                first, position = place
+                self._kept = [*earlier.chunks]
+                self._last_header = self._earlier_header
+                next_offset = last_offset_in(self._last_header) + 1
+                self._has_gap = earlier.is_compacted
+                if not self._has_gap:
+                    position, next_offset = self._give_up_small(logs[first], position, next_offset)
+            else:
+                # The log was truncated below stored batches, and has another history since.
+                self._settled_offset = 0
+                first, position, next_offset = self._keep_first(earlier)
+        for log in logs[:first]:
+            self._note(log, log.end_bytes)
+        for number in range(first, len(logs)):
+            log = logs[number]
+            before = self._seen.get(log.base_offset)
+            if before is not None and log.is_stored_as(before) and position == before.covered_bytes:
+                self._note(log, position)
+            else:
+                next_offset = self._read_log(number, position, next_offset)
+                if self._is_cut_short:
+                    break
+            position = 0
+        return next_offset
+
+    def _give_up_small(self, log: CapturedLog, position: int, next_offset: int) -> tuple[int, int]:
+        """Drop the small chunks at the end of a log, so that they are read again as one chunk.
+
+        Return the position from which it is read, and the next offset there. What is not in the log
+        as it is stored, or not below the high watermark, is kept.
+        """
+        count = count_small_chunks(self._kept, log.base_offset)
+        small = self._kept[len(self._kept) - count :]
+        start = position - sum(chunk.size_bytes for chunk in small)
+        is_below = self._high_watermark is None or next_offset <= self._high_watermark
+        if not small or start < 0 or not is_below:
+            return position, next_offset
+        at = start
+        for chunk in small:
+            self._read_bytes += chunk.size_bytes
+            try:
+                is_there = has_chunk(log, at, chunk, self._bandwidth)
+            except SkippedError:
+                is_there = False
+            if not is_there:
+                return position, next_offset
+            at += chunk.size_bytes
+        del self._kept[-count:]
+        return start, small[0].base_offset
+
+    def _keep_first(self, earlier: PartitionBackup) -> tuple[int, int, int]:
+        """Keep the first chunks that the log still contains, except the last of them.
+
+        Return the number of the log where they end, the position there, and the next offset. The
+        last chunk is read again, because the header of its last batch is needed.
+        """
+        logs = self._logs
+        ends = [(0, 0, logs[0].base_offset)]
+        number = position = 0
+        for chunk in earlier.chunks:
+            if chunk.last_offset < logs[0].base_offset:
+                continue
+            while number + 1 < len(logs) and logs[number + 1].base_offset <= chunk.base_offset:
+                number, position = number + 1, 0
+            if not has_chunk(logs[number], position, chunk, self._bandwidth):
+                break
+            self._read_bytes += chunk.size_bytes
+            position += chunk.size_bytes
+            self._kept.append(chunk)
+            ends.append((number, position, chunk.last_offset + 1))
+        if self._kept:
+            del self._kept[-1], ends[-1]
+        return ends[-1]
+
+    def _place_of_last(self, header: bytes) -> tuple[int, int] | None:
+        """Return the number of the log with the last stored batch, and the position of its end."""
+        last = last_offset_in(header)
+        at = [number for number, log in enumerate(self._logs) if log.base_offset <= last]
+        if not at:
+            return None
+        log = self._logs[at[-1]]
+        before = self._seen.get(log.base_offset)
+        covered = before.covered_bytes if before is not None else 0
+        if log.is_same_file(before):
+            return at[-1], covered
+        found = find_batch(log, last, header, covered, self._bandwidth)
+        return None if found is None else (at[-1], found)
+
+    def _read_cleaned(self) -> int:
+        """Read the changed logs: a cleaned log completely, of a grown log the new batches."""
+        next_offset = self._logs[0].base_offset if self._logs else 0
+        for number, log in enumerate(self._logs):
+            before = self._seen.get(log.base_offset)
+            end = self._end_of(number)
+            own = self._chunks_of(log.base_offset)
+            if own and end is not None and own[-1].last_offset >= end:
+                own = []
+            position = 0
+            next_offset = max(next_offset, log.base_offset)
+            if log.is_stored_as(before) and before is not None:
+                self._kept += own
+                next_offset = own[-1].last_offset + 1 if own else next_offset
+                self._note(log, before.covered_bytes)
+                continue
+            if own and before is not None:
+                place = self._grown_from(log, before, own[-1].last_offset)
+                if place is not None:
+                    self._kept += own
+                    position, next_offset = place, own[-1].last_offset + 1
+            next_offset = self._read_log(number, position, next_offset)
+            if self._is_cut_short:
+                break
+        self._last_header = self._last_header or self._earlier_header
+        return next_offset
+
+    def _grown_from(self, log: CapturedLog, before: SeenSegment, last_offset: int) -> int | None:
+        """Return the end of an earlier backup in its last log; None for other logs."""
+        header = self._earlier_header
+        if (log.device, log.inode) != (before.device, before.inode) or not header:
+            return None
+        if last_offset_in(header) != last_offset:
+            return None
+        found = find_batch(log, last_offset, header, before.covered_bytes, self._bandwidth)
+        return found if found == before.covered_bytes else None
+
+    def _chunks_of(self, base: int) -> list[LogChunk]:
+        """Return the chunks of a segment in the earlier backup."""
+        if self._earlier is None or base not in self._seen:
+            return []
+        end = min((other for other in self._seen if other > base), default=INT64_MAX)
+        return [chunk for chunk in self._earlier.chunks if base <= chunk.base_offset < end]
+
+    def _read_log(self, number: int, position: int, next_offset: int) -> int:
+        """Read a log from a position on; return the next offset."""
+        log = self._logs[number]
+        reader = LogChunkReader(
+            log,
+            position,
+            max(next_offset, log.base_offset),
+            self._high_watermark,
+            self._end_of(number),
+            self._bandwidth,
+        )
+        for batch_range in reader.batch_ranges(is_cleaned=self._is_compacted):
+            self._puts.append(self._put(batch_range))
+            self._last_header = batch_range.last_header
+        self._read_bytes += reader.read_bytes
+        self._settled_offset = max(self._settled_offset, reader.settled_offset)
+        self._has_gap |= reader.has_gap
+        self._is_cut_short = reader.is_below
+        self._note(log, reader.position, is_done=not reader.is_below)
+        return reader.next_offset
+
+    def _end_of(self, number: int) -> int | None:
+        """Return the offset at which the next log begins; None for the last one."""
+        return self._logs[number + 1].base_offset if number + 1 < len(self._logs) else None
+
+    def _note(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:
+        """Record a log in its current state, for the next backup."""
+        # Two appends to a preallocated log may leave the same size and ctime.
+        ctime_ns = 0 if log.is_preallocated else log.ctime_ns
+        file = log.device, log.inode, ctime_ns, log.end_bytes
+        self._segments.append(SeenSegment(log.base_offset, *file, covered_bytes, is_done))

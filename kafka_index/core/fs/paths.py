@@ -245,10 +245,10 @@ def refuse_overlap(
 
 def _real(path: str) -> str:
     """Return a path without links, or a URI by the one name of its scheme, to compare it."""
-    run = parse_backup_path(path)
-    if run is not None:
+    backup = parse_backup_path(path)
+    if backup is not None:
         # Nothing else is kept in a repository.
-        return _real(run.root)
+        return _real(backup.root)
     if not is_remote(path):
         return os.path.realpath(path)
     root, key = split_uri(path)

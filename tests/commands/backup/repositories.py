@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index.commands.backup import broker_backup, chunks, high_watermarks
+from kafka_index.commands.backup import broker_backup, chunks
 from kafka_index.commands.backup.expiration import expire_backups
 from kafka_index.commands.backup.repository_check import verify_backups
 from kafka_index.commands.backup.request import (
@@ -54,8 +54,7 @@ def make_backup(
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "MAX_CHUNK_BYTES", chunk_bytes)
-        for each in (broker_backup, high_watermarks):
-            patch.setattr(each, "now_ms", lambda: time_ms)
+        patch.setattr(broker_backup, "now_ms", lambda: time_ms)
         return make_in_steps(request, before=before, backup_id=backup_id_at(time_ms))[1]
 
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from kafka_index.commands.backup.broker_backup import BrokerBackup
-from kafka_index.commands.backup.high_watermarks import INTERVAL_SETTING
+from kafka_index.commands.backup.broker_backup import INTERVAL_SETTING, BrokerBackup
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.format.checkpoints import format_offset_checkpoint

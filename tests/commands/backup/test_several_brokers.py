@@ -18,9 +18,8 @@ from msgspec import structs
 from kafka_index.commands.backup import agent
 from kafka_index.commands.backup.agent import back_up as run_backup
 from kafka_index.commands.backup.barrier import Barrier, BarrierMissedError
-from kafka_index.commands.backup.broker_backup import BrokerBackup
-from kafka_index.commands.backup.high_watermarks import INTERVAL_SETTING
-from kafka_index.commands.backup.partition_inspector import CapturedPartition, InspectedPartitions
+from kafka_index.commands.backup.broker_backup import INTERVAL_SETTING, BrokerBackup
+from kafka_index.commands.backup.capture import CapturedPartition, InspectedPartitions
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.format.config import LogConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index.commands.backup import captured_log, partition_inspector
+from kafka_index.commands.backup import capture, captured_log
 from kafka_index.commands.backup.capture import LogCapture
 from kafka_index.commands.backup.result import BackupStatus
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
@@ -466,7 +466,7 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
                 log.unlink()
                 swap.rename(log)
 
-        patch.setattr("kafka_index.commands.backup.partition_inspector.time.sleep", finish)
+        patch.setattr("kafka_index.commands.backup.capture.time.sleep", finish)
         with closing(LogCapture([str(broker.paths[0])], lambda _: True, {})) as found:
             found.capture(others_than=["__x"])
             sizes = [log.size_bytes for log in next(iter(found.partitions.values())).logs]
@@ -477,7 +477,7 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
 def test_a_replacement_that_does_not_end_is_missed(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_inspector, "_ATTEMPT_PAUSE_S", 0)
+    monkeypatch.setattr(capture, "_ATTEMPT_PAUSE_S", 0)
     broker.last_log(ORDERS).with_name(f"{0:020d}.log.swap").touch()
     result, _ = back_up(broker, repository)
     assert "about to replace others" in (result.skipped_partitions[0].reason or "")
@@ -509,7 +509,7 @@ def test_a_partition_in_two_directories_is_waited_for(
 ) -> None:
     source = broker.path_of(ORDERS)
     shutil.copytree(source, broker.paths[1] / ORDERS)
-    monkeypatch.setattr(partition_inspector, "_ATTEMPT_PAUSE_S", 0)
+    monkeypatch.setattr(capture, "_ATTEMPT_PAUSE_S", 0)
     result, _ = back_up(broker, repository)
     assert [row.reason for row in result.skipped_partitions] == [
         "it was created or moved during the capture"
@@ -569,7 +569,7 @@ def test_the_second_replacement_of_every_directory_counts(
     steps = [lambda: write(6, 6), lambda: write(9, 12)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "kafka_index.commands.backup.high_watermarks.time.sleep",
+            "kafka_index.commands.backup.broker_backup.time.sleep",
             lambda _: steps.pop(0)() if steps else None,
         )
         result, manifest = back_up(broker, repository)
@@ -623,13 +623,13 @@ def test_coordinators_are_cut_first_and_the_metadata_log_last(
         broker.append(name)
     order: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        again = partition_inspector.PartitionInspector.inspect
+        again = capture.PartitionInspector.inspect
 
         def note(self: Any, partition: Any, *more: Any) -> Any:
             order.append(partition.directory_name)
             return again(self, partition, *more)
 
-        patch.setattr(partition_inspector.PartitionInspector, "inspect", note)
+        patch.setattr(capture.PartitionInspector, "inspect", note)
         _, manifest = back_up(broker, repository, topics=re.compile("nothing"))
     assert order == [topics[0], topics[1], topics[3]] * 2  # the look, and the cut
     assert {each.topic for each in manifest.partitions} == {name[:-2] for name in topics} - {

@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kafka_index.commands.backup import partition_inspector
+from kafka_index.commands.backup import capture
 from kafka_index.commands.backup.agent import back_up as run_backup
 from kafka_index.commands.backup.broker_backup import BrokerBackup
-from kafka_index.commands.backup.capture import LogCapture
+from kafka_index.commands.backup.capture import InspectedPartitions, LogCapture
 from kafka_index.commands.backup.captured_log import CapturedLog
-from kafka_index.commands.backup.partition_inspector import InspectedPartitions
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC
@@ -133,7 +132,7 @@ def test_a_log_that_is_replaced_is_looked_at(data: Path, monkeypatch: pytest.Mon
     cleaned.rename(log)
     with monkeypatch.context() as patch:
         # However long this machine takes to get there.
-        patch.setattr(partition_inspector, "_TICK_NS", 600_000_000_000)
+        patch.setattr(capture, "_TICK_NS", 600_000_000_000)
         second = partition(back_up(data), "audit.trail")
     assert second.segments[1].inode == log.stat().st_ino != first.segments[1].inode
     assert second.seen_directory is None  # it has just changed
@@ -234,7 +233,7 @@ def test_another_look_finds_what_a_first_one_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever has changed since the look that a process remembers."""
-    monkeypatch.setattr(partition_inspector, "_TICK_NS", 10_000_000)
+    monkeypatch.setattr(capture, "_TICK_NS", 10_000_000)
     rng = random.Random(20261123)
     broker = StandIn(tmp_path, 2)
     names = [f"orders-{number}" for number in range(4)]

@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 import kafka_index
-from kafka_index.commands.backup.high_watermarks import INTERVAL_SETTING
+from kafka_index.commands.backup.broker_backup import INTERVAL_SETTING
 from kafka_index.core.fs.backup.manifest import PartitionBackup
 from kafka_index.core.fs.paths import open_repository
 
