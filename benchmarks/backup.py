@@ -1,7 +1,7 @@
 """Backups: of an unchanged directory, of all data, and of a broker under load.
 
 - *unchanged*: the listing of 10,000 partitions of 10 segments that an earlier backup has stored, in
-  seconds of the processor, compared with ``find -printf`` of the size, inode and ctime of each file.
+  seconds of the processor, compared with ``find -printf`` of size, inode and ctime of each file.
 - *first backup*, of 1 GiB into a folder and a bucket, and a *restore* from the bucket. Each is
   compared with the slower one of reading the same data (with checksums, or the objects to nowhere)
   and writing the same bytes durably; all at the priority of a backup, without the start of Python.

@@ -46,7 +46,7 @@ from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackedUpPartition, BackupResult, BackupStatus, Source
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
-from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, is_retriable
 from kafka_index.core.format.checkpoints import parse_offset_checkpoint
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import INT64_MAX, parse_java_integer
@@ -769,16 +769,20 @@ class BrokerBackup:
             if number:
                 time.sleep(_BETWEEN_READS_S)
             try:
-                return read_metadata(
+                found = read_metadata(
                     paths[:1],
                     budget=shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES),
                     topics=(CLUSTER_METADATA_TOPIC,),
                     recovers=True,
-                ).cluster
-            except InputError as error:
-                # The broker may delete files of the log concurrently.
+                )
+                # The broker may append to the log, or delete its files, while it is read.
+                for fault in filter(is_retriable, found.faults.first):
+                    raise fault
+            except (InputError, ReadError) as error:
                 if number + 1 == _METADATA_READS and is_retriable(error):
                     raise
+            else:
+                return found.cluster
         return None
 
 
