@@ -200,7 +200,7 @@ def test_an_index_that_does_not_fit_is_named_and_not_trusted(
     done = lookup(*common, tmp_path / "b.parquet", "--indexes", indexes)
 
     assert done.returncode == 0
-    assert "1 index file that does not fit its log" in done.stdout
+    assert "1 index file that does not match its log" in done.stdout
     assert str(wrong) in done.stdout
     assert read_answers(tmp_path / "a.parquet") == read_answers(tmp_path / "b.parquet")
 

@@ -61,7 +61,7 @@ def test_a_status_without_an_answer_is_explained() -> None:
     done = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
     assert done.returncode == 0
     assert done.stdout == (
-        "orders.eu-west-0, offset 1000000: after_log_end (above the end of the log: out of range; "
+        "orders.eu-west-0, offset 1000000: after_log_end (after the log end offset: out of range; "
         "the log begins at 0 and ends at 1463)\n"
     )
 

@@ -71,7 +71,7 @@ def test_the_metadata_log_of_the_settings_may_be_one_of_the_inputs(
 
     assert done.returncode == 0, done.stdout
     assert conclusion(done).startswith("safe")
-    assert "not judged" not in done.stdout
+    assert "not checked" not in done.stdout
 
 
 @pytest.mark.parametrize(

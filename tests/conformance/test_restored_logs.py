@@ -59,7 +59,7 @@ def test_a_hard_linked_log_is_cut_in_the_dump_too_as_the_warning_says(
     dump = copy_dump(tmp_path / "dump", PARTITION)
     before = contents(dump)
     run = restore(dump, tmp_path / "out", "--link", "hard")
-    assert "truncates that of the dump" in run.done.stdout
+    assert "truncates the log of the dump" in run.done.stdout
 
     append_and_truncate(judge, tmp_path / "out" / PARTITION)
 

@@ -62,8 +62,8 @@ FILE_SCHEMA = pa.schema(
 )
 _MEANINGS: Mapping[str, tuple[Severity, str]] = {
     BUILT: (GOOD, "index files written"),
-    UNCHANGED: (GOOD, "as an earlier run recorded it, not read again"),
-    TRUNCATED: (BAD, "valid up to a position, nothing after it is indexed"),
+    UNCHANGED: (GOOD, "already correct, and not read again"),
+    TRUNCATED: (BAD, "valid up to a position; later batches are not indexed"),
     FAILED: (BAD, "no index files written"),
 }
 BUILD_REPORT = ReportSpec(
@@ -192,8 +192,8 @@ class BuildResult(Result):
         lines = [f"{self.offset_entries:,} offset entries, {self.time_entries:,} time entries"]
         if self.preallocated:
             lines.append(
-                f"{plural(self.preallocated, 'log ends', 'logs end')} in preallocated zeros, as an "
-                "active segment does: not damaged"
+                f"{plural(self.preallocated, 'log ends', 'logs end')} in preallocated zeros, "
+                "which are not damage"
             )
         if self.first_note is not None:
             lines.append(

@@ -72,7 +72,7 @@ class ExportStatus(StrEnum):
 
 _MEANINGS: Mapping[ExportStatus, tuple[Severity, str]] = {
     ExportStatus.EXPORTED: (GOOD, "new records were exported"),
-    ExportStatus.UNCHANGED: (GOOD, "no offset is new"),
+    ExportStatus.UNCHANGED: (GOOD, "no new offset"),
     ExportStatus.DAMAGED: (NOTABLE, "exported, without the corrupt ranges"),
     ExportStatus.FAILED: (BAD, "not exported to the end"),
     ExportStatus.CONTINUED: (NOTABLE, "exported, after the log lost data"),

@@ -75,7 +75,10 @@ class FoundRecords(SearchedRecords):
         if self._topics is not None:
             where += f" of the topics that match {self._topics.pattern!r}"
         if self._is_limited:
-            return f"{found}; the search stopped at the limit, the rest of {where} was not searched"
+            return (
+                f"{found}; the search stopped at the limit, and the rest of {where} was not "
+                "searched"
+            )
         return f"{found}; searched {'the rest of ' if self._faults.total else ''}{where}"
 
     @property

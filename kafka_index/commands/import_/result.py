@@ -100,7 +100,7 @@ class ImportResult(Result):
         cut = [row for row in self.partitions if row.cut_bytes]
         return [
             Section(
-                f"an incomplete last batch was truncated, as a broker does, in "
+                "an incomplete last batch was truncated, as in log recovery, in "
                 f"{plural(len(cut), 'partition')}:",
                 [f"{row.topic}-{row.partition}: {format_bytes(row.cut_bytes)}" for row in cut],
                 noun="partition",

@@ -218,13 +218,13 @@ class LookupTotals:
 #: What the statuses of queries mean.
 MEANINGS: Mapping[Status, str] = {
     Status.FOUND: "answered",
-    Status.BEFORE_LOG_START: "below the first offset that is retained",
-    Status.LOG_END: "the next offset to be written: an empty read",
-    Status.AFTER_LOG_END: "above the end of the log: out of range",
+    Status.BEFORE_LOG_START: "before the log start offset",
+    Status.LOG_END: "the log end offset: a fetch returns no record",
+    Status.AFTER_LOG_END: "after the log end offset: out of range",
     Status.NO_RECORD_AT_OR_AFTER: "no record at or after the time, or compaction left none",
     Status.UNKNOWN_PARTITION: "the input has no segments of that partition",
     Status.INVALID_QUERY: "malformed, null, negative, or not possible at this level",
-    Status.UNREADABLE: "corruption, or a read that failed, prevents the answer",
+    Status.UNREADABLE: "corruption or a failed read prevents the answer",
 }
 _SEVERITIES = {Status.FOUND: GOOD, Status.LOG_END: GOOD, Status.UNREADABLE: BAD}
 _DUMP = "kafka-index dump {path}"
@@ -282,12 +282,12 @@ class _QueriesResult(Result):
 
     @property
     def headline(self) -> str:
-        """The number of queries by status, and of corrupt places that prevent no answer."""
+        """The number of queries by status, and of corrupt ranges that prevent no answer."""
         total = plural(sum(self.queries.values()), "query", "queries")
         found = ", ".join(f"{count:,} {name}" for name, count in self.queries.items() if count)
         places = sum(finding.kind == UNREADABLE for finding in self.findings)
         if places and not self.queries.get(Status.UNREADABLE.text):
-            found += f", {plural(places, 'corrupt place')}"
+            found += f", {plural(places, 'corrupt range')}"
         return f"{total}: {found}" if found else total
 
 
@@ -444,8 +444,8 @@ def findings_sections(
     ]
     nouns = {
         INDEX_REFUSED: (
-            "index file that does not fit its log",
-            "index files that do not fit their logs",
+            "index file that does not match its log",
+            "index files that do not match their logs",
         ),
         TAIL: ("log ends", "logs end"),
     }

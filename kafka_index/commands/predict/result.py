@@ -44,10 +44,10 @@ from kafka_index.core.startup.prediction import (
 _UNFLUSHED = "unflushed"
 _OUTCOMES: Mapping[Outcome, tuple[Severity, str]] = {
     Outcome.LOADED: (GOOD, "the broker loads the partition"),
-    Outcome.REPLACED: (NOTABLE, "a future replica takes its place"),
-    Outcome.STRAY: (BAD, "renamed to -stray; an empty log takes its place"),
+    Outcome.REPLACED: (NOTABLE, "replaced by a future replica"),
+    Outcome.STRAY: (BAD, "renamed to -stray, and replaced by an empty log"),
     Outcome.EMPTIED: (BAD, "the partition starts again with an empty log"),
-    Outcome.REFUSED: (BAD, "the broker does not start with it"),
+    Outcome.REFUSED: (BAD, "the broker does not start because of this partition"),
 }
 _ACTIONS: Mapping[SegmentAction, tuple[Severity, str]] = {
     SegmentAction.KEEP: (GOOD, "loaded unchanged"),
@@ -111,7 +111,7 @@ class Prediction(Result, StartPrediction):
         """The verdict with its reason, what was not judged, and what retention deletes."""
         parts = [f"{self.verdict.value}{self._reason}"]
         if self.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
-            parts += [f"not judged: {text}" for text in self.not_judged]
+            parts += [f"not checked: {text}" for text in self.not_judged]
             deleted = sum(one.segments_to_delete for one in self.partitions)
             total = sum(len(one.loaded.base_offsets) for one in self.partitions if one.loaded)
             if deleted:
@@ -170,7 +170,7 @@ class Prediction(Result, StartPrediction):
             for segment in one.segments
         )
         if rebuilt:
-            lines.append(f"{plural(rebuilt, 'segment')} rebuilt, because they were not flushed")
+            lines.append(f"{plural(rebuilt, 'segment')} rebuilt because they were not flushed")
         return lines
 
     @property
@@ -190,8 +190,8 @@ class Prediction(Result, StartPrediction):
             Section("suggestion:", suggestion),
             Section("the broker does not start:", list(map(_refusal_text, self.refused)), BAD),
             Section("not served:", self.unserved, BAD),
-            Section("not known:", self.unknown, BAD),
-            Section("partitions with losses or without service:", harmed, BAD, noun="line"),
+            Section("unknown:", self.unknown, BAD),
+            Section("partitions with losses, or not served:", harmed, BAD, noun="line"),
         ]
 
     @property

@@ -272,8 +272,8 @@ def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
             hint="give --follow-links to read it, or --new-topic-ids",
         )
     return InputError(
-        "the topic id is not known: a broker takes a partition without one for stray, and an "
-        "empty log takes its place",
+        "the topic ID is unknown: a broker treats a partition without an ID as stray, and "
+        "replaces it by an empty log",
         path=directories[0],
         found=f"no partition.metadata of {first_of(missing, _NAMES_SHOWN)}",
         hint="add the partition.metadata files, or the metadata log or __consumer_offsets of "

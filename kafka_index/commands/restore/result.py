@@ -41,8 +41,8 @@ LEFT_OUT = "left_out"
 LOST = "lost"
 
 _MEANINGS = {
-    RESTORED: "without a lost range",
-    SALVAGED: "without the ranges that are damaged or missing in the dump",
+    RESTORED: "no lost range",
+    SALVAGED: "without damaged or missing ranges",
     LEFT_OUT: "not in the output",
 }
 RESTORE_SCHEMA = report_schema(
@@ -198,7 +198,7 @@ class RestoreResult(Result):
         if self.lacks_metadata:
             text += "; the metadata log is damaged: a controller truncates it, and loses the rest"
         if self.runbook is None:
-            text = f"{self.output} is not complete, run again to continue: {text}"
+            text = f"{self.output} is incomplete; run the command again to continue: {text}"
         return text
 
     @property
@@ -229,12 +229,14 @@ class RestoreResult(Result):
             empty = sum(not each.size_bytes for each in limited)
             facts.append(
                 f"{plural(len(limited), 'log')} of {len(self.partitions):,} truncated at "
-                f"{self.until}" + (f", {empty:,} of them to nothing" if empty else "")
+                f"{self.until}" + (f"; {empty:,} are empty" if empty else "")
             )
         if self.records_by_line:
             facts.append(dropped_text(self.partitions))
         if self.has_hard_links:
-            facts.append("with hard links a broker that truncates a log truncates that of the dump")
+            facts.append(
+                "hard links: a broker that truncates a log also truncates the log of the dump"
+            )
         return facts
 
     @property
@@ -316,8 +318,8 @@ def lost_texts(lost: Sequence[LostRange]) -> list[str]:
         texts.append(f"{_amount(known)} lost in {plural(len(known), 'range')}")
     if unknown:
         texts.append(
-            f"{_amount(unknown)} missing in {plural(len(unknown), 'range')}: whether they are lost "
-            "cannot be known"
+            f"{_amount(unknown)} missing in {plural(len(unknown), 'range')}: it cannot be known "
+            "whether they are lost"
         )
     return texts
 
@@ -347,7 +349,8 @@ def dropped_text(partitions: Iterable[RestoredPartition]) -> str:
     dropped = sum(each.dropped or 0 for each in kept)
     if not dropped:
         return (
-            "no record has one of the keys to drop: are they in the file as producers wrote them?"
+            "no record has a key of --drop-keys: check that FILE has the keys as producers wrote "
+            "them"
         )
     losing = sum(bool(each.dropped) for each in kept)
     return f"{plural(dropped, 'record')} dropped by key in {plural(losing, 'partition')}"
@@ -445,7 +448,7 @@ def _written(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     logs = {
         Link.COPY: "copies: the dump can be changed or removed",
         Link.REFLINK: "clones, which share blocks with the dump until one of them is written",
-        Link.HARD: "HARD LINKS where they were rolled: a broker that cuts them cuts the dump too",
+        Link.HARD: "HARD LINKS if rolled: a broker that truncates them also truncates the dump",
     }[facts.link]
     yield "WHAT WAS WRITTEN"
     segments = sum(each.segments for each in kept)
@@ -453,57 +456,58 @@ def _written(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     if facts.run:
         yield f"  They are from {facts.run}: it does not contain later records."
     yield f"  The logs are {logs}."
-    yield "  Every log was verified with its checksums, and .kafka_cleanshutdown says so: the"
-    yield "  broker recovers no log. Do not change a file before the broker has started."
+    yield "  The checksums of all logs were verified. .kafka_cleanshutdown makes the broker skip"
+    yield "  log recovery. Do not change a file before the broker has started."
 
 
 def _remaining(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "WHAT REMAINS"
-    yield "  1. The old cluster must never run beside this one: stop its brokers for good. Both"
-    yield "     would accept records for the same topics."
-    yield f"  2. Give the files to the broker's user: chown -R kafka: {result.output}"
+    yield "  1. Stop the brokers of the source cluster for good. Otherwise both clusters accept"
+    yield "     records for the same topics."
+    yield f"  2. Change the owner of the files: chown -R kafka: {result.output}"
     named = facts.identity.properties
     if named:
         whose = f"cluster {named.get(CLUSTER_ID)}, node {named.get(NODE_ID)}"
-        yield f"  3. meta.properties is there ({whose}):"
-        yield "     node and cluster must be those of server.properties and of the controllers."
+        yield f"  3. Compare meta.properties ({whose}):"
+        yield "     both IDs must match server.properties and the controllers."
     else:
-        yield "  3. There is no meta.properties yet. Format the directory; what is there stays:"
+        yield "  3. There is no meta.properties yet. Format the directory, which keeps its files:"
         yield "       kafka-storage.sh format -t CLUSTER_ID -c server.properties"
     yield f"  4. Set log.dirs={result.output} in server.properties."
     if facts.metadata_directory is not None and facts.cluster is ClusterMode.SAME:
-        yield f"     Set metadata.log.dir={facts.metadata_directory}: the metadata log is there."
+        yield f"     Set metadata.log.dir={facts.metadata_directory}, which has the metadata log."
     yield from _cluster_steps(facts)
-    yield "  6. Before the start, look at what it will do:"
+    yield "  6. Predict the start of the broker:"
     metadata = facts.metadata_directory or "METADATA_DIR"
     yield f"       kafka-index predict --input {result.output} --metadata {metadata}"
     if result.counts["lost_ranges"]:
-        yield "     Records that are lost count there, unless a report of this restore says so:"
-        yield "     add --known-losses FILE, as --report FILE wrote it."
+        yield "     Lost records change the verdict. To accept the losses of this restore, add"
+        yield "     --known-losses with the file that --report wrote."
     if facts.metadata_directory is None:
         yield "     METADATA_DIR is the metadata.log.dir of a controller of the cluster."
 
 
 def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
     if facts.cluster is ClusterMode.SAME:
-        yield "  5. The metadata log was copied along. The whole cluster must be down, and every"
-        yield "     broker that comes back must be restored to the same point in time."
+        yield "  5. The metadata log was copied, too. The whole cluster must be down. Restore every"
+        yield "     broker to the same point in time before it starts."
     elif facts.seeds:
-        yield "  5. bootstrap.checkpoint of these directories has the topics (.orig: as before):"
+        yield "  5. The topics are in the bootstrap.checkpoint of these directories (.orig is the"
+        yield "     file from before):"
         yield from (f"       {path}" for path in facts.seeds)
-        yield "     All controllers of the cluster must have been seeded, and none started before."
-        yield "     Every partition has this broker as its only replica: add replicas when it runs"
+        yield "     Seed all controllers of the cluster before the first of them starts."
+        yield "     This broker is the only replica of every partition. Add replicas once it runs"
         yield "     (kafka-reassign-partitions.sh). Until then, topics with min.insync.replicas"
-        yield "     above 1 accept no record of acks=all."
-        yield "     Topics without a retention.ms of their own get the new broker's, 7 days by"
-        yield "     default, and 30 seconds after the start what is older is deleted: the old"
-        yield "     broker's log.retention.ms is in no dump. Set it in server.properties before."
+        yield "     above 1 reject records with acks=all."
+        yield "     Topics without retention.ms use log.retention.ms of the new broker, 7 days by"
+        yield "     default. Older segments are deleted 30 seconds after startup. No dump contains"
+        yield "     log.retention.ms of the source broker: set it in server.properties first."
     else:
-        yield "  5. The metadata of the cluster must have these topics with these ids before the"
-        yield "     broker starts, with this broker as their leader: a partition of an unknown id"
-        yield "     is moved aside, and an empty log takes its place. kafka-topics.sh makes"
-        yield "     new ids. For a fresh cluster, restore with --seed; the metadata of the"
-        yield "     cluster that the dump is from has them (--cluster same)."
+        yield "  5. Before the broker starts, the metadata log must have these topics with these"
+        yield "     IDs, and this broker as their leader. A partition with an unknown ID becomes"
+        yield "     stray, and an empty log replaces it. kafka-topics.sh creates new IDs. For a"
+        yield "     fresh cluster, restore with --seed. For the source cluster, restore with"
+        yield "     --cluster same: its metadata log has the IDs."
 
 
 def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
@@ -512,11 +516,11 @@ def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "WHAT CANNOT BE RESTORED"
     offsets = (*result.beyond_end, *result.not_renamed)
     if not (left_out or salvaged or facts.notes or facts.groups or offsets):
-        yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
-        yield "  checkpoint or header of it has."
+        yield "  No loss was found. A loss is not detected if no log, checkpoint or batch header of"
+        yield "  the dump shows it."
     yield from _first(
         [f"{each.partition.directory_name}: left out: {each.reason}" for each in left_out],
-        "partitions more, in the report",
+        "more partitions, in the report",
     )
     for each in salvaged[:_SHOWN]:
         for lost in each.lost[:_SHOWN]:
@@ -528,12 +532,12 @@ def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
             )
     yield from _kept_by_batches(salvaged)
     if len(salvaged) > _SHOWN:
-        yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
+        yield f"  and losses of {len(salvaged) - _SHOWN} more partitions, in the report"
     for topic, groups in facts.groups.items():
-        yield f"  {topic} has a new id: these groups may lose their offsets: {', '.join(groups)}"
+        yield f"  {topic} has a new ID. These groups may lose their offsets: {', '.join(groups)}"
     yield from _renamed(result, facts)
-    yield from _first(list(map(str, result.beyond_end)), "committed offsets more, in the report")
-    yield from _first(facts.notes, "notes more")
+    yield from _first(list(map(str, result.beyond_end)), "more committed offsets, in the report")
+    yield from _first(facts.notes, "more notes")
 
 
 def _renamed(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
@@ -543,11 +547,11 @@ def _renamed(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
         if groups:
             shown = ", ".join(sorted(groups)[:_SHOWN])
             yield (
-                f"  {old} is restored as {new}, and what groups committed stays under the old name "
-                f"(offsets: {groups.total():,}, groups: {len(groups):,}): they begin in {new} as "
-                "auto.offset.reset says. To set them, give kafka-consumer-groups.sh "
-                "--reset-offsets --from-file the rows not_renamed of the report, under the new "
-                f"name: {shown}"
+                f"  {old} is restored as {new}. Its committed offsets stay under the old name "
+                f"(offsets: {groups.total():,}, groups: {len(groups):,}), and these groups start "
+                f"in {new} by auto.offset.reset: {shown}. To set their offsets, pass the rows "
+                "not_renamed of the report, with the new name, to kafka-consumer-groups.sh "
+                "--reset-offsets --from-file."
             )
 
 
@@ -559,8 +563,8 @@ def _kept_by_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
         if kept and shown < _SHOWN:
             shown += 1
             yield (
-                f"  {each.partition.directory_name}: --salvage prefix loses {kept:,} offsets more "
-                "than --salvage batches would, in intact batches after the damage"
+                f"  {each.partition.directory_name}: --salvage batches would keep {kept:,} more "
+                "offsets, from intact batches after the damage"
             )
 
 
@@ -573,7 +577,7 @@ def _first(lines: Sequence[str], rest: str) -> Iterator[str]:
 
 def _one_topic() -> Iterator[str]:
     yield "ONE TOPIC INTO A RUNNING CLUSTER"
-    yield "  Files are the wrong way: the leader truncates what it does not know, an empty replica"
-    yield "  that leads truncates this one to nothing, and the leader epochs do not fit. Start a"
-    yield "  broker of its own on this directory, and copy the records with a consumer and a"
-    yield "  producer (MirrorMaker does both); offsets and transactions are new there."
+    yield "  Do not copy files into a running cluster: its leader truncates offsets that it does"
+    yield "  not have, an empty leader truncates this replica to nothing, and the leader epochs do"
+    yield "  not match. Start a separate broker on this directory instead. Copy the records with a"
+    yield "  consumer and a producer, such as MirrorMaker, which assigns new offsets."

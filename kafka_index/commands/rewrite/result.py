@@ -129,7 +129,7 @@ class RewriteResult(Result):
         where = "; nothing is written" if self.output is None else f"; {kept} in {self.output}"
         records = plural(counts["records"], "record")
         total = f"{counts['records_dropped']:,} of {records}{self.of_topics} dropped{where}"
-        refused = f"would be refused: {self.refusal}; " if self.refusal is not None else ""
+        refused = f"would be rejected: {self.refusal}; " if self.refusal is not None else ""
         earlier = "" if self.is_new else ", finished by an earlier run"
         return f"{refused}{total}{earlier}"
 

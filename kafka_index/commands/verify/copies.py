@@ -212,7 +212,7 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement
                 harmful=True,
                 expected=f"one batch at offset {bases[0]}",
                 found=f"diverged at offset {bases[0]} under epochs {epochs}",
-                effect="Only one of the copies has what the cluster committed: do not join them.",
+                effect="Only one copy has the committed records: do not merge the copies.",
             )
     return _judge_rest(one, other, start)
 
@@ -282,7 +282,8 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
         expected=f"offset {max(ends)}",
         found=f"{_FIRST if ends[0] < ends[1] else _SECOND} ends at offset {min(ends)}"
         f"{'' if start < min(ends) else ': no offset is in both'}",
-        effect="It lacks the last batches of the other, and has no different ones.",
+        effect="The shorter copy lacks the last batches of the other copy. All other batches are "
+        "equal.",
     )
 
 

@@ -105,17 +105,20 @@ _HIDDEN = (
 )
 _EXITS = "With a clean shutdown file, a broker exits: the end of the log cannot be read."
 _STUCK = (
-    "Consumers are stuck at the batch. Without a clean shutdown file, a broker that recovers the "
-    "segment truncates it there and deletes all later segments."
+    "Consumers cannot read past the batch. Without a clean shutdown file, a broker that recovers "
+    "the segment truncates it there and deletes all later segments."
 )
 _UNREADABLE = "A broker keeps and serves the batch; consumers and followers are stuck at it."
-_BAD_INSIDE = "Consumers are stuck at the message inside."
+_BAD_INSIDE = "Consumers cannot read past the inner message."
 _REFUSED = "A broker that recovers the segment does not start, or truncates all of it."
-_SPLIT = "Its offsets are 2^31 or more apart: a broker that recovers the segment splits it."
-_SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
+_SPLIT = (
+    "The offsets of the segment are 2^31 or more apart. A broker that recovers the segment "
+    "splits it."
+)
+_SKIPPED = "Consumers skip the missing offsets silently, and brokers do not report them."
 #: How many ranges of missing offsets are named in the row of a log.
 _SHOWN = 20
-_OVERLAPS = "Which of the records with the same offsets is read depends on the position."
+_OVERLAPS = "A fetch returns one of the records with the same offset, depending on its position."
 
 
 @dataclass
@@ -277,7 +280,7 @@ def _overlap(overlap: Hole) -> Judgement:
 
 def _intact(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
     if check.segment.log_size_bytes == 0:
-        effect = None if is_last else "Nothing can be read from it."
+        effect = None if is_last else "No record of the log can be read."
         return Judgement(FileClass.EMPTY, effect=effect)
     count = check.facts.offsets.cleaned_count + gaps
     found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
@@ -609,7 +612,7 @@ class PartitionVerification:
             log, lost = self._load()
         except KafkaIndexError as error:
             if is_retriable(error):
-                effect = f"What a start does to it could not be predicted: {error}."
+                effect = f"The effect of a start could not be predicted: {error}."
                 return replace(row, effect=effect, retriable=True)
             return replace(row, effect=f"{prefix}, a broker does not start: {error.message}.")
         text = f"{prefix}, a broker serves offsets {log.log_start_offset} to {log.log_end_offset}"
@@ -631,7 +634,7 @@ class PartitionVerification:
         try:
             _, lost = self._load()
         except NotPredictedError as error:
-            return row.refused(error, "Whether a broker starts with it is not known.")
+            return row.refused(error, "It is unknown whether a broker starts with this file.")
         except StartRefusedError as error:
             return row.refused(error)
         except KafkaIndexError:

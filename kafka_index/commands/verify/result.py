@@ -68,13 +68,13 @@ class FileClass(StrEnum):
         member.explained = explained
         return member
 
-    IDENTICAL = "identical", "the bytes that a build writes"
+    IDENTICAL = "identical", "the same bytes as a build writes"
     INTACT = "intact", "a log with valid batches and no missing offsets"
-    EQUIVALENT = "equivalent", "other bytes than a build writes, and correct"
+    EQUIVALENT = "equivalent", "correct, with other bytes than a build writes"
     EMPTY = "empty", "a log without batches"
-    PREFIX = "prefix", "one copy ends before the other, and is equal up to there"
+    PREFIX = "prefix", "one copy is shorter, and equal up to its end"
     THINNED = "thinned", "one copy lacks records inside batches"
-    PADDED = "padded", "followed by zeros"
+    PADDED = "padded", "zeros follow the content"
     INCOMPLETE = "incomplete", "entries are missing"
     MISSING = "missing", "does not exist"
     ORPHAN = "orphan", "belongs to no segment"
@@ -169,7 +169,7 @@ class Finding:
             harmful=not retriable,
             position_bytes=position_bytes,
             found=why,
-            effect="It was not verified.",
+            effect="The file was not verified.",
             retriable=retriable,
         )
 
@@ -458,7 +458,7 @@ def _lost_text(partitions: Iterable[VerifiedPartition]) -> str:
     if not offsets:
         return ""
     least = "at least " if has_more else ""
-    return f"; {least}{plural(offsets, 'offset')} missing, or in a log after its damage"
+    return f"; {least}{plural(offsets, 'offset')} missing or unreadable"
 
 
 @dataclass(frozen=True, repr=False)
@@ -597,8 +597,8 @@ class Verification(Result):
             )
         if self.metadata_fault is not None:
             lines.append(
-                "the metadata log of the dump is damaged, so that it is not known which topics are "
-                f"compacted: {self.metadata_fault}"
+                "the metadata log is damaged, so the compacted topics are unknown: "
+                f"{self.metadata_fault}"
             )
         if found.is_comparison:
             lines.append(

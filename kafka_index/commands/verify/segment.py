@@ -57,23 +57,23 @@ IDENTICAL = Judgement(FileClass.IDENTICAL)
 NOT_JUDGED = Judgement(FileClass.EQUIVALENT, found="not checked: the log before it is damaged")
 
 _OFFSET_EFFECTS = {
-    FileClass.PADDED: "Lookups in it are right and slower.",
-    FileClass.INCOMPLETE: "Lookups in it are right and slower.",
+    FileClass.PADDED: "Lookups in the index are correct, but slower.",
+    FileClass.INCOMPLETE: "Lookups in the index are correct, but slower.",
     FileClass.STALE: "A fetch that is led there finds nothing, and later appends can fail.",
     FileClass.MISPLACED: "A consumer that is led there is stuck, or skips records silently.",
     FileClass.TOO_LOW: "Consumers skip the records before that batch silently.",
-    FileClass.FOREIGN: "Fetches find nothing, or the wrong batch.",
-    FileClass.CORRUPT: "Lookups go astray, or scan the whole segment.",
+    FileClass.FOREIGN: "Fetches return no batch, or the wrong batch.",
+    FileClass.CORRUPT: "Lookups return wrong positions, or scan the whole segment.",
 }
 _TIME_EFFECTS = {
     FileClass.PADDED: "The segment's largest timestamp reads as 0: retention deletes it, whatever "
     "its age, and lookups by time go wrong.",
     FileClass.INCOMPLETE: "Lookups by time miss records, and retention can delete the segment "
     "before its time.",
-    FileClass.STALE: "Lookups by time can find nothing, and retention goes by a wrong time.",
+    FileClass.STALE: "Lookups by time may find no record, and retention uses a wrong time.",
     FileClass.TOO_LOW: "Lookups by time skip records.",
-    FileClass.FOREIGN: "Lookups by time find the wrong record, and retention goes by a wrong time.",
-    FileClass.CORRUPT: "Lookups by time go wrong, and retention goes by a wrong time.",
+    FileClass.FOREIGN: "Lookups by time find the wrong record, and retention uses a wrong time.",
+    FileClass.CORRUPT: "Lookups by time return wrong results, and retention uses a wrong time.",
 }
 _SHORT_LAST = (
     "The log end is read as the segment's base offset: all of its records are hidden, and new "
@@ -174,7 +174,7 @@ def _stale_offsets(judgement: Judgement, misfit: IndexMismatch, place: SegmentPl
         return replace(judgement, effect=_SHORT_LAST)
     if misfit.expected.startswith("an offset"):
         # Lookups of later offsets go to later segments, and never get there.
-        effect = "Lookups in it are right: no offset that the segment holds leads there."
+        effect = "Lookups in the index are correct: no offset of the segment uses these entries."
         return replace(judgement, harmful=False, effect=effect)
     return judgement
 
@@ -292,7 +292,7 @@ def judge_transaction_index(
             len(entries),
             f"a multiple of {size} bytes",
             f"{torn_bytes} more",
-            "Reads pass over it; nothing can be appended after it.",
+            "Lookups skip it, but no entry can be appended after it.",
         )
     return place.softened(judgement)
 

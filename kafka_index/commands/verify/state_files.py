@@ -91,13 +91,13 @@ from kafka_index.core.startup.prediction import Refusal
 
 _EXITS = "A broker exits before it touches anything."
 _MISSING_EFFECTS = {
-    RECOVERY_POINT_CHECKPOINT: "After an unclean shutdown every segment is read again.",
+    RECOVERY_POINT_CHECKPOINT: "After an unclean shutdown, a broker recovers every segment.",
     REPLICATION_CHECKPOINT: "High watermarks begin at 0, and rise once replicas are in sync.",
 }
 _OFFLINE = "A broker takes the data directory offline; with only one it exits."
 _RESET = {
-    RECOVERY_POINT_CHECKPOINT: "All of it counts as 0: segments are read again.",
-    LOG_START_CHECKPOINT: "All of it counts as 0: deleted records are visible again.",
+    RECOVERY_POINT_CHECKPOINT: "A broker ignores the whole file, and recovers all segments.",
+    LOG_START_CHECKPOINT: "A broker ignores the whole file: deleted records reappear.",
 }
 _EFFECTS = {
     FaultEffect.OFFLINE: _OFFLINE,
@@ -138,7 +138,7 @@ class JudgedRoot:
         """Judge the files of a directory whose faults are tolerated."""
         path = directory.path
         if not directory.has_root_files:
-            effect = "Partitions only: a broker needs meta.properties beside them."
+            effect = "The directory has partitions only: a broker also needs meta.properties."
             row = Finding(None, None, None, path, FileKind.ROOT, FileClass.MISSING, effect=effect)
             return cls(directory, [row])
         identity, refused, findings = _judge_properties(directory)
@@ -218,9 +218,12 @@ def checkpoint_findings(
         if name == LOG_START_CHECKPOINT:
             effect = "A broker deletes the whole partition, and begins an empty log there."
         elif name == CLEANER_CHECKPOINT:
-            effect = "The cleaner begins at the log start again."
+            effect = "The cleaner starts again at the log start offset."
         else:
-            effect = f"Offsets {log_end_offset} to {offset - 1} were in the log once, and are gone."
+            effect = (
+                f"Offsets {log_end_offset} to {offset - 1} are missing: the log once "
+                "contained them."
+            )
         yield replace(
             finding_of(partition, directory.file(name), FileKind.ROOT, FileClass.STALE),
             harmful=name != CLEANER_CHECKPOINT,
@@ -387,9 +390,11 @@ _NO_STATE = (
 _REMOVED = "A broker that starts here removes it."
 _EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
 _WRITTEN_ANEW = "A broker that starts here recovers the segment before it, and writes it anew."
-_NO_LOG = "It has no log: a broker that starts here deletes it."
+_NO_LOG = "The file has no log: a broker deletes it at startup."
 _LOST_LOG = "A broker that starts here deletes it; the records that it was made of are gone."
-_STRAY = "The partition is stray: an empty log takes its place, and a broker serves none of it."
+_STRAY = (
+    "The partition is stray: an empty log replaces it, and the broker serves none of its records."
+)
 _OTHER_STATE = (
     "A broker that loads it takes other producers or open transactions for true: it can accept "
     "duplicates, refuse producers, or expose records of open transactions."
@@ -424,7 +429,7 @@ def epoch_findings(
         else:
             yield finding.judged(_judge_epochs(text, cache, runs, *offsets))
     elif runs:
-        effect = "Followers and consumers cannot compare epochs: divergence is not found."
+        effect = "Followers and consumers cannot compare leader epochs: divergence is not detected."
         yield replace(finding, harmful=has_indexes, effect=effect)
 
 

@@ -28,7 +28,7 @@ from kafka_index.core.records.record_sections import Decompressor
 #: Why the tail is lost.
 BY_CHECKPOINTS = "checkpoints know them, and a cleaner leaves the end of a log alone"
 #: Why the offsets of a log are lost that is gone.
-BY_INDEXES = "index files of a log are there that is gone, and a cleaner removes them with it"
+BY_INDEXES = "a segment was deleted, but its index files remain, and compaction removes both"
 #: Why the end of a log is lost.
 BY_LATER_ENTRIES = "the previous index files have entries for them, and a cleaner removes both"
 

@@ -141,7 +141,7 @@ class StartConditions:
     ) -> str | None:
         """Return why a partition is stray; None where it is not, or that is not known."""
         if topic_id is None:
-            return "stray: it has no partition.metadata; an empty log takes its place"
+            return "stray: it has no partition.metadata; an empty log replaces it"
         if self.cluster is None:
             return None
         return self.cluster.why_stray(partition.partition, topic_id, node_id)

@@ -488,7 +488,7 @@ def _with_known_start(
 
 def replaced_by(current: PartitionPrediction, future: PartitionPrediction) -> PartitionPrediction:
     """Return the prediction of a current replica that a future one replaces."""
-    note = f"replaced: {future.directory} takes its place; it is deleted later"
+    note = f"replaced by the future replica {future.directory}, and deleted later"
     lost = LostRecords()
     if current.loaded is not None and future.loaded is not None:
         log, other = current.loaded, future.loaded

@@ -22,7 +22,7 @@ def test_the_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
     write_rows(report, {"status": ["built", "truncated", "unchanged"]}, 3)
     text = report.read_text(encoding="utf-8")
     assert '<h1 id="verdict">1 segment of 3 damaged</h1>' in text
-    assert "valid up to a position, nothing after it is indexed" in text
+    assert "valid up to a position; later batches are not indexed" in text
 
 
 def test_what_is_bad_is_counted_first(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path
     report = tmp_path / "report.html"
     assert run_here("verify", "--input", dump, "--report", report).returncode == 1
     lost = (1056 - 532) + (528 - 516)
-    text = f"; {lost} offsets missing, or in a log after its damage; "
+    text = f"; {lost} offsets missing or unreadable; "
     assert text in report.read_text(encoding="utf-8")
     # What a log at the end of its partition lost is not known without checkpoints.
     for checkpoint in dump.glob("*-checkpoint"):

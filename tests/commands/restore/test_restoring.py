@@ -152,7 +152,7 @@ def test_a_hard_link_is_asked_for_and_never_the_active_segment(tmp_path: Path) -
     run = restore(dump, tmp_path / "out", "--link", "hard")
 
     assert run.code == 0, run.done.stderr
-    assert "truncates that of the dump" in run.done.stdout
+    assert "truncates the log of the dump" in run.done.stdout
     links = {path.name: path.stat().st_nlink for path in (tmp_path / "out/audit.trail-0").iterdir()}
     *rolled, active = sorted(name for name in links if name.endswith(".log"))
     assert {links[name] for name in rolled} == {2}

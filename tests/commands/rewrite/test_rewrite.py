@@ -464,7 +464,7 @@ def test_a_dry_run_says_what_would_be_refused(tmp_path: Path) -> None:
     result = run_here("rewrite", "--input", tmp_path / "in", "--drop-keys", keys, "--dry-run")
 
     assert result.returncode == 0
-    assert "would be refused: no record matches" in result.stdout
+    assert "would be rejected: no record matches" in result.stdout
 
 
 def test_keys_are_text_hex_or_base64(tmp_path: Path) -> None:

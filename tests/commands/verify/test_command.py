@@ -66,7 +66,7 @@ def test_damage_exits_with_1_and_names_file_byte_and_effect(data: Path) -> None:
     assert done.returncode == ExitCode.DAMAGE
     (line,) = [line for line in done.stdout.splitlines() if path.name in line]
     assert "bad_crc at byte" in line
-    assert "Consumers are stuck" in line
+    assert "Consumers cannot read past" in line
 
 
 def test_headers_alone_say_what_they_do_not_show(data: Path) -> None:

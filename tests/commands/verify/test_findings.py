@@ -560,7 +560,7 @@ def test_an_empty_time_index_is_short(data: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "outcome", "effect"),
     [
-        (None, Outcome.STRAY, "stray: an empty log takes its place"),
+        (None, Outcome.STRAY, "stray: an empty log replaces it"),
         ("", Outcome.REFUSED, "a broker does not start"),
         ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n", Outcome.REFUSED, "does not start"),
     ],
