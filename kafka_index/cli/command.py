@@ -191,7 +191,11 @@ def _build(
     try:
         given = {}
         for field, one in fields.items():
-            found = [values.get(name) or None for name in click_names[field]]
+            # click has False for a flag and () for a repeated option that are not given.
+            found = [
+                None if (value := values.get(name)) is False or value == () else value
+                for name in click_names[field]
+            ]
             if any(value is not None for value in found):
                 given[field] = one.kind.combine(found)
         request = kind.build(given, name_of=name_of, now=run_summary().started_ms)

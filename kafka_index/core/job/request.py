@@ -321,6 +321,8 @@ def _wrong(message: str, expected: str, value: object) -> ConfigError:
 def input_path(value: object, name: str) -> str:
     """Return a path as text; the backup that a URI selects is chosen here, once for all reads."""
     text = path_of(value, name)
+    if not text:
+        raise _wrong(f"{name} is empty", "a path or a URI", value)
     if not text.startswith("backup:"):
         return text
     from kafka_index.core.fs.paths import pinned_backup  # noqa: PLC0415, slow to import
