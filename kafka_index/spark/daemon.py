@@ -30,7 +30,7 @@ _IMPORTED_BY_TASKS = (
     "kafka_index.commands.build.job_stages",
     "kafka_index.commands.export.export_job",
     "kafka_index.commands.restore.restore_partition",
-    "kafka_index.commands.rewrite.partition_rewrite",
+    "kafka_index.commands.rewrite.job",
     "kafka_index.commands.verify.job",
     "kafka_index.spark.data_source",
     "kafka_index.spark.lookup",
