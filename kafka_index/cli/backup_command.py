@@ -26,20 +26,20 @@ class MonitoredBackup(BackupRequest):
     every: timedelta | None = parameter(
         DurationKind(),
         Group.BEHAVIOUR,
-        "Keep running: back up now, and at each multiple of the duration (30s, 5m, 1h) by the "
-        "clock. After a failure the next backup tries again.",
+        "Back up now, and then at each multiple of DURATION (30s, 5m, 1h) by the clock. A failed "
+        "backup is retried at the next multiple.",
         default=None,
     )
     metrics: str | None = parameter(
         PathKind("FILE"),
         Group.OUTPUT,
-        "Write metrics in Prometheus' text format, such as the age of the newest backup.",
+        "Write metrics to FILE in Prometheus text format, such as the age of the newest backup.",
         default=None,
     )
     health: str | None = parameter(
         PathKind("FILE"),
         Group.OUTPUT,
-        "Write the outcome of the last backup as JSON, for probes.",
+        "Write the outcome of the last backup to FILE as JSON, for probes.",
         default=None,
     )
 

@@ -43,48 +43,47 @@ class BackupRequest(Request):
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
         Group.INPUT,
-        "All data directories of the broker, and the directory of its metadata log; may be given "
-        "several times and take several paths.",
+        "All data directories of the broker, and the directory of its metadata log. Takes several "
+        "paths, and may be repeated.",
         "--input",
         default=(),
     )
     node_id: int | None = parameter(
         IntegerKind(0, INT32_MAX),
         Group.INPUT,
-        "The node ID of the broker, if the directories belong to several brokers.",
+        "Node ID of the broker, if the directories belong to several brokers.",
         "--node",
         default=None,
     )
     topics: Any = topics_parameter()
     output: str = parameter(
-        PathKind("URI"), Group.OUTPUT, "The repository. It is created if it does not exist."
+        PathKind("URI"), Group.OUTPUT, "Repository, which is created if it does not exist."
     )
     brokers: tuple[int, ...] = parameter(
         IntegersKind(0, INT32_MAX),
         Group.CLUSTER,
-        "The brokers that a backup expects. They synchronize, and capture their logs at the same "
-        "time.  [default: those of the repository, of the previous backup, or of the metadata log]",
+        "Brokers of the backup. They synchronize, and capture their logs at the same time.  "
+        "[default: those of the repository, of the previous backup, or of the metadata log]",
         default=(),
     )
     wait: timedelta = parameter(
         DurationKind(),
         Group.CLUSTER,
-        "How long the brokers of a backup wait for each other. A backup without one of them is "
-        "incomplete.",
+        "How long the brokers wait for each other. A backup that lacks a broker is incomplete.",
         default=DEFAULT_WAIT,
     )
     cut_at: Moment | None = parameter(
         TimeKind(),
         Group.CLUSTER,
-        "Capture the logs at this cutoff time, which is the same for all brokers, instead of "
-        "synchronizing.",
+        "Capture the logs at this cutoff time, instead of synchronizing. Set it to the same TIME "
+        "on all brokers.",
         default=None,
     )
     bootstrap_server: str | None = parameter(
         TextKind("HOST:PORT"),
         Group.CLUSTER,
-        "Request high watermarks from the broker, on a listener without encryption, instead of "
-        "waiting up to 10 s for its checkpoint.",
+        "Request high watermarks from the broker, instead of waiting up to 10 s for its "
+        "checkpoint. The listener must be unencrypted.",
         default=None,
     )
     config: KafkaSettings = parameter(
@@ -112,20 +111,27 @@ BACKUP = CommandSpec(
     "backup",
     BackupRequest,
     work="commands.backup.agent:backup",
-    help="""Back up a broker while it runs: new data goes into a repository.
+    help="""Back up a running broker: copy its new data to a repository.
 
-    Run it on the machine of the broker, or on one that mounts a snapshot of its disks. --input
-    takes all data directories, and the directory of the metadata log. Logs are opened and measured
-    within a moment, and read afterwards: complete batches with valid checksums, up to a high
-    watermark that the broker wrote after that moment. Nothing in the directories is written, locked
-    or linked.
+    Run the command on the machine of the broker, or on a machine that mounts a snapshot of its
+    disks. --input takes all data directories, and the directory of the metadata log. No file in
+    them is written, locked or linked.
+
+    All logs are opened and measured at the cutoff time, which takes milliseconds, and are read
+    afterwards. The backup contains complete batches with valid checksums, up to a high watermark
+    that the broker wrote after the cutoff time.
 
     The repository is a folder, or the URI of an object store with conditional writes. Its objects
-    are never overwritten, and a backup is written atomically.
+    are never overwritten, and each backup is written atomically.
 
-    Exit codes: 0, the broker is in the backup; 1, a partition cannot be read, or three backups in
-    a row skipped it; 2, wrong usage; 3, permission, disk, memory or store: retriable, and the
-    repository is unchanged; 70, an internal error.
+    \b
+    Exit codes:
+      0   The broker is in the backup.
+      1   A partition is unreadable, or three backups in a row skipped it.
+      2   Wrong usage.
+      3   Retriable failure: permission, disk, memory or store. The repository
+          is unchanged.
+      70  Internal error.
     """,
     usage="--input DIR... --output URI [OPTIONS]",
     examples="""\
@@ -195,10 +201,14 @@ class ExpireBackupsRequest(RepositoryRequest):
 
     keep_last: int = _keep_parameter("Keep the last N complete backups.", 1)
     keep_daily: int = _keep_parameter(
-        "Keep the last complete backup of each of the last N days (UTC) that have one.", 7
+        "Keep one backup for each of the last N days (UTC) that have one.", 7
     )
-    keep_weekly: int = _keep_parameter("Keep one for each of the last N weeks that have one.", 4)
-    keep_monthly: int = _keep_parameter("Keep one for each of the last N months that have one.", 12)
+    keep_weekly: int = _keep_parameter(
+        "Keep one backup for each of the last N weeks that have one.", 4
+    )
+    keep_monthly: int = _keep_parameter(
+        "Keep one backup for each of the last N months that have one.", 12
+    )
     dry_run: bool = parameter(
         FlagKind(), Group.BEHAVIOUR, "Change nothing; only print the result.", default=False
     )
@@ -210,13 +220,18 @@ LIST_BACKUPS = CommandSpec(
     work="commands.backup.repository_check:list_backups",
     help="""Print the backups in a repository, and how much data a restore would lose now.
 
-    URI is the --output of `kafka-index backup`. A backup is complete if all of its brokers have put
-    their manifests. An inconsistent backup is complete too, but its brokers did not synchronize:
-    transactions and groups may differ between them. New bytes were added by the backup, bytes are
-    all that it consists of. The gap is the time since the previous complete backup.
+    URI is the --output of `kafka-index backup`. A backup is complete if all of its brokers have
+    stored their manifests. An inconsistent backup is complete, too, but its brokers did not
+    synchronize: transactions and groups may differ between brokers. new_bytes were added by the
+    backup, and bytes is its total size. The gap is the time since the previous complete backup.
 
-    Exit codes: 0, done; 1, a manifest is damaged; 2, wrong usage, or the repository does not exist;
-    3, it cannot be read because of permission, disk, network or memory; 70, an internal error.
+    \b
+    Exit codes:
+      0   All manifests were read.
+      1   A manifest is damaged.
+      2   Wrong usage, or the repository does not exist.
+      3   Retriable failure: permission, disk, network or memory.
+      70  Internal error.
     """,
     usage="[OPTIONS]",
     examples="kafka-index backups list s3://backups/kafka --last 10\n",
@@ -233,16 +248,20 @@ VERIFY_BACKUPS = CommandSpec(
     work="commands.backup.repository_check:verify_backups",
     help="""Check that all objects in the manifests of a repository exist and are unchanged.
 
-    The name and size of every object are compared with a listing. An object that is read must have
-    the hash of its manifest, and complete batches with valid checksums. --sample 5 reads about 5 %
-    of the objects, at random; --sample 0 reads none.
+    The name and size of every object are compared with a listing. Objects that are read must match
+    the hash in their manifest, and consist of complete batches with valid checksums. --sample 5
+    reads about 5 % of the objects, at random. --sample 0 reads none.
 
     --repair marks missing and altered objects. The next backup of the broker compares the log with
     the hash, and stores the object again.
 
-    Exit codes: 0, all checked objects are unchanged; 1, objects are missing or altered; 2, wrong
-    usage, or the repository or backup does not exist; 3, an object cannot be read because of
-    permission, disk, network or memory; 70, an internal error.
+    \b
+    Exit codes:
+      0   All checked objects are unchanged.
+      1   An object is missing or altered.
+      2   Wrong usage, or the repository or backup does not exist.
+      3   Retriable failure: permission, disk, network or memory.
+      70  Internal error.
     """,
     usage="[OPTIONS]",
     examples="""\
@@ -261,15 +280,20 @@ EXPIRE_BACKUPS = CommandSpec(
     "backups expire",
     ExpireBackupsRequest,
     work="commands.backup.expiration:expire_backups",
-    help="""Expire the backups that no --keep option covers, and delete objects that only they use.
+    help="""Expire the backups that no --keep option covers, and delete objects that only they
+    use.
 
-    The newest complete backup is always kept, and the newest backup of each broker. A backup leaves
-    the list at once. A call one day later deletes its objects, so that its readers and the backups
-    that build on it can finish. Backups may run concurrently.
+    The newest complete backup and the newest backup of each broker are always kept. An expired
+    backup disappears from the list at once. Its objects are deleted by a call one day later, so
+    that running restores and backups can finish. Backups may run concurrently.
 
-    Exit codes: 0, done; 1, a manifest is damaged, and nothing was deleted; 2, wrong usage, or the
-    repository does not exist; 3, it cannot be read or written because of permission, disk, network
-    or memory; 70, an internal error.
+    \b
+    Exit codes:
+      0   Done.
+      1   A manifest is damaged, and nothing was deleted.
+      2   Wrong usage, or the repository does not exist.
+      3   Retriable failure: permission, disk, network or memory.
+      70  Internal error.
     """,
     usage="[OPTIONS]",
     examples="""\

@@ -257,13 +257,14 @@ class BackupResult(Result):
         found = []
         if self.high_watermarks_from == Source.OLD_CHECKPOINT:
             found.append(
-                "no broker writes to these directories: records that it acknowledged in the last "
-                "seconds before it was killed, or before they were copied, may be missing"
+                "no broker writes to these directories: records may be missing that were "
+                "acknowledged in the last seconds before the broker was killed or the directories "
+                "were copied"
             )
         if self.lacks_metadata:
             found.append(
-                f"no input contains the metadata log ({METADATA_LOG}): the backup has no topic "
-                "IDs, settings or leaders, which restore --seed and --cluster same require; add "
+                f"no input contains the metadata log ({METADATA_LOG}): the backup lacks topic "
+                "IDs, settings and leaders, which restore --seed and --cluster same require. Add "
                 "the metadata.log.dir of the broker or of a controller as another --input"
             )
         return found

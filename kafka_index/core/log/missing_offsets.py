@@ -26,11 +26,13 @@ from kafka_index.core.logdir.segment_table import has_entries_beyond
 from kafka_index.core.records.record_sections import Decompressor
 
 #: Why the tail is lost.
-BY_CHECKPOINTS = "checkpoints know them, and a cleaner leaves the end of a log alone"
+BY_CHECKPOINTS = (
+    "a checkpoint shows that they existed, and compaction never removes the end of a log"
+)
 #: Why the offsets of a log are lost that is gone.
 BY_INDEXES = "a segment was deleted, but its index files remain, and compaction removes both"
 #: Why the end of a log is lost.
-BY_LATER_ENTRIES = "the previous index files have entries for them, and a cleaner removes both"
+BY_LATER_ENTRIES = "the previous index files contain entries for them, and compaction removes both"
 
 
 class Cause(Enum):
@@ -91,13 +93,13 @@ class Cleaning:
                 "cluster"
             )
         reach = (
-            "no checkpoint shows that a cleaner was here"
+            "no checkpoint shows that it was cleaned"
             if self.cleaned_to is None
-            else f"the cleaner had reached offset {self.cleaned_to} only"
+            else f"it was cleaned only up to offset {self.cleaned_to}"
         )
         return (
-            f"the topic is compacted, and {reach}: whether they are lost, or this copy was fetched "
-            "from one that was cleaned, cannot be known"
+            f"the topic is compacted, and {reach}: whether they are lost, or were removed from "
+            "the leader by compaction, cannot be known"
         )
 
 

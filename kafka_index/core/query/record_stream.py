@@ -180,7 +180,7 @@ class RecordStream(Result):
         return pa.Table.from_pylist(rows, schema=_SPLITS)
 
     def _rest(self, count: int) -> str:
-        return f"and {plural(count, 'partition')} more"
+        return f"and {plural(count, 'more partition')}"
 
     def _mark(self) -> str:
         return f"not {self._verb} yet" if self._records is None else super()._mark()

@@ -152,8 +152,8 @@ class StartConditions:
         if name is None:
             return None
         return (
-            f"its topic id {topic_id} is that of {name}: an InconsistentTopicId, over which "
-            "the broker serves neither it nor others"
+            f"its topic ID {topic_id} belongs to {name}: because of this InconsistentTopicId, the "
+            "broker serves neither this partition nor others"
         )
 
     def directory_id(self, topic_id: str | None, partition: int, node_id: int | None) -> str | None:

@@ -283,8 +283,8 @@ def _look_up_unstable(
         return
     if loading.is_offline:
         raise StartRefusedError(
-            f"a transaction is open from offset {first}: a broker that looks it up in a data "
-            "directory which is offline by then exits"
+            f"a transaction is open from offset {first}: a broker exits if the data directory is "
+            "offline when it looks the transaction up"
         )
     offset = max(first, offsets.log_start_offset)
     if not segments[0].base_offset <= offset < offsets.log_end_offset:

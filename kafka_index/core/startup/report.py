@@ -150,7 +150,7 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
         state.add(ProducerTable(), segment)
         return
     for path in found.not_files.values():
-        yield f"{path} is no file: the first read there takes the data directory offline"
+        yield f"{path} is not a file: the first read takes the data directory offline"
     entries = read_offset_entries(_read(segment, OFFSET_INDEX_SUFFIX), segment.base_offset)
     times = read_time_entries(_read(segment, TIME_INDEX_SUFFIX), segment.base_offset)
     fit, times_fit, order = OffsetEntryFit(entries), TimeEntryFit(times), BatchOrder(0)
@@ -168,7 +168,10 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
             stop = order.first_stop(chunk)
             if stop is not None:
                 at = stop.position_bytes
-                yield f"{segment.path}: at byte {at} offsets go back: consumers are led astray"
+                yield (
+                    f"{segment.path}: offsets decrease at byte {at}: consumers receive wrong "
+                    "offsets"
+                )
         stop = unknown_magic(chunk)
         if stop is not None:
             yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
@@ -198,7 +201,7 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
 
 def _time_fault(times: StoredEntries, misfit: IndexMismatch | None) -> str | None:
     if times.disorder is not None:
-        return f"entry {times.disorder} is not above the one before"
+        return f"entry {times.disorder} is not above the previous entry"
     if misfit is not None:
         return f"expected {misfit.expected}, found {misfit.found}"
     if times.padding or times.torn_bytes:
@@ -286,9 +289,10 @@ def _producer_fault(
     if difference is None:
         return None
     return (
-        f"{directory}: the snapshot that a broker loads has other producers than the log: expected "
-        f"producer {difference.producer_id}: {difference.expected}, found {difference.found}. It "
-        "can accept duplicates, refuse producers, or expose records of open transactions"
+        f"{directory}: the snapshot that a broker loads has other producers than the log: "
+        f"expected producer {difference.producer_id}: {difference.expected}, found "
+        f"{difference.found}. The broker may accept duplicates, reject producers, or expose "
+        "records of open transactions"
     )
 
 
@@ -385,8 +389,8 @@ def _why_hidden(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
         first = max(following.segment.base_offset, log_start_offset)
         if log.offsets.end_offset > first:
             return (
-                f"{following.segment.log_path}: a broker looks there for offsets {first} to "
-                f"{log.offsets.end_offset - 1}, which are in the log before"
+                f"{following.segment.log_path}: a broker reads offsets {first} to "
+                f"{log.offsets.end_offset - 1} from this log, but they are in the previous log"
             )
     return None
 
@@ -394,8 +398,8 @@ def _why_hidden(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
 def _gap_notes(unexplained: Sequence[MissingRange], missing: MissingOffsets) -> Iterable[str]:
     for each in unexplained:
         yield (
-            f"gap: no segment holds offsets {each.first_offset} to {each.last_offset}; a broker is "
-            f"silent about it; {each.why}"
+            f"gap: offsets {each.first_offset} to {each.last_offset} are missing, and brokers do "
+            f"not report it; {each.why}"
         )
     if missing.unnamed:
         yield f"gap: offsets are missing in {sum(missing.unnamed.values())} more places"
@@ -405,11 +409,14 @@ def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
     """Report what is wrong with the end of the log."""
     last = loaded.segments[-1]
     if lost.records and last.size_bytes and loaded.log.log_end_offset <= last.base_offset:
-        yield "hidden: the log ends where its last segment begins, and appends overlap it"
+        yield (
+            "hidden: the log ends at the base offset of its last segment, and new records "
+            "overlap it"
+        )
     elif last.torn_bytes():
         yield (
-            f"torn: {last.torn_bytes()} bytes stay after the last batch; nothing that is appended "
-            "after them can be read"
+            f"torn: {last.torn_bytes()} bytes remain after the last batch; records that are "
+            "appended after them are not readable"
         )
 
 
@@ -466,7 +473,7 @@ def _with_known_start(
         was_started = any(directory.checkpoint(name).offsets for name in names)
         if has_log_starts or not was_started:
             return predicted
-        text = "the log start is lost: records that were deleted may come back"
+        text = "the log start offset is lost: deleted records may reappear"
         return replace(predicted, unknown=text)
     count = _records_that_come_back(loaded, first)
     if not count:
@@ -475,13 +482,13 @@ def _with_known_start(
     if has_log_starts:
         # A broker that ran with them has written the checkpoint without the log start.
         text = (
-            f"by the leader epochs the log starts at {first}, by the checkpoint before: {offsets} "
-            "may have been deleted, and come back, unless an earlier start brought them back"
+            f"the log starts at {first} by the leader epochs, but earlier by the checkpoint: "
+            f"{offsets} may be deleted records that reappear"
         )
         return replace(predicted, unknown=text)
     note = (
-        f"the log start {first}, which the leader epochs know, is lost: {count} records that were "
-        f"deleted come back, {offsets}"
+        f"the log start offset {first} (by the leader epochs) is lost: {count} deleted records "
+        f"reappear, {offsets}"
     )
     return replace(predicted, records_back=count, notes=(*predicted.notes, note))
 
