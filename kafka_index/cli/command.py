@@ -266,11 +266,12 @@ def run_for_result(
         else:
             print_result(result, progress, options.verbosity, after_rows=after_rows)
         run_summary().add_result(result)
-        run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
         if report is not None and columns is not None and not report.is_published:
             if not columns.is_streamed:
                 report.write_table(result.to_arrow())
             report.finish(result.conclusion)
+    # A page, which is written last, may name a file again.
+    run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
     return result
 
 

@@ -111,7 +111,7 @@ class TieredKind(Kind):
             return TieredOptions(uris, layout, prefix, topic_ids or (), _key_files(keys or ()))
         names = ("--tiered-format", "--key-prefix", "--tiered-key", "--topic-id")
         for name, value in zip(names, values[1:], strict=True):
-            if value:
+            if value is not None:
                 raise ConfigError(f"{name} requires --tiered")
         return None
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import click
 import pytest
@@ -110,6 +111,37 @@ def test_only_decimal_digits_are_a_number(
 ) -> None:
     assert main(arguments) == 2
     assert repr(arguments[-1]) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("verify", "--topics"),
+        ("verify", "--key-prefix"),
+        ("build", "--what"),
+        ("backup", "--every"),
+        ("restore", "--until"),
+        ("restore", "--drop-keys"),
+        ("export", "--from"),
+        ("export", "--columns"),
+        ("cat", "--limit"),
+    ],
+)
+def test_empty_value_of_an_option_is_refused(
+    command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = ["payments"] if command == "cat" else []
+    output = [] if command in ("verify", "cat") else ["--output", str(tmp_path / "out")]
+    assert main([command, *topic, "--input", str(DUMP), *output, option, ""]) == 2
+    assert capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_empty_names_between_the_commas_of_a_choice_are_skipped(tmp_path: Path) -> None:
+    given = ["build", "--input", str(DUMP / "payments-0"), "--output", str(tmp_path)]
+    assert main([*given, "--what", "index,,epochs,"]) == 0
+    kinds = {path.suffix for path in tmp_path.rglob("[0-9]*")}
+    assert kinds == {".index"}
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,16 @@ def test_a_question_about_a_log_that_may_not_be_read_is_worth_a_retry(data: Path
     assert "Permission denied" in done.stderr
 
 
+def test_build_of_a_log_that_may_not_be_read_names_no_next_command(
+    data: Path, tmp_path: Path
+) -> None:
+    min(data.glob("*/*.log")).chmod(0)
+    arguments = ("--input", data, "--output", tmp_path / "out")
+    done = finish(start(*arguments, command_name="build", privileged=False))
+    assert done.returncode == 3, done.stderr
+    assert "damaged or failed" in done.stdout.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [

@@ -109,6 +109,19 @@ def test_it_is_not_opened_and_named(
         shutil.move(target, path)
 
 
+@pytest.mark.parametrize("command", ["build", "verify", "restore"])
+def test_file_that_a_page_names_again_is_counted_once(
+    command: str, dump: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    link_out(dump / FILES[0], tmp_path)
+    given = [*COMMANDS[command](dump, tmp_path / "out"), "--report", tmp_path / "report.html"]
+    done = run_here(command, *given, "--summary", tmp_path / "summary")
+    assert done.returncode == 1, done.stderr
+    assert json.loads((tmp_path / "summary").read_text())["counts"]["links_not_followed"] == 1
+    assert not done.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_it_is_read_where_that_is_asked_for(command: str, dump: Path, tmp_path: Path) -> None:
     for name in FILES:

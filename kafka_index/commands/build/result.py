@@ -170,7 +170,7 @@ class BuildResult(Result):
         text = f"{plural(total, 'segment')}: {', '.join(found) or 'none finished'}"
         if self.damaged_count:
             damaged = plural(self.damaged_count, "segment")
-            text = f"{damaged} of {total:,} damaged: {', '.join(found)}"
+            text = f"{damaged} of {total:,} damaged or failed: {', '.join(found)}"
         elif len(found) == 1:
             text = f"{plural(total, 'segment')} {next(iter(self.segments))}"
         if self.not_started:
@@ -211,7 +211,9 @@ class BuildResult(Result):
 
     @property
     def next_command(self) -> str | None:
-        """The command that shows the first damaged log."""
+        """The command that shows the first damaged log, unless a repeated run may finish."""
+        if self.outcome is RunOutcome.ENVIRONMENT:
+            return None
         paths = [row.log_path for row in self.damaged if row.log_path.endswith(LOG_SUFFIX)]
         return f"kafka-index dump {shlex.quote(shown_path(paths[0]))}" if paths else None
 

@@ -180,12 +180,23 @@ class ExportResult(Result):
 
     @property
     def headline(self) -> str:
-        """The number of records and files."""
+        """The number of records and files, and of what was not exported."""
         counts = self.counts
-        return (
+        text = (
             f"{plural(counts['records'], 'record')} in {plural(counts['files'], 'file')} of "
             f"{format_bytes(self.sizes_bytes['output'])}, in {self.output}"
         )
+        missing = self._not_exported
+        return f"{text}; {missing}" if missing else text
+
+    @property
+    def _not_exported(self) -> str:
+        """The number of ranges that were skipped, and of partitions that failed."""
+        ranges = sum(row.left_out for row in self.partitions)
+        failed = sum(row.status is ExportStatus.FAILED for row in self.partitions)
+        parts = [f"{plural(ranges, 'corrupt range')} skipped"] if ranges else []
+        parts += [f"{plural(failed, 'partition')} failed"] if failed else []
+        return ", ".join(parts)
 
     @property
     def statuses(self) -> list[Status]:
@@ -210,11 +221,8 @@ class ExportResult(Result):
             for row in self.partitions
             if row.left_out or row.is_shorter or row.status in _WITH_DATA_LOSS
         ]
-        skipped = sum(row.left_out for row in wrong)
-        failed = sum(row.status is ExportStatus.FAILED for row in wrong)
-        title = f"{plural(skipped, 'corrupt range')} skipped, {plural(failed, 'partition')} failed:"
-        if not skipped and not failed:
-            title = f"{plural(len(wrong), 'partition')} with a log that lost data:"
+        lost = f"{plural(len(wrong), 'partition')} with a log that lost data"
+        title = f"{self._not_exported or lost}:"
         return [Section(title, list(map(_partition_line, wrong)), BAD, noun="partition")]
 
     @property

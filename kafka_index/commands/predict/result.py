@@ -135,8 +135,10 @@ class Prediction(Result, StartPrediction):
 
     @property
     def _losses(self) -> str:
-        """The records that a start loses or hides, and the offsets that are missing before it."""
+        """What a start loses or hides and empties, and the offsets that are missing before it."""
         text = f"{plural(self.counts['records_lost'], 'record')} lost or hidden"
+        if emptied := self.counts[f"partitions_{Outcome.EMPTIED}"]:
+            text += f", {plural(emptied, 'partition')} emptied"
         missing = sum(
             gap.end_offset - gap.first_offset for one in self.partitions for gap in one.missing
         )

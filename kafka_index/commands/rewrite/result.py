@@ -131,7 +131,9 @@ class RewriteResult(Result):
         total = f"{counts['records_dropped']:,} of {records}{self.of_topics} dropped{where}"
         refused = f"would be rejected: {self.refusal}; " if self.refusal is not None else ""
         earlier = "" if self.is_new else ", finished by an earlier run"
-        return f"{refused}{total}{earlier}"
+        left = counts["partitions_left_out"]
+        left_out = f"; {plural(left, 'partition')} left out" if left else ""
+        return f"{refused}{total}{earlier}{left_out}"
 
     @property
     def conclusion(self) -> Conclusion:

@@ -403,7 +403,9 @@ class ChoicesKind(Kind):
         chosen: list[object] = []
         for one in given:
             is_text = isinstance(one, str) and not isinstance(one, Enum)
-            chosen += map(str.strip, str(one).split(",")) if is_text else [one]
+            chosen += filter(None, map(str.strip, str(one).split(","))) if is_text else [one]
+        if not chosen:
+            raise _wrong(f"{name} is not a list of choices", ", ".join(self._members), value)
         return frozenset(choice_of(self._members, one, name) for one in chosen)
 
 

@@ -317,6 +317,7 @@ def test_a_damaged_partition_is_left_out(tmp_path: Path) -> None:
     stderr = refused(tmp_path / "in", tmp_path / "out", "--drop-keys", keys, code=1)
 
     assert "1 partition left out:\n  bad-0" in stderr
+    assert "; 1 partition left out\n" in stderr
     assert "at byte" in stderr
     assert sorted(path.name for path in (tmp_path / "out").glob("*-0")) == ["good-0"]
 
