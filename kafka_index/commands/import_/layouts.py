@@ -96,7 +96,9 @@ class LayoutProperties:
             if given is not None:
                 texts[column] = _TEXTS.get(given.rpartition(".")[2].lower())
                 if texts[column] is None:
-                    raise _invalid(name, "string, bytes, json, or such a converter", given)
+                    raise _invalid(
+                        name, "string, bytes, json, or the class of such a converter", given
+                    )
         offsets = properties.get(_OFFSETS, _PACKED)
         if offsets != _PACKED:
             raise _invalid(_OFFSETS, _PACKED, offsets)

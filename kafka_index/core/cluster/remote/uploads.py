@@ -90,7 +90,7 @@ def uploads_of_events(
         present[segment_id] = each
         state = metadata.states.get(segment_id)
         if state is None or segment_id not in metadata.segments:
-            reason = "orphaned: its partition's events do not name it"
+            reason = "orphaned: no event of its partition contains the segment"
         elif state is not SegmentState.COPY_SEGMENT_FINISHED:
             reason = f"{_STATE_REASONS[state]} ({state.name})"
         else:
