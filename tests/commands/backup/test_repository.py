@@ -25,6 +25,7 @@ from kafka_index.core.fs.local_store import LocalStore
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
 from tests.commands.backup.test_manifest import manifest
+from tests.support.command_line import DUMP, run_here
 
 FOLDER = "data/orders-0-AAAAAAAAAAAAAAAAAAAAAQ"
 
@@ -55,6 +56,13 @@ def test_a_repository_is_made_once(root: str) -> None:
 def test_a_folder_that_is_not_a_repository(root: str) -> None:
     with pytest.raises(NotARepositoryError, match=r"it has no kafka-index-backup\.json"):
         open_repository(root).file()
+
+
+def test_file_in_place_of_a_repository_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run_here("backup", "--input", DUMP, "--output", tmp_path / "file")
+    assert done.returncode == 2
+    assert "the repository is a file" in done.stderr
 
 
 def test_a_store_that_overwrites_is_refused(

@@ -505,6 +505,8 @@ class Repository:
 
     def _refuse_overwriting_store(self) -> None:
         """Raise `InputError` if the store overwrites an object of a conditional put."""
+        if not self.store.needs_requests and self.store.is_file(self.root):
+            raise InputError("the repository is a file", path=self.root, expected="a folder")
         path = f"{self.root}/{_PROBE}-{uuid.uuid4().hex}"
         first, second = b"first", b"second"
         try:
