@@ -67,7 +67,8 @@ def test_build_indexes_writes_beside_the_logs_only_when_that_is_asked_for(tmp_pa
     for options in given:
         with pytest.raises(
             kafka_index.KafkaIndexError,
-            match=r"no output: give output|exclude each other|in_place is neither true nor false",
+            match=r"no output: give output|output is empty|exclude each other|"
+            r"in_place is neither true nor false",
         ):
             kafka_index.build_indexes(data, **options)
     assert sorted(data.rglob("*")) == before

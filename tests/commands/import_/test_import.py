@@ -147,7 +147,7 @@ def test_an_unknown_setting_is_answered_with_the_name_it_is_like(
         (("--property", "linger.ms=1", "--property", "linger.ms=2"), "linger.ms is given twice"),
         (("--topic-id", "orders=short"), "--topic-id of orders is no topic id"),
         (("--layout-property", "offsets=packed"), "--layout-property requires --layout"),
-        (("--output", "s3://bucket/logs"), "--output is in a store"),
+        (("--output", "s3://bucket/logs"), "--output is in an object store"),
     ],
 )
 def test_wrong_options_are_refused_by_their_names(
