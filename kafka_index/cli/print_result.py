@@ -46,12 +46,13 @@ class ProgressListener:
 
     @property
     def startup_seconds(self) -> float:
-        """Duration of the listing and of the engine's start."""
+        """Duration of the engine's start, after the input is listed."""
         return self._began - self._entered
 
     def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:
         """Set the total of the work: a number of things with their nouns, and their bytes."""
         self._total = count, size_bytes, nouns
+        self._entered = time.monotonic()
 
     def on_begin(self) -> None:
         """Start the clock of the work, and the display of its progress."""
