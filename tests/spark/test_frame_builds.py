@@ -87,7 +87,7 @@ def test_missing_columns_of_a_frame_are_all_reported(spark: SparkSession, tmp_pa
     frame = spark.sql("SELECT 'a' AS topic, 0 AS partition, 'x' AS batch")
     with pytest.raises(InputError, match=r"segment_base_offset is missing.*batch is string"):
         build_indexes(frame, tmp_path / "out")
-    with pytest.raises(ConfigError, match="no output: give output"):
+    with pytest.raises(ConfigError, match="output is empty"):
         build_indexes(frame, "")
 
 

@@ -86,7 +86,7 @@ def test_a_topic_id_that_is_none_is_not_taken_over(root: Path, text: str) -> Non
     run = restore(dump, root / "out")
 
     assert run.code == 2
-    assert "topic id" in run.done.stderr
+    assert "topic ID" in run.done.stderr
     assert not (root / "out" / MARKER).exists()
 
 
