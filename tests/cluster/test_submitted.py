@@ -110,7 +110,7 @@ def test_lookups_run_with_the_package_in_a_zip(
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "600 queries in " in done.stdout
+    assert "600 queries" in done.stdout
     assert files(tmp_path / "out") == files(tmp_path / "local")
     check_warm(cluster.executor_logs() - known)
 
