@@ -170,8 +170,7 @@ class SettingsKind(Kind):
         if isinstance(value, LogConfig):
             return KafkaSettings(value)
         if isinstance(value, str | PathLike):
-            path = path_of(value, name)
-            return KafkaSettings(LogConfig.load(path), read_properties(path))
+            return _settings_of_file(path_of(value, name))
         if isinstance(value, Mapping):
             properties = properties_of_mapping(value, name)
             return KafkaSettings(LogConfig.of_properties(properties), properties)
@@ -198,8 +197,15 @@ class SettingsKind(Kind):
             key: None if value is None else kind.convert(value, f"--{key.replace('_', '-')}", 0)
             for (key, (kind, _)), value in zip(self._overrides.items(), own, strict=True)
         }
-        properties = None if path is None else read_properties(path)
-        return KafkaSettings(LogConfig.load(path, **given), properties)
+        if path is None:
+            return KafkaSettings(LogConfig.load(**given))
+        return _settings_of_file(path, **given)
+
+
+def _settings_of_file(path: str, **overrides: int | None) -> KafkaSettings:
+    """Return the settings of a file, which is read once."""
+    properties = read_properties(path)
+    return KafkaSettings(LogConfig.of_properties(properties, path=path, **overrides), properties)
 
 
 class PairsKind(Kind):
@@ -242,11 +248,21 @@ class LocalFolderKind(PathKind):
         return path
 
 
-#: The interval of index entries, an override of `SettingsKind`.
-INDEX_INTERVAL = (
+_INDEX_INTERVAL = (
     IntegerKind(0, INT32_MAX),
     "Minimum number of log bytes between two index entries. Overrides --config.  [default: 4096]",
 )
+
+
+def config_parameter(**overrides: tuple[Kind, str]) -> Any:
+    """Return the parameter of Kafka settings for logs; `overrides` as for `SettingsKind`."""
+    return parameter(
+        SettingsKind(index_interval_bytes=_INDEX_INTERVAL, **overrides),
+        Group.SETTINGS,
+        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
+        "sets one topic.",
+        default=DEFAULT_SETTINGS,
+    )
 
 
 def properties_of_mapping(

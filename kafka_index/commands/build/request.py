@@ -24,11 +24,9 @@ from kafka_index.core.job.request import (
 )
 from kafka_index.core.log.recovery.choices import Output
 from kafka_index.core.parameters import (
-    DEFAULT_SETTINGS,
-    INDEX_INTERVAL,
     KafkaSettings,
     LogRequest,
-    SettingsKind,
+    config_parameter,
     topics_parameter,
 )
 
@@ -78,18 +76,11 @@ class BuildRequest(LogRequest):
         "all that its columns allow]",
         default=None,
     )
-    config: KafkaSettings = parameter(
-        SettingsKind(
-            index_interval_bytes=INDEX_INTERVAL,
-            index_size_max_bytes=(
-                IntegerKind(4, INT32_MAX),
-                "Maximum size of an index file. Overrides --config.  [default: 10485760]",
-            ),
-        ),
-        Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
-        "sets one topic.",
-        default=DEFAULT_SETTINGS,
+    config: KafkaSettings = config_parameter(
+        index_size_max_bytes=(
+            IntegerKind(4, INT32_MAX),
+            "Maximum size of an index file. Overrides --config.  [default: 10485760]",
+        )
     )
     expire_producers_at: Moment | None = parameter(
         TimeKind(),

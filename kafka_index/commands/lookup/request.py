@@ -26,11 +26,9 @@ from kafka_index.core.job.request import (
 )
 from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.parameters import (
-    DEFAULT_SETTINGS,
-    INDEX_INTERVAL,
     KafkaSettings,
     LogRequest,
-    SettingsKind,
+    config_parameter,
     indexes_parameter,
     topics_parameter,
 )
@@ -138,13 +136,7 @@ class LookupRequest(LogRequest):
         "Write the found offsets for `kafka-consumer-groups --reset-offsets --from-file`.",
         default=None,
     )
-    config: KafkaSettings = parameter(
-        SettingsKind(index_interval_bytes=INDEX_INTERVAL),
-        Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
-        "sets one topic.",
-        default=DEFAULT_SETTINGS,
-    )
+    config: KafkaSettings = config_parameter()
     max_decompressed_bytes: int | None = parameter(
         IntegerKind(1),
         Group.ENGINE,

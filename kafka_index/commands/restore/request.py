@@ -35,14 +35,12 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.parameters import (
-    DEFAULT_SETTINGS,
-    INDEX_INTERVAL,
     KafkaSettings,
     KeysKind,
     LocalFolderKind,
     LogRequest,
     PairsKind,
-    SettingsKind,
+    config_parameter,
     max_decompressed_parameter,
     properties_of_mapping,
     topics_parameter,
@@ -370,13 +368,7 @@ class RestoreRequest(LogRequest):
         "time.",
         default=False,
     )
-    config: KafkaSettings = parameter(
-        SettingsKind(index_interval_bytes=INDEX_INTERVAL),
-        Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
-        "sets one topic.",
-        default=DEFAULT_SETTINGS,
-    )
+    config: KafkaSettings = config_parameter()
     max_decompressed_bytes: int = max_decompressed_parameter()
 
     def __post_init__(self) -> None:

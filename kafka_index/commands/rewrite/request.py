@@ -14,13 +14,11 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.parameters import (
-    DEFAULT_SETTINGS,
-    INDEX_INTERVAL,
     KafkaSettings,
     KeysKind,
     LocalFolderKind,
     LogRequest,
-    SettingsKind,
+    config_parameter,
     max_decompressed_parameter,
     topics_parameter,
 )
@@ -49,13 +47,7 @@ class RewriteRequest(LogRequest):
         default=None,
     )
     topics: Any = topics_parameter()
-    config: KafkaSettings = parameter(
-        SettingsKind(index_interval_bytes=INDEX_INTERVAL),
-        Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
-        "sets one topic.",
-        default=DEFAULT_SETTINGS,
-    )
+    config: KafkaSettings = config_parameter()
     dry_run: bool = parameter(
         FlagKind(), Group.OUTPUT, "Write nothing; only count the records to drop.", default=False
     )

@@ -18,11 +18,9 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.parameters import (
-    DEFAULT_SETTINGS,
-    INDEX_INTERVAL,
     KafkaSettings,
     LogRequest,
-    SettingsKind,
+    config_parameter,
     topics_parameter,
 )
 
@@ -58,13 +56,7 @@ class VerifyRequest(LogRequest):
         "Read batch headers only. Much faster, but corrupt records are not detected.",
         default=False,
     )
-    config: KafkaSettings = parameter(
-        SettingsKind(index_interval_bytes=INDEX_INTERVAL),
-        Group.SETTINGS,
-        "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
-        "sets one topic.",
-        default=DEFAULT_SETTINGS,
-    )
+    config: KafkaSettings = config_parameter()
     now: Moment | None = parameter(
         TimeKind(),
         Group.BEHAVIOUR,
