@@ -1,21 +1,18 @@
-"""The arguments that functions share, in each of their forms, as the values that rooms take."""
+"""Converters of keys, offsets, times and partitions, which need more than `core.job.request`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from kafka_index.core.errors import ConfigError, InputError, argument_text
-from kafka_index.core.format.config import LogConfig, members_of, read_properties
+from kafka_index.core.errors import InputError, argument_text
+from kafka_index.core.format.config import members_of
 from kafka_index.core.format.integers import INT64_MAX
-from kafka_index.core.format.strings import parse_bytes
-from kafka_index.core.format.uri_passwords import PATH_EXPECTED, path_of
-from kafka_index.core.fs.paths import pinned_backup
+from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.job.request import BytesKind, naming, wrong_value
 from kafka_index.core.log.filter.dropped_keys import read_keys
 from kafka_index.core.query.bounds import (
     EARLIEST,
@@ -29,104 +26,16 @@ from kafka_index.core.query.bounds import (
 _EXAMPLE = "by topic and partition: {'orders': {0: 123}}"
 
 
-def wrong(message: str, expected: str, given: object) -> ConfigError:
-    """Return the error about an argument of another type or value."""
-    return ConfigError(message, expected=expected, found=argument_text(given))
-
-
-def input_of(path: object, name: str) -> str:
-    """Return what `path_of` does; a backup is selected once, so that all reads are from it."""
-    return pinned_backup(path_of(path, name))
-
-
-def optional_path(path: object, name: str) -> str | None:
-    """Return a path as text, None for none."""
-    return None if path is None else input_of(path, name)
-
-
-def paths_of(paths: object, name: str = "paths") -> list[str]:
-    """Return one path or several as texts; raises `ConfigError` for anything else."""
-    if isinstance(paths, str | PathLike):
-        return [input_of(paths, name)]
-    members = members_of(paths)
-    if members is None:
-        raise wrong(f"{name} is not a path", f"{PATH_EXPECTED}, or a list of them", paths)
-    return [input_of(path, name) for path in members]
-
-
-def config_of(config: object, *, max_decompressed_bytes: int | None = None) -> LogConfig:
-    """Return the settings of logs in a file, a mapping, or as they are; Kafka's by default."""
-    if max_decompressed_bytes is not None:
-        whole(max_decompressed_bytes, "max_decompressed_bytes", least=1)
-    if isinstance(config, LogConfig):
-        if max_decompressed_bytes is None:
-            return config
-        return replace(config, max_decompressed_bytes=max_decompressed_bytes)
-    path = config if isinstance(config, str | PathLike) else None
-    return LogConfig.of_properties(
-        properties_of(config) or {}, path=path, max_decompressed_bytes=max_decompressed_bytes
-    )
-
-
-def properties_of(config: object) -> dict[str, str] | None:
-    """Return all settings of a broker in a file or a mapping; None where only logs have them."""
-    if config is None or isinstance(config, LogConfig):
-        return None
-    if isinstance(config, str | PathLike):
-        return read_properties(path_of(config, "config"))
-    if isinstance(config, Mapping):
-        return settings_of(config, "config")
-    raise wrong(
-        "config is not settings",
-        "a path, a mapping of Kafka's names to values, or a LogConfig",
-        config,
-    )
-
-
-def settings_of(given: object, name: str) -> dict[str, str]:
-    """Return a mapping of names to values as a ``.properties`` file has them."""
-    if not isinstance(given, Mapping):
-        raise wrong(f"{name} is not settings", "a mapping of names to values", given)
-    found = {}
-    for each, value in given.items():
-        if not isinstance(each, str):
-            raise ConfigError(f"{name} has a name that is not text", found=argument_text(each))
-        if not isinstance(value, str | int | float):
-            raise wrong(
-                f"{name} has a value of {each} that is not one of a setting",
-                "a text or a number",
-                value,
-            )
-        found[each] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
-    return found
-
-
-def text_of(given: object, name: str) -> str | None:
-    """Return a text, None for none; raises `ConfigError` for anything else."""
-    if given is None or isinstance(given, str):
-        return given
-    raise wrong(f"{name} is not text", "a text", given)
-
-
 def keys_of(given: object, name: str) -> tuple[bytes, ...]:
     """Return keys that were given as a list, or in a file of them."""
     if isinstance(given, str | PathLike):
         return read_keys(path_of(given, name))
     members = members_of(given)
     if members is None:
-        raise wrong(f"{name} is no list of keys", "a path, or a list of text or bytes", given)
+        raise wrong_value(f"{name} is no list of keys", "a path, or a list of text or bytes", given)
     if not members:
         raise InputError(f"there is no key in {name}")
-    return tuple(bytes_of(key, f"{name}: a key") for key in members)
-
-
-def bytes_of(given: object, name: str) -> bytes:
-    """Return bytes, or the bytes that a text stands for; raises `ConfigError` for anything else."""
-    if isinstance(given, bytes):
-        return given
-    if isinstance(given, str):
-        return parse_bytes(given)
-    raise wrong(f"{name} is not text or bytes", "a text or bytes", given)
+    return tuple(BytesKind().convert(key, f"{name}: a key", 0) for key in members)
 
 
 def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
@@ -134,7 +43,9 @@ def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
     if isinstance(given, str | PathLike):
         return read_offsets_file(path_of(given, name))
     if not isinstance(given, Mapping):
-        raise wrong(f"{name} is not a table of offsets", f"a file, or offsets {_EXAMPLE}", given)
+        raise wrong_value(
+            f"{name} is not a table of offsets", f"a file, or offsets {_EXAMPLE}", given
+        )
     found: dict[str, dict[int, int]] = {}
     for topic, number, offset in _by_partition(given, name):
         found.setdefault(topic, {})[number] = whole(
@@ -164,7 +75,7 @@ def times_of(given: object, name: str, now: int) -> Timestamps | None:
         times = {}
         for topic, number, time in _by_partition(given, name):
             times.setdefault(topic, {})[number] = time
-    with naming(name):
+    with naming(f"{name}: "):
         return parse_times(times, now)
 
 
@@ -179,7 +90,7 @@ def partitions_of(given: object) -> dict[str, list[int]] | None:
                 topic: [whole(number, f"partitions of {topic}") for number in own or ()]
                 for topic, own in found.items()
             }
-    raise wrong(
+    raise wrong_value(
         "partitions is not a mapping of topics to numbers", "such as {'orders': [0, 1]}", given
     )
 
@@ -188,21 +99,10 @@ def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[s
     """Yield the members of a mapping by topic and number, which JSON has as text."""
     for topic, own in given.items():
         if not isinstance(topic, str) or not isinstance(own, Mapping):
-            raise wrong(f"{name} is not by topic and partition", _EXAMPLE, {topic: own})
+            raise wrong_value(f"{name} is not by topic and partition", _EXAMPLE, {topic: own})
         for number, value in own.items():
             is_text = isinstance(number, str) and number.isascii() and number.isdecimal()
             yield topic, whole(int(number) if is_text else number, f"{name} of {topic}"), value
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Add the name of a parameter to errors about its value."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(
-            f"{name}: {error.message}", expected=error.expected, found=error.found, hint=error.hint
-        ) from None
 
 
 def _integer(value: object) -> int | None:
@@ -219,5 +119,5 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     """
     number = _integer(value)
     if number is None or not least <= number <= INT64_MAX:
-        raise wrong(f"{name} is not a number that counts", f"{least} or more", value)
+        raise wrong_value(f"{name} is not a number that counts", f"{least} or more", value)
     return number

@@ -32,15 +32,15 @@ from pyspark.sql.types import (
 
 from kafka_index.commands.lookup.lookup_job import SplitTask
 from kafka_index.commands.lookup.queries import check_names, read_split
-from kafka_index.core.arguments import config_of, optional_path, paths_of
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import choice_of
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.job.engine import Workers
+from kafka_index.core.job.request import PathsKind, input_path
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers
 from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
-from kafka_index.core.parameters import Config, Path, Paths, Tiered
+from kafka_index.core.parameters import Config, Path, Paths, SettingsKind, Tiered
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, QueryBatch, integers
@@ -115,9 +115,9 @@ def list_dump(
         Nothing is found, or the folder of index files does not exist.
     """
     return collect_inventory(
-        paths_of(paths),
+        PathsKind().convert(paths, "paths", 0),
         tiered=TieredOptions.of(tiered),
-        indexes=optional_path(indexes, "indexes"),
+        indexes=None if indexes is None else input_path(indexes, "indexes"),
         upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
     )
 
@@ -235,7 +235,11 @@ def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _settings(by: By, resolve: Resolve | str, config: Config | None) -> LookupSettings:
-    return LookupSettings(by, choice_of(Resolve, resolve, "resolve"), config_of(config))
+    return LookupSettings(
+        by,
+        choice_of(Resolve, resolve, "resolve"),
+        SettingsKind().convert(config, "config", 0).config,
+    )
 
 
 def _look_up(
@@ -249,7 +253,7 @@ def _look_up(
     by = settings.by
     _check_columns(queries.schema, by)
     if not isinstance(inventory, Inventory):
-        inventory = collect_inventory(paths_of(inventory, "inventory"))
+        inventory = collect_inventory(PathsKind().convert(inventory, "inventory", 0))
     ship_package(queries.sparkSession)
     raw = raw_columns(settings)
     schema = StructType([*queries.schema.fields, *spark_schema(raw).fields])

@@ -16,6 +16,7 @@ from kafka_index.core.job.request import (
     Group,
     IntegerKind,
     Kind,
+    ManyKind,
     NamesKind,
     PathKind,
     PathsKind,
@@ -52,15 +53,6 @@ class TopicKind(TextKind):
     """The name of a topic."""
 
     completes = "topic"
-
-
-class PartitionsKind(IntegerKind):
-    """Numbers of partitions."""
-
-    is_multiple = True
-
-    def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: D102
-        return tuple(super(PartitionsKind, self).convert(one, name, now) for one in value)
 
 
 class Place(int):
@@ -203,7 +195,7 @@ class ConsoleLookupRequest(LookupRequest):
         default=None,
     )
     partitions: tuple[int, ...] = parameter(
-        PartitionsKind(0, INT32_MAX),
+        ManyKind(IntegerKind(0, INT32_MAX)),
         Group.SELECTION,
         "A partition; may be repeated.  [default: all]",
         "--partition",

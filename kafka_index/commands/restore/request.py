@@ -12,7 +12,7 @@ from enum import StrEnum
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from kafka_index.core.errors import ConfigError, InputError, argument_text
+from kafka_index.core.errors import ConfigError, argument_text
 from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.names import (
@@ -32,6 +32,7 @@ from kafka_index.core.job.request import (
     Kind,
     PathKind,
     PathsKind,
+    naming,
     parameter,
 )
 from kafka_index.core.parameters import (
@@ -162,16 +163,9 @@ class UntilKind(Kind):
             from kafka_index.core.arguments import offsets_of  # noqa: PLC0415, slow to import
 
             return Until(offsets=offsets_of(value, name))
-        try:
+        what = f"{name}: no such file, and " if isinstance(value, str) else f"{name}: "
+        with naming(what):
             time_ms = parse_time(value, now=now)
-        except InputError as error:
-            what = f"{name}: no such file, and " if isinstance(value, str) else f"{name}: "
-            raise InputError(
-                f"{what}{error.message}",
-                expected=error.expected,
-                found=error.found,
-                hint=error.hint,
-            ) from None
         return Until(time_ms, relative=str(value) if is_relative(value) else None)
 
 

@@ -226,24 +226,6 @@ class TimeSpan:
         return f"{text}; the times of {self.unknown:,} {noun} cannot be read"
 
 
-def time_range(
-    first_ms: int | None, end_ms: int | None, names: tuple[str, str]
-) -> tuple[int | None, int | None]:
-    """Return a range of times of records, the second exclusive; each has a name in messages.
-
-    A record without a timestamp has -1, and is in no range of times, not even in a range without a
-    start. Raises `InputError` if the range is empty.
-    """
-    if first_ms is not None and end_ms is not None and first_ms >= end_ms:
-        raise InputError(
-            f"no time is in the range: {names[0]} is {time_text(first_ms)}, and {names[1]}, which "
-            f"is exclusive, {time_text(end_ms)}"
-        )
-    if first_ms is None and end_ms is None:
-        return None, None
-    return max(first_ms or 0, 0), end_ms
-
-
 def empty_range_text(
     from_ms: int | None, to_ms: int | None, span: TimeSpan, what: str = "the input"
 ) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum, StrEnum
@@ -314,7 +314,8 @@ def function_at(place: str) -> Any:
 # ------------------------------------------------------------------------------------------ kinds
 
 
-def _wrong(message: str, expected: str, value: object) -> ConfigError:
+def wrong_value(message: str, expected: str, value: object) -> ConfigError:
+    """Return the error about a value of another type, or out of range."""
     return ConfigError(message, expected=expected, found=argument_text(value))
 
 
@@ -322,12 +323,26 @@ def input_path(value: object, name: str) -> str:
     """Return a path as text; the backup that a URI selects is chosen here, once for all reads."""
     text = path_of(value, name)
     if not text:
-        raise _wrong(f"{name} is empty", "a path or a URI", value)
+        raise wrong_value(f"{name} is empty", "a path or a URI", value)
     if not text.startswith("backup:"):
         return text
     from kafka_index.core.fs.paths import pinned_backup  # noqa: PLC0415, slow to import
 
     return pinned_backup(text)
+
+
+@contextmanager
+def naming(prefix: str) -> Iterator[None]:
+    """Begin the errors about a value with the name of its option or argument."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            f"{prefix}{error.message}",
+            expected=error.expected,
+            found=error.found,
+            hint=error.hint,
+        ) from None
 
 
 class PathKind(Kind):
@@ -364,7 +379,7 @@ class FlagKind(Kind):
     def convert(self, value: Any, name: str, now: int) -> bool:  # noqa: ARG002, D102
         # numpy's booleans are neither integers nor bool.
         if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
-            raise _wrong(f"{name} is neither true nor false", "True or False", value)
+            raise wrong_value(f"{name} is neither true nor false", "True or False", value)
         return bool(value)
 
 
@@ -399,13 +414,13 @@ class ChoicesKind(Kind):
     def convert(self, value: Any, name: str, now: int) -> frozenset[StrEnum]:  # noqa: ARG002, D102
         given = [value] if isinstance(value, str) else members_of(value)
         if not given:
-            raise _wrong(f"{name} is not a list of choices", ", ".join(self._members), value)
+            raise wrong_value(f"{name} is not a list of choices", ", ".join(self._members), value)
         chosen: list[object] = []
         for one in given:
             is_text = isinstance(one, str) and not isinstance(one, Enum)
             chosen += filter(None, map(str.strip, str(one).split(","))) if is_text else [one]
         if not chosen:
-            raise _wrong(f"{name} is not a list of choices", ", ".join(self._members), value)
+            raise wrong_value(f"{name} is not a list of choices", ", ".join(self._members), value)
         return frozenset(choice_of(self._members, one, name) for one in chosen)
 
 
@@ -429,7 +444,7 @@ class IntegerKind(Kind):
             expected = f"an integer from {self._least}"
             if self._most != INT64_MAX:
                 expected += f" to {self._most}"
-            raise _wrong(f"{name} is not a number in its range", expected, value)
+            raise wrong_value(f"{name} is not a number in its range", expected, value)
         return int(number)
 
 
@@ -445,7 +460,7 @@ class ManyKind(Kind):
     def convert(self, value: Any, name: str, now: int) -> tuple[Any, ...]:  # noqa: D102
         members = members_of(value)
         if members is None:
-            raise _wrong(f"{name} is not a list", "a list", value)
+            raise wrong_value(f"{name} is not a list", "a list", value)
         return tuple(self._kind.convert(member, name, now) for member in members)
 
 
@@ -460,7 +475,7 @@ class IntegersKind(Kind):
     def convert(self, value: Any, name: str, now: int) -> tuple[int, ...]:  # noqa: D102
         members = value.split(",") if isinstance(value, str) else members_of(value)
         if members is None:
-            raise _wrong(f"{name} is not a list of integers", "a list of integers", value)
+            raise wrong_value(f"{name} is not a list of integers", "a list of integers", value)
         return tuple(
             self._member.convert(one.strip() if isinstance(one, str) else one, name, now)
             for one in members
@@ -485,7 +500,7 @@ class NumberKind(Kind):
             expected = f"a number {'above' if self._is_above else 'from'} {self._least:g}"
             if self._most != math.inf:
                 expected += f" to {self._most:g}"
-            raise _wrong(f"{name} is not a number in its range", expected, value)
+            raise wrong_value(f"{name} is not a number in its range", expected, value)
         return number
 
 
@@ -499,7 +514,7 @@ class DurationKind(Kind):
         if isinstance(value, str):
             duration = timedelta(milliseconds=parse_duration_ms(value) or 0)
         if not isinstance(duration, timedelta) or duration <= timedelta():
-            raise _wrong(f"{name} is not a duration", "such as 30s, 5m, 1h or 1d", value)
+            raise wrong_value(f"{name} is not a duration", "such as 30s, 5m, 1h or 1d", value)
         return duration
 
     def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
@@ -517,7 +532,7 @@ class TextKind(Kind):
 
     def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002, D102
         if not isinstance(value, str):
-            raise _wrong(f"{name} is not text", "a text", value)
+            raise wrong_value(f"{name} is not text", "a text", value)
         return value
 
 
@@ -532,7 +547,7 @@ class BytesKind(Kind):
             return value
         if isinstance(value, str):
             return parse_bytes(value)
-        raise _wrong(f"{name} is not text or bytes", "a text or bytes", value)
+        raise wrong_value(f"{name} is not text or bytes", "a text or bytes", value)
 
 
 class NamesKind(Kind):
@@ -549,11 +564,11 @@ class NamesKind(Kind):
         else:
             members = members_of(value)
         if members is None or not all(isinstance(one, str) for one in members):
-            raise _wrong(f"{name} is not a list of texts", "a list of texts", value)
+            raise wrong_value(f"{name} is not a list of texts", "a list of texts", value)
         names = tuple(str(one) for one in members if one)
         unknown = [one for one in names if self._known and one not in self._known]
         if unknown or not names:
-            raise _wrong(
+            raise wrong_value(
                 f"{name}: {unknown[0] if unknown else 'nothing'} is not one of the choices",
                 ", ".join(self._known) or "a name",
                 value,
@@ -588,14 +603,7 @@ class TimeKind(Kind):
     metavar = "TIME"
 
     def convert(self, value: Any, name: str, now: int) -> Moment:  # noqa: D102
-        try:
+        with naming(f"{name}: "):
             moment = Moment(parse_time(value, now=now))
-        except InputError as error:
-            raise InputError(
-                f"{name}: {error.message}",
-                expected=error.expected,
-                found=error.found,
-                hint=error.hint,
-            ) from None
         moment.given = value
         return moment
