@@ -36,9 +36,8 @@ PROGRAM = "kafka-index"
 #: Set by the shell that asks, to ``bash_source`` or ``bash_complete``, and so for zsh and fish.
 COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
 
-#: What the commands are for, and their purposes; each is in a module named after it. The modules
-#: are imported when a command is called: they load numpy, pyarrow and the compiled kernels, and
-#: `--help` should not wait for that.
+#: What the commands are for, and their purposes. A command is made when it is called: its module
+#: may load numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
 _GROUPS = {
     "Inspect": {
         "dump": "Print the contents of logs, indexes, snapshots and checkpoints.",
@@ -71,6 +70,17 @@ _GROUPS = {
 }
 COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _WITHOUT_KERNELS = ("help", "warm-up")
+#: The specifications of commands that only print their result. The others have a module here.
+_SPECS = {
+    "build": "commands.build.request:BUILD",
+    "export": "commands.export.request:EXPORT",
+    "import": "commands.import_.request:IMPORT",
+    "predict": "commands.predict.request:PREDICT",
+    "restore": "commands.restore.request:RESTORE",
+    "rewrite": "commands.rewrite.request:REWRITE",
+    "verify": "commands.verify.request:VERIFY",
+    "warm-up": "commands.warm_up.request:WARM_UP",
+}
 
 
 class _LazyGroup(click.Group):
@@ -116,15 +126,20 @@ class _LazyGroup(click.Group):
 
 def load_command(name: str, *, as_job: bool) -> click.Command:
     """Return a command, for the console script or as a job for ``spark-submit``."""
-    command = _module(name).make_command(as_job=as_job)
+    module, _, spec = _SPECS.get(name, f"cli.{name}_command").partition(":")
+    loaded = _import(name, f"kafka_index.{module}")
+    if spec:
+        from kafka_index.cli.command import make_command  # noqa: PLC0415, slow to import
+
+        return make_command(getattr(loaded, spec), as_job=as_job)
+    command = loaded.make_command(as_job=as_job)
     if not isinstance(command, click.Command):
         raise TypeError(f"{name} is not a command")
     return command
 
 
-def _module(command: str) -> ModuleType:
+def _import(command: str, name: str) -> ModuleType:
     """Import a command without garbage collections, which find nothing in what modules define."""
-    name = f"kafka_index.cli.{command.replace('-', '_')}_command"
     if name in sys.modules or not gc.isenabled():
         return importlib.import_module(name)
     gc.disable()
@@ -133,6 +148,7 @@ def _module(command: str) -> ModuleType:
             # First, with few frames below it. Deep in a chain of imports, the interpreter maps a
             # piece of its stack for each call of a loop of numba's, and unmaps it again.
             importlib.import_module("kafka_index.core.kernels.compile_cache")
+        importlib.import_module("kafka_index.cli.command")
         module = importlib.import_module(name)
         # Nor will later collections look there.
         gc.freeze()

@@ -291,7 +291,7 @@ def test_an_internal_error_is_one_line_that_names_the_way_to_its_traceback(
 def test_a_job_file_reports_an_internal_error_as_the_console_script_does(tmp_path: Path) -> None:
     package = tmp_path / "kafka_index"
     shutil.copytree(ROOT / "kafka_index", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "cli" / "build_command.py").write_text("raise LookupError('gone')\n")
+    (package / "commands" / "build" / "request.py").write_text("raise LookupError('gone')\n")
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     command = (sys.executable, "jobs/build_index.py", "--input", "x", "--output", "y")
     done = run_program(*command, folder=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
