@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import MISSING, dataclass
@@ -21,6 +20,7 @@ from kafka_index.cli.options import (
     MORE_PATHS,
     Command,
     Option,
+    count_unread,
     storage_option,
     summary_option,
 )
@@ -244,7 +244,6 @@ def run_for_result(
 ) -> Any:
     """Run a command as `run_request` does; return its result. `work` replaces that of `spec`."""
     from kafka_index.cli.print_result import ProgressListener, print_result  # noqa: PLC0415, slow to import
-    from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
     from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
 
     work = work or spec.work_on(options.engine)
@@ -271,7 +270,7 @@ def run_for_result(
                 report.write_table(result.to_arrow())
             report.finish(result.conclusion)
     # A page, which is written last, may name a file again.
-    run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
+    count_unread()
     return result
 
 

@@ -138,26 +138,33 @@ def _places(command: click.Command) -> list[click.Parameter]:
     ]
 
 
-def add_unread(code: int) -> ExitCode:
-    """Print the files that were not read, once; return the exit code of a run with them."""
-    from kafka_index.core.fs.inputs import BROKEN_LINK, LINKED_OUT, NOT_A_FILE, drain_unread  # noqa: PLC0415, slow to import
+def count_unread() -> list[Skipped]:
+    """Count the files that were not read in the summary, once; return them."""
+    from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
 
     files = drain_unread()
+    run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in files))
+    return files
+
+
+def add_unread(code: int) -> ExitCode:
+    """Print the files that no result has reported as unread; return the exit code with them."""
+    from kafka_index.core.fs.inputs import BROKEN_LINK, LINKED_OUT, NOT_A_FILE  # noqa: PLC0415, slow to import
+
+    files = count_unread()
     if not files:
         return ExitCode(code)
-    for reason, count, text, hint in (
-        (NOT_A_FILE, "not_files", "not read, as they are not files: ", ""),
-        (BROKEN_LINK, "links_not_followed", "not read, as links lead to nothing: ", ""),
+    for reason, text, hint in (
+        (NOT_A_FILE, "not read, as they are not files: ", ""),
+        (BROKEN_LINK, "not read, as links lead to nothing: ", ""),
         (
             LINKED_OUT,
-            "links_not_followed",
             "not read, as links lead out of the input: ",
             "; --follow-links reads what they lead to",
         ),
     ):
         found = [each for each in files if each.reason == reason]
         if found:
-            run_summary().add_count(count, len(found))
             print_error(f"{text}{_first_of(found)}{hint}")
     return ExitCode.first([ExitCode(code), ExitCode.DAMAGE])
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafka_index.cli.exit_status import ExitCode, run_summary
+from kafka_index.cli.options import count_unread
 from kafka_index.cli.print_result import ProgressListener
 from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import Paint, Table, print_log, print_text
@@ -25,7 +25,6 @@ from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.human import format_count, shown_path
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.times import format_time
-from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread
 from kafka_index.core.log.read.answers import UNREADABLE
 from kafka_index.core.log.read.choices import Status
 
@@ -40,7 +39,7 @@ def print_answer(request: ConsoleLookupRequest, verbosity: Detail) -> ExitCode:
     """Answer a question, and print the answer."""
     result = answer_question(request, ProgressListener(verbosity))
     run_summary().add_result(result)
-    run_summary().add_counts(Counter(UNREAD_COUNTS[file.reason] for file in drain_unread()))
+    count_unread()
     if request.has_one_answer:
         _print_one(request, result)
     elif request.as_json:
