@@ -774,8 +774,9 @@ class BrokerBackup:
                     budget=shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES),
                     topics=(CLUSTER_METADATA_TOPIC,),
                     recovers=True,
+                    may_grow=True,
                 )
-                # The broker may append to the log, or delete its files, while it is read.
+                # The broker may delete files of the log while it is read.
                 for fault in filter(is_retriable, found.faults.first):
                     raise fault
             except (InputError, ReadError) as error:

@@ -126,10 +126,11 @@ class MappedFile(Closeable):
         """Whether bytes were lost while the file was open, and zeros read in their place."""
         return self._guard is not None and self._guard.faulted
 
-    def changed(self) -> str | None:
+    def changed(self, *, may_grow: bool = False) -> str | None:
         """Return how the file at this path differs from the one opened, None when it does not.
 
-        It may be replaced, gone, cut or modified: ``"it grew from 10 to 20 bytes"``.
+        It may be replaced, gone, cut or modified: ``"it grew from 10 to 20 bytes"``. With
+        `may_grow` appended bytes are no change.
         """
         try:
             now = os.stat(self.path)
@@ -140,12 +141,11 @@ class MappedFile(Closeable):
         before = self._opened
         if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
             return "it was replaced by another file"
-        if now.st_size != before.st_size:
+        if now.st_size < before.st_size or (now.st_size > before.st_size and not may_grow):
             how = "grew" if now.st_size > before.st_size else "was cut"
             return f"it {how} from {before.st_size} to {now.st_size} bytes"
-        if now.st_mtime_ns != before.st_mtime_ns:
-            return "it was modified"
-        return None
+        is_modified = now.st_mtime_ns != before.st_mtime_ns and not may_grow
+        return "it was modified" if is_modified else None
 
     def close(self) -> None:
         """Unmap the file, or leave that to the last view of it."""

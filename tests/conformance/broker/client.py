@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tests.conformance.kafka_jars import DEFAULT_VERSION, class_path, ensure_made, target_of, tool
@@ -117,6 +118,16 @@ class Client:
                 known = [None if field == "-" else int(field) for field in fields]
                 of_partition.add(Producer(*known))  # type: ignore[arg-type]
         return found
+
+    def settled_producers(self, partition: str, *, open_transactions: int) -> set[Producer]:
+        """Return the producers once the markers are written: the end of a transaction does not wait."""
+        deadline = time.monotonic() + 60
+        while True:
+            found = self.producers([partition.rpartition("-")[0]])[partition]
+            still_open = sum(one.current_txn_first_offset is not None for one in found)
+            if still_open == open_transactions or time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
 
     def open_producer(self, name: str, *, transactional: bool) -> None:
         """Open a producer that stays open; one of the same name is fenced off by it.

@@ -54,7 +54,7 @@ def went_on(room: Path) -> WentOn:
             client.end("resumed", commit=commit)
         client.begin("left-open")
         client.send("left-open", TOPIC.name, LEFT_OPEN[0])
-        at_stop = client.producers([TOPIC.name])[PARTITION]
+        at_stop = client.settled_producers(PARTITION, open_transactions=1)
 
         broker.stop()
         remove_index_files(broker.home.data)
@@ -72,7 +72,7 @@ def went_on(room: Path) -> WentOn:
         client.begin("resumed")
         client.send("resumed", TOPIC.name, 2)
         client.end("resumed", commit=True)
-        at_end = client.producers([TOPIC.name])[PARTITION]
+        at_end = client.settled_producers(PARTITION, open_transactions=0)
         digests = {
             isolation: client.digests(isolation, [TOPIC.name])[PARTITION]
             for isolation in ISOLATIONS

@@ -108,6 +108,7 @@ def mounted(room: Path) -> Mounted:
         client.send("plain-open", _OPEN.name, 7)
         client.send("transaction-open", _OPEN.name, 2)
         client.end("transaction-open", commit=True)
+        client.settled_producers("open-0", open_transactions=0)
         names = [_IMPORTED.name, *(each.name for each in _REWRITTEN)]
         found = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
         of_open = client.digests("read_committed", [_OPEN.name])["open-0"]

@@ -314,7 +314,8 @@ class TopicLog:
 
     Records before `start_offset` are passed over. Once `records` is exhausted, `faults` has the
     reasons why records are missing, and `end_offset` comes after the last batch. With `recovers`
-    nothing is read after the first damage, which is no fault but the `cut` of recovery.
+    nothing is read after the first damage, which is no fault but the `cut` of recovery. With
+    `may_grow` a local log may be appended to while it is read; what is appended is not read.
     """
 
     segments: Sequence[SegmentFile]
@@ -322,6 +323,7 @@ class TopicLog:
     start_offset: int = 0
     verify_crc: bool = True
     recovers: bool = False
+    may_grow: bool = False
     cut: CorruptLogError | None = None
     faults: list[KafkaIndexError] = field(default_factory=list)
     end_offset: int = 0
@@ -339,7 +341,9 @@ class TopicLog:
                 return
 
     def _segment_records(self, segment: SegmentFile, decoder: RecordDecoder) -> Iterator[LogRecord]:
-        source = LogFileSource.of_segment(segment, verify_crc=self.verify_crc)
+        source = LogFileSource.of_segment(
+            segment, verify_crc=self.verify_crc, may_grow=self.may_grow
+        )
         table = RecordTable(segment.topic, segment.partition, _RECORD_COLUMNS)
         for window, start, batches in source.windows():
             convert = partial(table.convert, source=WindowBatches(window, start, batches))

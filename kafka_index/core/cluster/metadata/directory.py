@@ -113,6 +113,7 @@ def read_metadata(
     budget: DecompressionBudget,
     topics: Sequence[str] = METADATA_TOPICS,
     recovers: bool = False,
+    may_grow: bool = False,
     has_history: bool = False,
 ) -> ClusterMetadata:
     """Read the topics that Kafka keeps its own state in, or only some of `METADATA_TOPICS`.
@@ -120,8 +121,9 @@ def read_metadata(
     The paths are data directories, metadata log directories, or directories of partitions of these
     topics; local paths or URIs. With `recovers` the metadata log is read as a node loads it that
     starts: its newest snapshot up to where it is torn, and the log up to its first damage. With
-    `has_history` the offsets that later ones replaced are kept. Raises `InputError` if a path
-    cannot be read, or none of the topics is there.
+    `may_grow` its node may append to the metadata log meanwhile. With `has_history` the offsets
+    that later ones replaced are kept. Raises `InputError` if a path cannot be read, or none of the
+    topics is there.
     """
     snapshots = _snapshots(paths, starts=recovers) if CLUSTER_METADATA_TOPIC in topics else {}
     try:
@@ -136,7 +138,7 @@ def read_metadata(
     by_topic = {
         topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
     }
-    reading = _Reading(budget, recovers=recovers)
+    reading = _Reading(budget, recovers=recovers, may_grow=may_grow)
     cluster = by_topic.get(CLUSTER_METADATA_TOPIC, [])
     directory = min({*snapshots, *(each.partition_directory for each in cluster)}, default=None)
     if directory is not None:
@@ -222,9 +224,12 @@ def _snapshot_file(info: FileInfo) -> SegmentFile:
 
 
 class _Reading:
-    def __init__(self, budget: DecompressionBudget, *, recovers: bool) -> None:
+    def __init__(
+        self, budget: DecompressionBudget, *, recovers: bool, may_grow: bool = False
+    ) -> None:
         self._budget = budget
         self._recovers = recovers
+        self._may_grow = may_grow
         self.found = ClusterMetadata()
 
     def cluster(
@@ -246,7 +251,9 @@ class _Reading:
                 break
         else:
             image, counts = ClusterImage(), Counter[RecordName]()
-        log = TopicLog(segments, self._budget, start, recovers=self._recovers)
+        log = TopicLog(
+            segments, self._budget, start, recovers=self._recovers, may_grow=self._may_grow
+        )
         records += self._replay(log, directory, _cluster_adder(image, counts))
         if segments and segments[0].base_offset > start:
             self.found.faults.add(_missing(directory, start, segments[0].base_offset))

@@ -65,8 +65,10 @@ class LogFileSource:
         listed: SegmentFile | None = None,
         start_bytes: int = 0,
         recovers: bool = True,
+        may_grow: bool = False,
     ) -> None:
         self.path = os.fspath(path)
+        self._may_grow = may_grow
         self._start_bytes = start_bytes
         self._verify_crc = verify_crc
         self._recovers = recovers
@@ -76,9 +78,22 @@ class LogFileSource:
         self.stop: ScanStop | None = None
 
     @classmethod
-    def of_segment(cls, segment: SegmentFile, *, verify_crc: bool, recovers: bool = True) -> Self:
+    def of_segment(
+        cls,
+        segment: SegmentFile,
+        *,
+        verify_crc: bool,
+        recovers: bool = True,
+        may_grow: bool = False,
+    ) -> Self:
         """Return the source over a listed segment."""
-        return cls(segment.log_path, verify_crc=verify_crc, listed=segment, recovers=recovers)
+        return cls(
+            segment.log_path,
+            verify_crc=verify_crc,
+            listed=segment,
+            recovers=recovers,
+            may_grow=may_grow,
+        )
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches (`BatchSource.chunks`)."""
@@ -90,7 +105,8 @@ class LogFileSource:
         return self._scan(flush_windows=True)
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        with closing(open_log(self.path, self._listed)) as file:
+        listed = None if self._may_grow else self._listed
+        with closing(open_log(self.path, listed)) as file:
             self.log_size_bytes = file.size_bytes
             if isinstance(file, MappedFile):
                 yield from self._scan_mapped(file, flush_windows=flush_windows)
@@ -113,7 +129,7 @@ class LogFileSource:
         )
         if code != SCAN_END:
             self.stop = scanner.stop(code, file)
-        how = file.changed()
+        how = file.changed(may_grow=self._may_grow)
         if how is not None:
             raise log_changed(self.path, how)
         if file.faulted:

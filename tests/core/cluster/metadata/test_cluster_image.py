@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage, PartitionImage
-from kafka_index.core.cluster.metadata.decoding import HIDDEN
+from kafka_index.core.cluster.metadata.decoding import HIDDEN, TopicLog
 from kafka_index.core.cluster.metadata.directory import ClusterMetadata, read_metadata
+from kafka_index.core.errors import ReadError
 from kafka_index.core.format.message_schemas import Value
+from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.decompression import DecompressionBudget
 from tests.support.metadata import (
     Pair,
@@ -238,3 +240,19 @@ def test_credentials_are_not_kept(directory: Path) -> None:
     assert [name.name for name in found.counts["__cluster_metadata"]] == [
         "UserScramCredentialRecord"
     ]
+
+
+@pytest.mark.parametrize("may_grow", [True, False])
+def test_an_appended_metadata_log_is_read_up_to_its_old_end_if_it_may_grow(
+    directory: Path, *, may_grow: bool
+) -> None:
+    log = write_log(directory, log_batch(0, TOPIC, PARTITION))
+    segments = list(list_dump([str(directory)], topics=None).segments)
+    content = TopicLog(segments, DecompressionBudget(2**20), may_grow=may_grow)
+    records = content.records()
+    first = next(records)
+    with log.open("ab") as file:
+        file.write(log_batch(2, change(isr=[1])))
+
+    assert [one.offset for one in (first, *records)] == [0, 1]
+    assert [type(fault) for fault in content.faults] == ([] if may_grow else [ReadError])
