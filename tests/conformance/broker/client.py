@@ -120,7 +120,7 @@ class Client:
         return found
 
     def settled_producers(self, partition: str, *, open_transactions: int) -> set[Producer]:
-        """Return the producers once the markers are written: the end of a transaction does not wait."""
+        """Return the producers of a partition once the markers are written."""
         deadline = time.monotonic() + 60
         while True:
             found = self.producers([partition.rpartition("-")[0]])[partition]
