@@ -270,6 +270,14 @@ class CorruptRecordError(KafkaIndexError):
     """A record of the metadata log or of an internal topic that does not decode."""
 
 
+class UnknownSchemaError(KafkaIndexError):
+    """No schema has the id or the GUID of a record."""
+
+
+class BadSchemaError(KafkaIndexError):
+    """A schema that does not parse, or whose references are missing or circular."""
+
+
 class CorruptIndexError(KafkaIndexError):
     """An index file fails its sanity check (Kafka: CorruptIndexException)."""
 

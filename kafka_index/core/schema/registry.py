@@ -1,0 +1,419 @@
+"""The schemas of a run: by id, by GUID, by subject and version, with their references.
+
+Source: Confluent's ``InMemoryCache``, ``QualifiedSubject``, ``AbstractSchemaProvider`` and ``MD5``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from kafka_index.core.errors import BadSchemaError, UnknownSchemaError
+
+#: The context of subjects that name none.
+DEFAULT_CONTEXT = "."
+#: The version of a reference to the latest version of its subject.
+LATEST_VERSION = -1
+
+
+class SchemaType(StrEnum):
+    """The language of a schema, under the registry's names."""
+
+    AVRO = "AVRO"
+    PROTOBUF = "PROTOBUF"
+    JSON = "JSON"
+
+    @property
+    def ending(self) -> str:
+        """The ending of the names of its files."""
+        return {"AVRO": ".avsc", "PROTOBUF": ".proto", "JSON": ".json"}[self.value]
+
+
+class VersionState(StrEnum):
+    """The state of a version of a subject; the schema of each can be read."""
+
+    LIVE = "live"
+    #: Soft-deleted: the registry hides it, and still serves it by its id.
+    DELETED = "deleted"
+    #: Hard-deleted or replaced: only the log still has it, until it is compacted.
+    GONE = "gone"
+
+
+class KeyKind(StrEnum):
+    """What a record names its schema by."""
+
+    #: A Confluent id, of 4 bytes.
+    ID = "id"
+    GUID = "guid"
+    #: An id of 8 bytes, as Apicurio's older serializers write it.
+    WIDE_ID = "wide_id"
+    #: Apicurio's ids in headers.
+    GLOBAL_ID = "global_id"
+    CONTENT_ID = "content_id"
+    #: The UUID of a schema version of AWS Glue.
+    GLUE_UUID = "glue_uuid"
+
+
+class SchemaKey(NamedTuple):
+    """What a record names its schema by: a number, or a UUID as text."""
+
+    kind: KeyKind
+    value: int | str
+
+    def __str__(self) -> str:
+        """Return the key as messages show it."""
+        return f"{self.kind.value.replace('_', ' ')} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReference:
+    """A reference to a version of a subject.
+
+    The name is the full name of a type (Avro), an import path (Protobuf), or a ``$ref`` (JSON).
+    """
+
+    name: str
+    subject: str
+    version: int
+
+
+class SubjectVersion(NamedTuple):
+    """A version of a subject; the subject is unqualified in the default context."""
+
+    subject: str
+    version: int
+    state: VersionState = VersionState.LIVE
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the registry hides the version or no longer has it."""
+        return self.state is not VersionState.LIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema.
+
+    Attributes
+    ----------
+    schema_id : int or None
+        The id, which counts for each context on its own; None for a file without one.
+    guid : str
+        The UUID that Confluent computes from the text, the references, the metadata and the rules.
+    subjects : tuple of SubjectVersion
+        The versions of subjects that have this schema, or had it.
+    rule_types : tuple of str
+        The types of the rules of its rule set: fields under an ``ENCRYPT`` rule hold ciphertext.
+    """
+
+    schema_id: int | None
+    guid: str
+    type: SchemaType
+    text: str
+    references: tuple[SchemaReference, ...] = ()
+    subjects: tuple[SubjectVersion, ...] = ()
+    context: str = DEFAULT_CONTEXT
+    rule_types: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name of the schema in messages."""
+        if self.schema_id is not None:
+            context = "" if self.context == DEFAULT_CONTEXT else f" in context {self.context}"
+            return f"schema {self.schema_id}{context}"
+        return f"schema {self.subjects[0].subject if self.subjects else self.guid}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaProblem:
+    """A record or file that was not understood, or contradicts another.
+
+    `offset` is that of the record, None for a file or a damaged batch.
+    """
+
+    offset: int | None
+    reason: str
+    path: str = ""
+    position_bytes: int | None = None
+
+    def __str__(self) -> str:
+        """Return the place and the reason."""
+        place = [self.path] if self.path else []
+        place += [] if self.offset is None else [f"offset {self.offset}"]
+        place += [] if self.position_bytes is None else [f"at byte {self.position_bytes}"]
+        return ": ".join([*place, self.reason])
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectSettings:
+    """What a registry was told of a subject; None for what it was not told."""
+
+    compatibility: str | None = None
+    mode: str | None = None
+    #: The subject that this one stands for.
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    """The schema of a topic's keys or values, as a folder maps it; `type_name` picks a type."""
+
+    schema: Schema
+    type_name: str | None = None
+
+
+class Version(NamedTuple):
+    """A version of a subject with its schema."""
+
+    subject: str
+    version: int
+    state: VersionState
+    schema: Schema
+
+
+class Schemas:
+    """The schemas of a run: small, picklable, and made once.
+
+    Parameters
+    ----------
+    schemas : iterable of Schema
+        In the order in which they were written: of two with an id, the later counts.
+    origin : str
+        Where they come from, for messages.
+    unreadable, conflicts : iterable of SchemaProblem
+        What was not understood, and ids or offsets that were used twice.
+    settings : mapping of str to SubjectSettings
+        By subject; those of the registry itself under an empty name.
+    topics : mapping of (str, bool) to TopicSchema
+        The schemas of topics, by name and whether they are of keys.
+    has_foreign_ids : bool
+        Whether ids of Apicurio and UUIDs of Glue are looked up among the ids and GUIDs.
+    skipped : mapping of str to int
+        Numbers of records that are no schemas, by key type.
+    """
+
+    def __init__(
+        self,
+        schemas: Iterable[Schema],
+        *,
+        origin: str = "",
+        unreadable: Iterable[SchemaProblem] = (),
+        conflicts: Iterable[SchemaProblem] = (),
+        settings: Mapping[str, SubjectSettings] | None = None,
+        topics: Mapping[tuple[str, bool], TopicSchema] | None = None,
+        has_foreign_ids: bool = False,
+        skipped: Mapping[str, int] | None = None,
+    ) -> None:
+        self.all = tuple(schemas)
+        self.origin = origin
+        self.unreadable = tuple(unreadable)
+        self.conflicts = tuple(conflicts)
+        self.settings = dict(settings or {})
+        self.topics = dict(topics or {})
+        self.has_foreign_ids = has_foreign_ids
+        self.skipped = dict(skipped or {})
+        self._by_id: dict[tuple[str, int], Schema] = {}
+        self._by_guid: dict[str, Schema] = {}
+        self._by_version: dict[tuple[str, int], Version] = {}
+        for schema in self.all:
+            if schema.schema_id is not None:
+                self._by_id[schema.context, schema.schema_id] = schema
+            known = self._by_guid.get(schema.guid)
+            if known is None or known.context != DEFAULT_CONTEXT:
+                self._by_guid[schema.guid] = schema
+            for subject, version, state in schema.subjects:
+                held = self._by_version.get((subject, version))
+                # A version that was replaced has two schemas.
+                if held is None or held.state is VersionState.GONE:
+                    self._by_version[subject, version] = Version(subject, version, state, schema)
+        self._versions: dict[str, list[Version]] = defaultdict(list)
+        for found in sorted(self._by_version.values(), key=lambda one: (one.subject, one.version)):
+            self._versions[found.subject].append(found)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __iter__(self) -> Iterator[Schema]:
+        return iter(self.all)
+
+    def by_id(self, schema_id: int, context: str = DEFAULT_CONTEXT) -> Schema:
+        """Return the schema with an id; raises `UnknownSchemaError` if there is none."""
+        found = self._by_id.get((context, schema_id))
+        if found is None:
+            raise self._unknown(SchemaKey(KeyKind.ID, schema_id), context)
+        return found
+
+    def by_guid(self, guid: str) -> Schema:
+        """Return the schema with a GUID; raises `UnknownSchemaError` if there is none."""
+        found = self._by_guid.get(guid)
+        if found is None:
+            raise self._unknown(SchemaKey(KeyKind.GUID, guid), DEFAULT_CONTEXT)
+        return found
+
+    def find(self, key: SchemaKey, context: str = DEFAULT_CONTEXT) -> Schema:
+        """Return the schema that a record names; raises `UnknownSchemaError` if there is none.
+
+        The ids of Apicurio and Glue have nothing to do with those of a registry that has only its
+        own, such as that of ``_schemas``.
+        """
+        if key.kind in (KeyKind.ID, KeyKind.GUID) or self.has_foreign_ids:
+            if isinstance(key.value, int):
+                return self.by_id(key.value, context)
+            return self.by_guid(key.value)
+        raise self._unknown(key, context)
+
+    def _unknown(self, key: SchemaKey, context: str) -> UnknownSchemaError:
+        where = "" if context == DEFAULT_CONTEXT else f" of context {context}"
+        return UnknownSchemaError(f"no schema has {key}{where}", path=self.origin or None)
+
+    def subjects(self) -> list[str]:
+        """Return the names of all subjects, sorted, those with deleted versions only too."""
+        return sorted(self._versions)
+
+    def versions_of(self, subject: str) -> list[Version]:
+        """Return the versions of a subject in ascending order, with deleted ones."""
+        return list(self._versions.get(subject, ()))
+
+    def topic_schema(self, topic: str, *, is_key: bool) -> TopicSchema | None:
+        """Return the schema that a folder maps to the keys or values of a topic."""
+        return self.topics.get((topic, is_key))
+
+    def references_of(self, schema: Schema) -> dict[str, Schema]:
+        """Return all schemas that a schema refers to, also indirectly, by name.
+
+        A schema follows those that it refers to. Of two references with a name, the first counts.
+        Raises `BadSchemaError` if one of them is missing, or refers to itself.
+        """
+        found: dict[str, Schema] = {}
+        open_schemas = [schema]
+        pending: list[tuple[str, Schema, Iterator[SchemaReference]]] = [
+            ("", schema, iter(schema.references))
+        ]
+        while pending:
+            name, current, references = pending[-1]
+            reference = next(references, None)
+            if reference is None:
+                pending.pop()
+                open_schemas.pop()
+                if pending:
+                    found.setdefault(name, current)
+                continue
+            referred = self._referred(current, reference)
+            if any(referred is each for each in open_schemas):
+                raise BadSchemaError(
+                    f"{schema.label} refers to itself, by reference {reference.name!r} of "
+                    f"{current.label}",
+                    path=self.origin or None,
+                )
+            if reference.name not in found:
+                open_schemas.append(referred)
+                pending.append((reference.name, referred, iter(referred.references)))
+        return found
+
+    def _referred(self, schema: Schema, reference: SchemaReference) -> Schema:
+        subject = qualify(reference.subject, schema.context)
+        if reference.version == LATEST_VERSION:
+            versions = self.versions_of(subject)
+            live = [one for one in versions if one.state is VersionState.LIVE]
+            version = next(iter(reversed(live or versions)), None)
+        else:
+            version = self._by_version.get((subject, reference.version))
+        if version is None:
+            raise BadSchemaError(
+                f"{schema.label} refers to {reference.name!r}, which is version "
+                f"{reference.version} of subject {subject}: no schema has it",
+                path=self.origin or None,
+            )
+        return version.schema
+
+
+def context_of(subject: str) -> str:
+    """Return the context of a subject such as ``:.staging:orders-value``."""
+    if not subject.startswith(":."):
+        return DEFAULT_CONTEXT
+    return subject[1:].partition(":")[0]
+
+
+def unqualified(subject: str) -> str:
+    """Return a subject without its context."""
+    if not subject.startswith(":."):
+        return subject
+    return subject[1:].partition(":")[2]
+
+
+def qualify(subject: str, context: str) -> str:
+    """Return the subject that a schema of a context refers to.
+
+    A subject that names a context stays as it is (``QualifiedSubject.qualifySubjectWithParent``).
+    """
+    own = context_of(subject)
+    if own != DEFAULT_CONTEXT:
+        return subject
+    plain = unqualified(subject)
+    return plain if context == DEFAULT_CONTEXT else f":{context}:{plain}"
+
+
+def guid_of(
+    text: str,
+    references: Sequence[SchemaReference],
+    metadata: Mapping[str, Any] | None = None,
+    rule_set: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the GUID of a schema, which Confluent computes and stores nowhere (``MD5.ofSchema``).
+
+    Metadata and rules are as a record of ``_schemas`` has them.
+    """
+    digest = hashlib.md5(text.encode(), usedforsecurity=False)
+    for reference in references:
+        digest.update(reference.name.encode() + reference.subject.encode())
+        digest.update((reference.version & 0xFFFFFFFF).to_bytes(4, "big"))
+    if metadata is not None:
+        digest.update(b"\1")
+        for name in ("tags", "properties"):
+            # Confluent keeps these in sorted maps and sets.
+            for key, value in sorted((metadata.get(name) or {}).items()):
+                digest.update(_bytes_of(key))
+                for each in sorted(value) if isinstance(value, list) else [value]:
+                    digest.update(_bytes_of(each))
+        for name in sorted(metadata.get("sensitive") or ()):
+            digest.update(_bytes_of(name))
+    if rule_set is not None:
+        digest.update(b"\1")
+        for rule in rules_of(rule_set):
+            _update_with_rule(digest, rule)
+    return str(uuid.UUID(bytes=digest.digest()))
+
+
+def rules_of(rule_set: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rules of a rule set."""
+    for name in ("migrationRules", "domainRules", "encodingRules"):
+        for rule in rule_set.get(name) or ():
+            if isinstance(rule, Mapping):
+                yield rule
+
+
+def _update_with_rule(digest: Any, rule: Mapping[str, Any]) -> None:
+    for name in ("name", "kind", "mode", "type", "tags", "params", "expr"):
+        value = rule.get(name)
+        if isinstance(value, Mapping):
+            for key, content in sorted(value.items()):
+                digest.update(_bytes_of(key) + _bytes_of(content))
+        elif isinstance(value, list):
+            for each in sorted(map(str, value)):
+                digest.update(_bytes_of(each))
+        elif value is not None:
+            digest.update(_bytes_of(value))
+    for name in ("onSuccess", "onFailure"):
+        if rule.get(name) is not None:
+            digest.update(_bytes_of(rule[name]))
+    if rule.get("disabled"):
+        digest.update(b"\1")
+
+
+def _bytes_of(value: object) -> bytes:
+    return str(value).encode()

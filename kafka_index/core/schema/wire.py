@@ -1,0 +1,463 @@
+"""How the bytes of keys and values name their schemas, for many records at a time.
+
+The frame of each row is found by numpy over Arrow's buffers. Sources: Confluent's ``SchemaId``,
+``PrefixSchemaIdDeserializer``, ``DualSchemaIdDeserializer`` and ``MessageIndexes``; Apicurio's
+``IdHandler`` and ``KafkaSerdeHeaders``; the AWS Glue library's ``AWSSchemaRegistryConstants``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.schema.registry import KeyKind, SchemaKey
+
+Bytes = NDArray[np.uint8]
+
+_CONFLUENT_MAGIC, _GUID_MAGIC, _GLUE_MAGIC = 0, 1, 3
+_ID_BYTES, _WIDE_ID_BYTES, _GUID_BYTES = 4, 8, 16
+_GLUE_PLAIN, _GLUE_ZLIB = 0, 5
+_GLUE_HEADER_BYTES = 18
+# Types in a Protobuf file are nested to this depth at most.
+_MOST_INDEXES = 100
+_VARINT_BYTES = 5
+
+
+class Reason(StrEnum):
+    """Why a row has no decoded value, as ``_decode_error`` has it."""
+
+    #: The bytes name no schema in a form that is known.
+    NO_MAGIC = "no_magic"
+    #: No schema has the id or GUID.
+    UNKNOWN_ID = "unknown_id"
+    #: The schema does not parse, or a schema that it refers to is missing.
+    BAD_SCHEMA = "bad_schema"
+    #: The bytes end before the value does, or lengths in them are out of range.
+    TRUNCATED = "truncated"
+    #: Bytes follow the value.
+    TRAILING = "trailing"
+    BAD_UTF8 = "bad_utf8"
+    #: The message index of Protobuf leads to no message.
+    BAD_INDEX = "bad_index"
+
+
+class Framing(IntEnum):
+    """The form in which a row names its schema."""
+
+    #: The row is null: a tombstone, if it is a value.
+    NULL = 0
+    #: The row has 0 bytes.
+    EMPTY = 1
+    #: The first bytes are of no known form.
+    NONE = 2
+    #: The row is shorter than its form, or its header is.
+    TOO_SHORT = 3
+    #: ``00`` and an id of 4 bytes.
+    ID = 4
+    #: ``01`` and a GUID.
+    GUID = 5
+    #: A header ``__value_schema_id`` or ``__key_schema_id`` with an id or a GUID.
+    HEADER_ID = 6
+    HEADER_GUID = 7
+    #: ``00`` and an id of 8 bytes.
+    WIDE_ID = 8
+    #: Apicurio's headers ``apicurio.value.globalId`` and ``contentId``.
+    APICURIO_HEADER = 9
+    #: ``03``, a compression and a UUID.
+    GLUE = 10
+
+
+#: The reason of the rows whose framing names no schema.
+FRAMING_REASONS: Final = {
+    Framing.EMPTY: Reason.NO_MAGIC,
+    Framing.NONE: Reason.NO_MAGIC,
+    Framing.TOO_SHORT: Reason.TRUNCATED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The frames of a column of keys or values, a row each.
+
+    Attributes
+    ----------
+    framing : array of uint8, shape (n,)
+        The `Framing` of each row.
+    key_numbers : array of int32, shape (n,)
+        Positions in `keys`, -1 for a row that names no schema.
+    keys : tuple of SchemaKey
+        What the rows name their schemas by, each once.
+    data : array of uint8
+        The bytes of all rows, those of Arrow's buffer.
+    starts, ends : array of int64, shape (n,)
+        The body of each row in `data`: what follows the frame. Bodies of Protobuf still begin with
+        their message indexes, and those that Glue compressed are compressed.
+    header_data, header_starts, header_ends
+        What follows the id or GUID in the header of each row: message indexes of Protobuf.
+    is_compressed : array of bool, shape (n,), or None
+        Which bodies are zlib streams; None for none.
+    """
+
+    framing: NDArray[np.uint8]
+    key_numbers: NDArray[np.int32]
+    keys: tuple[SchemaKey, ...]
+    data: Bytes
+    starts: Longs
+    ends: Longs
+    header_data: Bytes
+    header_starts: Longs
+    header_ends: Longs
+    is_compressed: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.framing)
+
+    def groups(self) -> Iterator[tuple[SchemaKey, Longs]]:
+        """Yield each key with the numbers of its rows, ascending."""
+        if len(self.keys) == 1 and (self.key_numbers == 0).all():
+            yield self.keys[0], np.arange(len(self), dtype=np.int64)
+            return
+        for number, key in enumerate(self.keys):
+            rows = np.flatnonzero(self.key_numbers == number)
+            if len(rows):
+                yield key, rows
+
+    def reason_of(self, row: int) -> Reason | None:
+        """Return why a row names no schema; None for one that does, and for null."""
+        return FRAMING_REASONS.get(Framing(self.framing[row]))
+
+
+def frames_of(
+    values: pa.Array,
+    headers: pa.Array | None = None,
+    *,
+    is_key: bool = False,
+    id_bytes: int = _ID_BYTES,
+) -> Frames:
+    """Find the frame of each row.
+
+    Parameters
+    ----------
+    values : pa.Array
+        Keys or values, binary or large binary.
+    headers : pa.Array, optional
+        The headers of the same records, as the column ``headers`` has them. A header that names a
+        schema takes precedence over the bytes, and the last header of a name counts.
+    is_key : bool
+        Whether the rows are keys: other headers are theirs.
+    id_bytes : int
+        The size of ids after ``00``: 4 or 8. With 4, a frame of 8 bytes is recognized if its first
+        4 are zeros, because Confluent's ids begin at 1.
+    """
+    framer = _Framer(values)
+    framer.find_ids(id_bytes)
+    framer.find_guids()
+    framer.find_glue()
+    if headers is not None and headers.null_count < len(headers):
+        framer.find_headers(_LastHeaders(headers), "key" if is_key else "value")
+    return framer.frames(values)
+
+
+class _Framer:
+    """Finds the frames of the rows of a binary array, one form after another."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self._data, self._starts, self._ends = _binary_parts(values)
+        self._sizes = self._ends - self._starts
+        count = len(values)
+        self._filled = np.flatnonzero(self._sizes > 0)
+        self._first = self._data[self._starts[self._filled]]
+        self._framing = np.full(count, Framing.NONE, np.uint8)
+        self._framing[self._sizes == 0] = Framing.EMPTY
+        self._body = self._starts.copy()
+        self._is_compressed = np.zeros(count, np.bool_)
+        self._keys = _KeyNumbers(count)
+        self._header_data = self._data[:0]
+        self._header_starts, self._header_ends = np.zeros((2, count), np.int64)
+
+    def _begin_with(self, magic: int, frame_bytes: int) -> Longs:
+        """Return the rows that begin with a byte and have the size of a frame; note others."""
+        rows: Longs = self._filled[self._first == magic]
+        is_short = self._sizes[rows] < frame_bytes
+        self._framing[rows[is_short]] = Framing.TOO_SHORT
+        return rows[~is_short]
+
+    def _set(self, rows: Longs, framing: Framing, frame_bytes: int) -> None:
+        self._framing[rows] = framing
+        self._body[rows] = self._starts[rows] + frame_bytes
+
+    def find_ids(self, id_bytes: int) -> None:
+        """Find frames of ``00`` and an id."""
+        rows = self._begin_with(_CONFLUENT_MAGIC, 1 + id_bytes)
+        positions = self._starts[rows] + 1
+        is_wide = np.ones(len(rows), np.bool_)
+        if id_bytes == _ID_BYTES:
+            ids = _integers(self._data, positions, _ID_BYTES)
+            is_wide = (ids == 0) & (self._sizes[rows] > _WIDE_ID_BYTES)
+            places = np.flatnonzero(is_wide)
+            # Zeros are no id of either size.
+            is_wide[places] = _integers(self._data, positions[places], _WIDE_ID_BYTES) != 0
+            self._set(rows[~is_wide], Framing.ID, 1 + _ID_BYTES)
+            self._keys.add(KeyKind.ID, rows[~is_wide], ids[~is_wide])
+        wide_ids = _integers(self._data, positions[is_wide], _WIDE_ID_BYTES)
+        self._set(rows[is_wide], Framing.WIDE_ID, 1 + _WIDE_ID_BYTES)
+        self._keys.add(KeyKind.WIDE_ID, rows[is_wide], wide_ids)
+
+    def find_guids(self) -> None:
+        """Find frames of ``01`` and a GUID."""
+        rows = self._begin_with(_GUID_MAGIC, 1 + _GUID_BYTES)
+        self._set(rows, Framing.GUID, 1 + _GUID_BYTES)
+        self._keys.add_uuids(KeyKind.GUID, rows, self._data, self._starts[rows] + 1)
+
+    def find_glue(self) -> None:
+        """Find frames of AWS Glue."""
+        rows = self._begin_with(_GLUE_MAGIC, _GLUE_HEADER_BYTES)
+        rows = rows[np.isin(self._data[self._starts[rows] + 1], (_GLUE_PLAIN, _GLUE_ZLIB))]
+        self._set(rows, Framing.GLUE, _GLUE_HEADER_BYTES)
+        self._keys.add_uuids(KeyKind.GLUE_UUID, rows, self._data, self._starts[rows] + 2)
+        self._is_compressed[rows] = self._data[self._starts[rows] + 1] == _GLUE_ZLIB
+
+    def find_headers(self, headers: _LastHeaders, part: str) -> None:
+        """Find the frames in headers; the values of their rows are bodies."""
+        self._header_data = headers.data
+        for name, kind in (("globalId", KeyKind.GLOBAL_ID), ("contentId", KeyKind.CONTENT_ID)):
+            rows, starts, ends = headers.find(f"apicurio.{part}.{name}")
+            is_id = ends - starts == _WIDE_ID_BYTES
+            self._set_by_header(
+                rows, np.where(is_id, Framing.APICURIO_HEADER, Framing.TOO_SHORT), ends, ends
+            )
+            ids = _integers(headers.data, starts[is_id], _WIDE_ID_BYTES)
+            self._keys.add(kind, rows[is_id], ids)
+        rows, starts, ends = headers.find(f"__{part}_schema_id")
+        sizes = ends - starts
+        first = np.full(len(rows), _CONFLUENT_MAGIC, np.uint8)
+        first[sizes > 0] = headers.data[starts[sizes > 0]]
+        is_id = (first == _CONFLUENT_MAGIC) & (sizes > _ID_BYTES)
+        is_guid = (first == _GUID_MAGIC) & (sizes > _GUID_BYTES)
+        is_short = (first == _CONFLUENT_MAGIC) | (first == _GUID_MAGIC)
+        framing = np.select(
+            (is_id, is_guid, is_short),
+            (Framing.HEADER_ID, Framing.HEADER_GUID, Framing.TOO_SHORT),
+            Framing.NONE,
+        )
+        after = starts + np.where(is_guid, 1 + _GUID_BYTES, 1 + _ID_BYTES)
+        self._set_by_header(rows, framing, after, ends)
+        ids = _integers(headers.data, starts[is_id] + 1, _ID_BYTES)
+        self._keys.add(KeyKind.ID, rows[is_id], ids)
+        self._keys.add_uuids(KeyKind.GUID, rows[is_guid], headers.data, starts[is_guid] + 1)
+
+    def _set_by_header(
+        self, rows: Longs, framing: NDArray[np.integer], starts: Longs, ends: Longs
+    ) -> None:
+        self._framing[rows] = framing
+        self._body[rows] = self._starts[rows]
+        self._is_compressed[rows] = False
+        self._keys.numbers[rows] = -1
+        self._header_starts[rows], self._header_ends[rows] = starts, ends
+
+    def frames(self, values: pa.Array) -> Frames:
+        """Return the frames."""
+        if values.null_count:
+            null = np.asarray(values.is_null())
+            self._framing[null] = Framing.NULL
+            self._keys.numbers[null] = -1
+        return Frames(
+            self._framing,
+            self._keys.numbers,
+            tuple(self._keys.keys),
+            self._data,
+            self._body,
+            self._ends,
+            self._header_data,
+            self._header_starts,
+            self._header_ends,
+            self._is_compressed if self._is_compressed.any() else None,
+        )
+
+
+class _KeyNumbers:
+    """Numbers the distinct keys of rows."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers = np.full(count, -1, np.int32)
+        self.keys: dict[SchemaKey, int] = {}
+
+    def add(self, kind: KeyKind, rows: Longs, ids: Longs) -> None:
+        """Give rows integers as keys."""
+        if len(rows) and (ids == ids[0]).all():
+            self.numbers[rows] = self._number(SchemaKey(kind, int(ids[0])))
+            return
+        found, numbers = np.unique(ids, return_inverse=True)
+        self._set(rows, [SchemaKey(kind, value) for value in found.tolist()], numbers)
+
+    def add_uuids(self, kind: KeyKind, rows: Longs, data: Bytes, positions: Longs) -> None:
+        """Give rows the UUIDs at positions as keys."""
+        raw = np.ascontiguousarray(data[positions[:, None] + np.arange(_GUID_BYTES)])
+        found, numbers = np.unique(raw.view(f"V{_GUID_BYTES}").ravel(), return_inverse=True)
+        uuids = [str(uuid.UUID(bytes=bytes(value))) for value in found]
+        self._set(rows, [SchemaKey(kind, value) for value in uuids], numbers)
+
+    def _set(self, rows: Longs, keys: Sequence[SchemaKey], numbers: Longs) -> None:
+        if keys:
+            self.numbers[rows] = np.array([self._number(key) for key in keys], np.int32)[numbers]
+
+    def _number(self, key: SchemaKey) -> int:
+        return self.keys.setdefault(key, len(self.keys))
+
+
+def _binary_parts(values: pa.Array) -> tuple[Bytes, Longs, Longs]:
+    """Return the data buffer of a binary array, with the start and the end of each row in it."""
+    _, offsets, content = values.buffers()
+    is_large = pa.types.is_large_binary(values.type)
+    ends = np.zeros(1, np.int64)
+    if offsets is not None and offsets.size:
+        ends = np.frombuffer(offsets, np.int64 if is_large else np.int32)
+        ends = ends[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+    return data, ends[:-1], ends[1:]
+
+
+def _integers(data: Bytes, positions: Longs, size_bytes: int) -> Longs:
+    """Return the big-endian integers of 4 or 8 bytes at positions."""
+    found = np.zeros(len(positions), np.int64)
+    for at in range(size_bytes):
+        found = (found << 8) | data[positions + at]
+    return found.astype(np.int32).astype(np.int64) if size_bytes == _ID_BYTES else found
+
+
+class _LastHeaders:
+    """Finds the last header of a name in each row."""
+
+    def __init__(self, headers: pa.Array) -> None:
+        pairs = headers.values
+        self._names = pairs.field("key")
+        self._is_valid = np.asarray(pairs.field("value").is_valid())
+        self.data, self._starts, self._ends = _binary_parts(pairs.field("value"))
+        offsets = np.asarray(headers.offsets).astype(np.int64)
+        # A null row may have offsets of headers that nobody sees.
+        self._first, self._end = offsets[:-1], offsets[1:]
+        self._has_headers = np.asarray(headers.is_valid())
+
+    def find(self, name: str) -> tuple[Longs, Longs, Longs]:
+        """Return the rows with such a header that is not null, and where its bytes are."""
+        found = np.flatnonzero(np.asarray(pc.equal(self._names, name).fill_null(False)))  # noqa: FBT003
+        if not len(found):
+            return found, found, found
+        last = np.searchsorted(found, self._end, "left") - 1
+        rows = np.flatnonzero((last >= 0) & self._has_headers)
+        places = found[last[rows]]
+        is_own = (places >= self._first[rows]) & self._is_valid[places]
+        rows, places = rows[is_own], places[is_own]
+        return rows, self._starts[places], self._ends[places]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageIndexes:
+    """The message types of Protobuf rows, by their positions in the file and in other types.
+
+    Attributes
+    ----------
+    paths : tuple of tuple of int
+        Each distinct path: ``(1, 0)`` is the first type inside the second one.
+    path_numbers : array of int32, shape (n,)
+        Positions in `paths`, -1 for rows whose indexes do not parse (`Reason.BAD_INDEX`).
+    starts : array of int64, shape (n,)
+        The first byte of each message in the data of the frames.
+    """
+
+    paths: tuple[tuple[int, ...], ...]
+    path_numbers: NDArray[np.int32]
+    starts: Longs
+
+
+def message_indexes(frames: Frames, rows: Longs) -> MessageIndexes:
+    """Read the message indexes of Protobuf rows: a count and as many indexes, zigzag varints.
+
+    They are in the header if the header has the schema, and before the message otherwise. A count
+    of 0 is the path ``(0,)``.
+    """
+    by_header = np.isin(frames.framing[rows], (Framing.HEADER_ID, Framing.HEADER_GUID))
+    if not by_header.any():
+        return _read_indexes(frames.data, frames.starts[rows], frames.ends[rows])
+    if not by_header.all():
+        return _joined(
+            len(rows),
+            (
+                (np.flatnonzero(mask), message_indexes(frames, rows[mask]))
+                for mask in (by_header, ~by_header)
+            ),
+        )
+    found = _read_indexes(frames.header_data, frames.header_starts[rows], frames.header_ends[rows])
+    return replace(found, starts=frames.starts[rows])
+
+
+def _joined(count: int, parts: Iterable[tuple[Longs, MessageIndexes]]) -> MessageIndexes:
+    paths: list[tuple[int, ...]] = []
+    numbers, starts = np.full(count, -1, np.int32), np.zeros(count, np.int64)
+    for rows, part in parts:
+        own = part.path_numbers
+        numbers[rows] = np.where(own < 0, -1, own + len(paths))
+        starts[rows] = part.starts
+        paths += part.paths
+    # A path may be in both parts.
+    distinct = list(dict.fromkeys(paths))
+    places = np.array([*(distinct.index(path) for path in paths), -1], np.int32)
+    return MessageIndexes(tuple(distinct), places[numbers], starts)
+
+
+def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
+    at = starts.copy()
+    if (starts < ends).all() and not data[starts].any():
+        return MessageIndexes(((0,),), np.zeros(len(at), np.int32), at + 1)
+    counts, is_bad = _read_varints(data, at, ends, np.ones(len(at), np.bool_))
+    is_bad |= (counts < 0) | (counts > _MOST_INDEXES)
+    counts[is_bad] = 0
+    depth = int(counts.max(initial=0))
+    table = np.full((len(at), max(depth, 1)), -1, np.int64)
+    table[counts == 0, 0] = 0
+    for level in range(depth):
+        reads = (counts > level) & ~is_bad
+        indexes, failed = _read_varints(data, at, ends, reads)
+        table[reads, level] = indexes[reads]
+        is_bad |= reads & (failed | (indexes < 0))
+    table[is_bad] = -1
+    found, numbers = np.unique(table, axis=0, return_inverse=True)
+    paths = [tuple(index for index in path if index >= 0) for path in found.tolist()]
+    # Rows of -1, which sort first, have no path.
+    bad = 1 if paths and not paths[0] else 0
+    path_numbers = (numbers.ravel() - bad).astype(np.int32)
+    return MessageIndexes(tuple(paths[bad:]), path_numbers, np.where(is_bad, starts, at))
+
+
+def _read_varints(
+    data: Bytes, at: Longs, ends: Longs, reads: NDArray[np.bool_]
+) -> tuple[Longs, NDArray[np.bool_]]:
+    """Read a zigzag varint in some rows (``ByteUtils.readVarint``), and move `at` behind it.
+
+    Return the numbers, and which rows end before theirs does.
+    """
+    found = np.zeros(len(at), np.int64)
+    rows = np.flatnonzero(reads)
+    is_bad = np.zeros(len(at), np.bool_)
+    for number in range(_VARINT_BYTES):
+        is_cut = at[rows] >= ends[rows]
+        is_bad[rows[is_cut]] = True
+        rows = rows[~is_cut]
+        each = data[at[rows]].astype(np.int64)
+        at[rows] += 1
+        found[rows] |= (each & 0x7F) << (7 * number)
+        rows = rows[each >= 0x80]
+        if not len(rows):
+            break
+    is_bad[rows] = True
+    found &= 0xFFFFFFFF
+    return (found >> 1) ^ -(found & 1), is_bad
