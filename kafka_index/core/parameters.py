@@ -68,7 +68,7 @@ Table: TypeAlias = ArrowStream | Sequence[Mapping[str, Any]]
 class TieredKind(Kind):
     """Remote segments: `TieredOptions`, or folders of objects."""
 
-    def convert(self, value: Any, name: str, now: int) -> TieredOptions | None:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> TieredOptions | None:  # noqa: ARG002
         return TieredOptions.of(value)
 
     def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
@@ -162,7 +162,7 @@ class SettingsKind(Kind):
     def __init__(self, **overrides: tuple[Kind, str]) -> None:
         self._overrides = overrides
 
-    def convert(self, value: Any, name: str, now: int) -> KafkaSettings:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> KafkaSettings:  # noqa: ARG002
         if value is None:
             return DEFAULT_SETTINGS
         if isinstance(value, KafkaSettings):
@@ -217,7 +217,7 @@ class PairsKind(Kind):
         self.metavar = metavar
         self._allows_numbers = allows_numbers
 
-    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: ARG002
         if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
             kinds = (str, int, float) if self._allows_numbers else str
             return properties_of_mapping(value, name, kinds)
@@ -238,7 +238,7 @@ class LocalFolderKind(PathKind):
     def __init__(self) -> None:
         super().__init__("DIR")
 
-    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> str:
         path = super().convert(value, name, now)
         refuse_remote(
             path,
@@ -346,7 +346,7 @@ class LogRequest(InputRequest):
 class ColumnsKind(NamesKind):
     """Columns of records: a list of names."""
 
-    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:
         from kafka_index.core.records.record_table import RECORD_SCHEMA  # noqa: PLC0415, slow to import
 
         return NamesKind(RECORD_SCHEMA.names).convert(value, name, now)
@@ -357,7 +357,7 @@ class OffsetsKind(Kind):
 
     metavar = "FILE"
 
-    def convert(self, value: Any, name: str, now: int) -> dict[str, dict[int, int]]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> dict[str, dict[int, int]]:  # noqa: ARG002
         from kafka_index.core.arguments import offsets_of  # noqa: PLC0415, slow to import
 
         return offsets_of(value, name)
@@ -368,7 +368,7 @@ class KeysKind(Kind):
 
     metavar = "FILE"
 
-    def convert(self, value: Any, name: str, now: int) -> tuple[bytes, ...]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> tuple[bytes, ...]:  # noqa: ARG002
         from kafka_index.core.arguments import keys_of  # noqa: PLC0415, slow to import
 
         return keys_of(value, name)

@@ -61,12 +61,17 @@ def _section(title: str, names: Sequence[str], module: ModuleType) -> Iterator[s
 
 
 def _entry(path: str, name: str, value: Any) -> str:
+    docstring = value.__doc__
+    if not docstring:
+        message = f"{path} is exported and has no docstring"
+        raise ValueError(message)
+    docstring = inspect.cleandoc(docstring)
     lines = [f"### {path}", ""]
     if isinstance(value, type) and issubclass(value, Enum):
-        lines += [_text(inspect.getdoc(value) or ""), ""]
+        lines += [_text(docstring), ""]
         lines += [f"- `{member.value}`" for member in value]
         return "\n".join([*lines, ""])
-    lines += ["```python", _signature(name, value), "```", "", _text(inspect.getdoc(value) or "")]
+    lines += ["```python", _signature(name, value), "```", "", _text(docstring)]
     if isinstance(value, type):
         lines += list(_members(value))
     return "\n".join([*lines, ""])

@@ -44,7 +44,7 @@ class TopicIdsKind(PairsKind):
     def __init__(self) -> None:
         super().__init__("TOPIC=ID")
 
-    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:
         ids = super().convert(value, name, now)
         for topic, topic_id in ids.items():
             try:

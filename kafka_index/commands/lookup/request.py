@@ -45,7 +45,7 @@ _SHORT = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTIT
 class StatusesKind(NamesKind):
     """Statuses of queries."""
 
-    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:
         return tuple(_SHORT.get(one, one) for one in super().convert(value, name, now))
 
 
@@ -62,7 +62,7 @@ class Place(int):
 class PlaceKind(TimeKind):
     """A time (`Moment`), or a `Place`."""
 
-    def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> Any:
         number = parse_integer(value) if isinstance(value, str) else None
         if number is not None and number in _PLACES:
             return Place(number)

@@ -155,7 +155,7 @@ class UntilKind(Kind):
 
     metavar = "TIME|FILE"
 
-    def convert(self, value: Any, name: str, now: int) -> Until:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> Until:
         if isinstance(value, Until):
             return value
         is_file = isinstance(value, str) and os.path.exists(value)
@@ -175,7 +175,7 @@ class LogStartsKind(Kind):
     metavar = "TOPIC-N=OFFSET"
     is_multiple = True
 
-    def convert(self, value: Any, name: str, now: int) -> dict[TopicPartition, int]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> dict[TopicPartition, int]:  # noqa: ARG002
         given = value
         if isinstance(value, tuple):
             # The name of a topic has no equals sign.
@@ -205,7 +205,7 @@ class TopicConfigsKind(Kind):
     metavar = "TOPIC:NAME=VALUE"
     is_multiple = True
 
-    def convert(self, value: Any, name: str, now: int) -> dict[str, dict[str, str]]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> dict[str, dict[str, str]]:  # noqa: ARG002
         if isinstance(value, tuple):
             return self._of_texts(value, name)
         if not isinstance(value, Mapping) or not all(isinstance(topic, str) for topic in value):
@@ -235,7 +235,7 @@ class RenamesKind(PairsKind):
     def __init__(self) -> None:
         super().__init__("OLD=NEW")
 
-    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> dict[str, str]:
         renames = super().convert(value, name, now)
         for topic in (*renames, *renames.values()):
             if not is_legal_topic(topic):
