@@ -1,1 +1,1 @@
-"""What a broker does when it starts."""
+"""Simulation of a broker's startup on its data directories."""

@@ -1,7 +1,6 @@
-"""The changes that loading makes to a partition: its segments, and the records that it loses.
+"""What startup changes in a partition: the action on each segment, and the records lost.
 
-Lost records are counted from the headers of the batches that are whole, whatever their checksums
-are.
+Lost records are counted from the headers of complete batches; their checksums are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ _SPLIT = "split: the offsets of a segment are 2^31 or more apart"
 
 
 def changed_segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
-    """Return the change that a start makes to each segment, by base offset."""
     files = loaded.files
     swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
     actions: dict[int, list[SegmentPrediction]] = {}
@@ -58,9 +56,9 @@ def changed_segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
 
 
 def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
-    """Return what is lost, and the log end before the start, as the files have it.
+    """Count the records that startup loses; also return the log end offset before startup.
 
-    Records before `log_start_before` were not visible.
+    Records below `log_start_before` were not visible and are not counted.
     """
     lost = LostRecords()
     log_end = loaded.log.log_end_offset
@@ -72,7 +70,8 @@ def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRe
     for segment in loaded.segments:
         cut_from = segment.size_bytes if segment.whole_bytes > segment.size_bytes else None
         if segment.size_bytes and log_end <= segment.base_offset:
-            # A log that ends at the base of its active segment hides what is in it.
+            # If a log now ends at the base offset of its active segment, all records in that
+            # segment are lost.
             cut_from = 0
         if cut_from is not None:
             log = segment.whole_log
@@ -90,13 +89,13 @@ def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRe
 def _add_batches(
     lost: LostRecords, log: Bytes, start: int, base_offset: int, from_offset: int
 ) -> int:
-    """Add the batches of a log that end at an offset or above; return the offset after the last."""
+    """Add batches that end at or after `from_offset`; return the offset after the last batch."""
     end = base_offset
     for batches, counts in _batches(log, start, base_offset):
         end = max(end, int(batches.last_offset.max()) + 1)
         rows = np.flatnonzero(batches.last_offset >= from_offset)
         if len(rows):
-            # A damaged header may have any count.
+            # A corrupt header can contain any record count.
             most = np.maximum(batches.last_offset[rows] - batches.base_offset[rows] + 1, 1)
             lost.add(
                 int(np.clip(counts[rows], 1, most).sum()),
@@ -113,7 +112,7 @@ def _add_batches(
 
 
 def _batches(log: Bytes, start: int, base_offset: int) -> Iterator[tuple[BatchColumns, Longs]]:
-    """Yield the whole batches of a log from a position on, with their record counts."""
+    """Yield the complete batches from a position on, with their record counts."""
     for batches in LogBatches(log, start, base_offset, verify_crc=False):
         headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
         read_headers(log, 0, batches.position_bytes, headers)

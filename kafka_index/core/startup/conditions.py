@@ -1,4 +1,4 @@
-"""The conditions of a start besides the directories: the settings of a broker, and the metadata."""
+"""The conditions of a startup other than the directories: broker settings and cluster metadata."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.startup.identity import metadata_directory_of, started_directories
 from kafka_index.core.startup.metadata_log import read_started_cluster
 
-#: Ranges of offsets, both ends included; without an end where damage hid it.
+#: Ranges of offsets, both ends inclusive. The end is None if corruption makes it unknown.
 OffsetRanges = Sequence[tuple[int, int | None]]
 KnownLosses = Mapping[TopicPartition, OffsetRanges]
 
@@ -27,15 +27,15 @@ _FORMATS = {".parquet": "parquet", ".json": "json", ".csv": "csv", ".arrow": "ip
 
 
 def read_known_losses(path: str) -> KnownLosses:
-    """Read the rows of lost offsets in a restore report.
+    """Read the lost offset ranges from a restore report.
 
-    Raises `InputError` if the file cannot be read, or is not a restore report.
+    Raises `InputError` if the file cannot be read or is not a restore report.
     """
     kind = _FORMATS.get(os.path.splitext(path)[1])
     if kind is None:
         endings = "a restore report that ends in .parquet, .json, .csv or .arrow"
         raise InputError("not a table of lost offsets", path=path, expected=endings)
-    # Slow to import, as pandas comes along.
+    # Slow to import, because it imports pandas.
     import pyarrow.dataset as pads  # noqa: PLC0415
 
     try:
@@ -52,7 +52,7 @@ def read_known_losses(path: str) -> KnownLosses:
 
 
 def is_known(missing: MissingRange, known: OffsetRanges) -> bool:
-    """Return whether all missing offsets are known to be lost."""
+    """Return whether a restore reported all missing offsets as lost."""
     next_offset = missing.first_offset
     for first, last in sorted(known, key=lambda each: each[0]):
         if last is None:
@@ -64,7 +64,6 @@ def is_known(missing: MissingRange, known: OffsetRanges) -> bool:
 
 
 def known_notes(missing: Iterable[MissingRange]) -> list[str]:
-    """Return a note for each range that a restore reported as lost."""
     return [
         f"offsets {each.first_offset} to {each.last_offset} are lost, as the restore reported"
         for each in missing
@@ -72,7 +71,7 @@ def known_notes(missing: Iterable[MissingRange]) -> list[str]:
 
 
 _RETENTION_MS, _RETENTION_BYTES = "retention.ms", "retention.bytes"
-# The first of them that is there counts (AbstractKafkaConfig.logRetentionTimeMillis).
+# The first of these properties that is set applies (AbstractKafkaConfig.logRetentionTimeMillis).
 _BROKER_RETENTION = (
     ("log.retention.ms", 1),
     ("log.retention.minutes", 60_000),
@@ -84,10 +83,9 @@ _DEFAULT_POLICY = "delete"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The limits up to which a broker keeps a log: negative for no limit, None for not known.
+    """Retention limits of a topic: negative means unlimited, None means unknown.
 
-    `malformed` are the settings that are not numbers, because of which it is not known:
-    ``name=value``.
+    `malformed` lists settings that are not numbers, as ``name=value``; they make a limit unknown.
     """
 
     retention_ms: int | None
@@ -96,22 +94,33 @@ class Retention:
 
     @property
     def is_known(self) -> bool:
-        """Whether both limits are known."""
         return self.retention_ms is not None and self.retention_bytes is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StartConditions:
-    """The conditions of a start, besides the directories.
+    """Broker settings, cluster metadata and clock of a startup.
 
-    `config` has the broker's settings of indexes, and those of topics that they name. Without the
-    metadata (`cluster`) nobody knows which partitions are stray. `clock` returns the time in ms.
-    `properties` are all of the broker's settings, as in its ``server.properties``; without them,
-    retention is known of topics only that have settings of their own. The directory of the metadata
-    log is by default that of the settings, if it is here, or the data directory that has one.
-    `metadata_fault` is the reason why the metadata are not known that a broker has then, because
-    the metadata log is damaged. `without_marker`: the marker of a clean shutdown does not count.
-    `known_losses` are the offsets that a restore reported as lost.
+    Attributes
+    ----------
+    config
+        Index settings of the broker, and the topics' overrides that it contains.
+    cluster
+        Cluster metadata. If None, stray partitions cannot be detected.
+    clock
+        Returns the current time in ms.
+    properties
+        All settings of the broker, as in ``server.properties``. If None, retention is known only
+        for topics with their own settings.
+    metadata_directory
+        Directory of the metadata log. Default: the directory in `properties` if it exists here,
+        otherwise the data directory that contains a metadata log.
+    metadata_fault
+        Why the metadata after startup is unknown, if the metadata log is corrupt.
+    without_marker
+        Ignore clean shutdown files.
+    known_losses
+        Offsets that a restore reported as lost.
     """
 
     config: LogConfig
@@ -124,7 +133,7 @@ class StartConditions:
     known_losses: KnownLosses = field(default_factory=dict)
 
     def cleanup_policy(self, topic: str, node_id: int | None) -> str | None:
-        """Return ``cleanup.policy`` of a topic at a broker; None where it is not known."""
+        """Return ``cleanup.policy`` of a topic on a broker, None if unknown."""
         if self.cluster is None:
             return None
         policy = self.cluster.cleanup_policy(topic, self.properties, node_id)
@@ -133,13 +142,15 @@ class StartConditions:
         return policy
 
     def knows(self, topic: str) -> bool:
-        """Return whether the metadata has a topic."""
         return self.cluster is not None and self.cluster.topic_named(topic) is not None
 
     def why_stray(
         self, partition: TopicPartition, topic_id: str | None, node_id: int | None
     ) -> str | None:
-        """Return why a partition is stray; None where it is not, or that is not known."""
+        """Return why a broker treats the partition as stray.
+
+        None if it does not, or if unknown.
+        """
         if topic_id is None:
             return "stray: it has no partition.metadata; an empty log replaces it"
         if self.cluster is None:
@@ -147,7 +158,7 @@ class StartConditions:
         return self.cluster.why_stray(partition.partition, topic_id, node_id)
 
     def why_unreachable(self, topic: str, topic_id: str | None) -> str | None:
-        """Return why a partition that is loaded is not the one of its topic."""
+        """Return why a loaded partition does not belong to the topic of this name."""
         name = None if self.cluster is None else self.cluster.other_name(topic_id or "", topic)
         if name is None:
             return None
@@ -157,20 +168,20 @@ class StartConditions:
         )
 
     def directory_id(self, topic_id: str | None, partition: int, node_id: int | None) -> str | None:
-        """Return the id of the directory in which the metadata places a partition at a broker."""
+        """Return the ID of the directory to which the metadata assigns a replica."""
         topic = None if self.cluster is None else self.cluster.topics.get(topic_id or "")
         image = None if topic is None else topic.partitions.get(partition)
         return None if image is None else image.directory_at(node_id)
 
     def retention(self, topic: str, node_id: int | None) -> Retention:
-        """Return up to where a broker keeps a log of a topic."""
         if self.cluster is None:
             return Retention(None, None)
         configs = self.cluster.topic_configs(topic)
         is_remote = configs.get("remote.storage.enable") == "true"
         policy = self.cleanup_policy(topic, node_id)
         if is_remote or (policy is not None and "delete" not in policy):
-            # Of tiered topics only what was uploaded is deleted here.
+            # Local deletion of tiered topics depends on what was uploaded, so it is not predicted
+            # here.
             return Retention(-1, -1)
         if policy is None:
             return Retention(None, None)
@@ -204,10 +215,10 @@ def start_conditions(
     max_decompressed_bytes: int,
     known_losses: str | None = None,
 ) -> StartConditions:
-    """Return the conditions of a start, with the metadata that is given or lies in the directories.
+    """Collect the conditions of a startup; read the metadata from `metadata` or the directories.
 
-    `properties` are all settings of the broker, None where they are not known; `known_losses` is
-    the path of a restore report.
+    `properties` has all broker settings, None if unknown. `known_losses` is the path of a restore
+    report.
     """
     losses = {} if known_losses is None else read_known_losses(known_losses)
     directories = started_directories(directories, properties)

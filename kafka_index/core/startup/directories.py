@@ -1,7 +1,7 @@
-"""The start of a broker on its data directories.
+"""Startup of a broker on its data directories.
 
-Source: Kafka's ``KafkaRaftServer.initializeLogDirs``, ``LogManager.loadLogs`` and ``loadLog``, and
-``ReplicaManager.applyDelta``. The metadata log is not among the logs that these load.
+Source: Kafka's ``KafkaRaftServer.initializeLogDirs``, ``LogManager.loadLogs``,
+``LogManager.loadLog`` and ``ReplicaManager.applyDelta``. These do not load the metadata log.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ _PENDING = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """The coordinators of a broker that starts, and the replicas of its partitions.
+    """The transaction coordinators of a broker, and the partitions that it hosts.
 
-    The partitions are those of all data directories; a node id and a cluster may not be known.
+    `partitions` come from all data directories. `node_id` and `cluster` are None if unknown.
     """
 
     partitions: Sequence[PartitionPrediction]
@@ -86,7 +86,7 @@ class OpenTransactions:
     budget: DecompressionBudget
 
     def judged(self) -> tuple[list[PartitionPrediction], int]:
-        """Return the partitions, and how many may have coordinators on other brokers."""
+        """Return the partitions, and how many of them may have coordinators on other brokers."""
         judged, elsewhere = [], 0
         for one in self.partitions:
             if one.outcome is Outcome.LOADED and one.loaded is not None:
@@ -103,7 +103,7 @@ class OpenTransactions:
         return judged, elsewhere
 
     def _why_unended(self, one: PartitionPrediction, producer_id: int) -> str | None:
-        """Return why no coordinator ends a transaction: empty if one does, None if unknown."""
+        """Return why no coordinator will end a transaction: empty if one will, None if unknown."""
         partition = one.topic, one.partition
         transaction = self._transactions.get(int(producer_id))
         if transaction is None:
@@ -142,7 +142,7 @@ class OpenTransactions:
 
     @cached_property
     def _read(self) -> tuple[Mapping[int, Transaction], bool]:
-        """The transactions by producer id, and whether all records could be read."""
+        """Read transactions by producer ID; the flag tells whether all records could be read."""
         if not self._states:
             return {}, True
         read = read_metadata(
@@ -162,7 +162,7 @@ class OpenTransactions:
 
     @cached_property
     def _has_all_coordinators(self) -> bool:
-        """Whether all transaction coordinators of the cluster are on this broker."""
+        """Whether this broker hosts all partitions of ``__transaction_state``."""
         if self.cluster is None or not self._read[1]:
             return False
         topic = self.cluster.topic_named(TRANSACTION_STATE_TOPIC)
@@ -172,7 +172,7 @@ class OpenTransactions:
         )
 
 
-# As a broker reads them: the first that it fails on is the reason.
+# In the order in which a broker reads them; it fails on the first invalid checkpoint.
 _IN_ORDER = (
     RECOVERY_POINT_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -183,9 +183,9 @@ _SERVED = (Outcome.LOADED, Outcome.REPLACED)
 
 
 def predict_start(directories: Sequence[str], conditions: StartConditions) -> StartPrediction:
-    """Predict a start; suggest a start without the clean shutdown file if it loses less.
+    """Predict a startup; suggest a startup without the clean shutdown file if that loses less.
 
-    Raises `InputError` if a directory cannot be read, or a running broker holds it.
+    Raises `InputError` if a directory cannot be read or is locked by a running broker.
     """
     prediction = predict_directories(directories, conditions)
     if prediction.verdict is Verdict.SAFE or not prediction.has_marker:
@@ -198,11 +198,11 @@ def predict_start(directories: Sequence[str], conditions: StartConditions) -> St
 
 
 def predict_directories(paths: Sequence[str], conditions: StartConditions) -> StartPrediction:
-    """Predict the start of a broker with these data directories, in whatever order.
+    """Predict the startup of a broker on these data directories, given in any order.
 
-    Raises `InputError` if a directory cannot be read, or a running broker holds it.
+    Raises `InputError` if a directory cannot be read or is locked by a running broker.
     """
-    # A broker follows every link.
+    # A broker follows all symbolic links.
     with reading_inputs(follow_links=True):
         return _Start(paths, conditions).predict()
 
@@ -255,7 +255,7 @@ class _Start:
         cluster = self._conditions.cluster
         if cluster is not None:
             self._config = settings_of(cluster, self._config, self._node_id)
-        # Nothing is touched before all of them are known to belong together.
+        # A broker verifies that all directories belong together before it loads any.
         if not self._refused:
             for path in self._paths:
                 if path in self._identity.offline:
@@ -321,7 +321,7 @@ class _Start:
             )
 
     def _check_bootstrap(self) -> None:
-        """Refuse a first snapshot of the metadata that a broker does not read."""
+        """Reject a bootstrap checkpoint that a broker cannot read."""
         is_known = self._metadata is not None
         for directory in self._paths if self._metadata is None else [self._metadata]:
             path = os.path.join(directory, BOOTSTRAP_CHECKPOINT)
@@ -342,7 +342,7 @@ class _Start:
                 )
 
     def _check_locks(self) -> None:
-        """Refuse locks that a broker cannot open."""
+        """Reject lock files that a broker cannot open."""
         for directory in self._identity.by_directory:
             path = os.path.join(directory, BROKER_LOCK)
             kind = why_not_opened(path)
@@ -350,21 +350,21 @@ class _Start:
                 self._refused.append(Refusal(path, None, f"the lock is {kind}"))
 
     def _check_metadata_log(self) -> None:
-        """Refuse a metadata log that no node starts on, and add a log that loses records."""
+        """Reject a metadata log on which no node starts; report one that loses records."""
         if self._metadata is None:
             return
         settings = log_settings_of(self._config, CLUSTER_METADATA_TOPIC)
         found = predict_metadata_log(self._metadata, settings, self._conditions.clock)
         if isinstance(found, Refusal):
             self._refused.append(found)
-        # Other controllers may bring back what this one cuts: the metadata are not known then.
+        # Other controllers may still have the records truncated here, so the metadata is unknown.
         elif found is not None and found.lost.records and self._conditions.metadata_fault is None:
             self._partitions.append(found)
 
     def _check_checkpoints(self, directory: DataDirectory) -> list[str]:
-        """Add what unreadable checkpoints do to the start; return why no partition is served.
+        """Report unreadable checkpoints; return why the directory's partitions are not served.
 
-        Raises `InputError` if this process may not read one.
+        Raises `InputError` if this process has no permission to read a checkpoint.
         """
         path, hidden = directory.path, []
         for name in _IN_ORDER:
@@ -407,8 +407,8 @@ class _Start:
         if is_clean:
             self._has_marker = True
             self._notes.append(f"{marker} is deleted before anything is loaded")
-        # In the order of the file system, as a broker does: a directory that is offline by then is
-        # fatal to some partitions.
+        # In the order of the file system, as a broker does. Once a directory is offline, loading
+        # some partitions from it is fatal.
         for entry in scan_directory(directory.path):
             if not entry.is_directory() or entry.name in NOT_PARTITIONS:
                 continue
@@ -451,7 +451,7 @@ class _Start:
                 if is_used:
                     predicted = self._judged(predicted, loaded, loading, topic_id, directory)
         except KafkaIndexError as error:
-            # What this process may not read, or what changes meanwhile, says nothing of a broker.
+            # Permission errors and concurrent changes say nothing about what a broker would do.
             if is_retriable(error):
                 raise
             self._refuse(predicted, directory, error)
@@ -475,7 +475,7 @@ class _Start:
     def _refuse(
         self, predicted: PartitionPrediction, directory: DataDirectory, error: KafkaIndexError
     ) -> None:
-        """Note what a partition that is not loaded does to the start."""
+        """Report the effect of a partition that fails to load."""
         cause = StartRefusedError.of(error, predicted.directory)
         refusal = refusal_of(cause)
         if isinstance(error, NotPredictedError):
@@ -498,7 +498,7 @@ class _Start:
         topic_id: str | None,
         directory: DataDirectory,
     ) -> PartitionPrediction:
-        """Return the prediction of a partition that is loaded, and of what is deleted later."""
+        """Return the prediction for a loaded partition, including what is deleted later."""
         conditions, node_id = self._conditions, self._node_id
         partition = TopicPartition(predicted.topic, predicted.partition)
         why = conditions.why_stray(partition, topic_id, node_id)
@@ -527,13 +527,13 @@ class _Start:
         )
 
     def _placed_in(self, topic_id: str | None, partition: int) -> str | None:
-        """Return the data directory in which the metadata places a partition; None without one."""
+        """Return the data directory to which the metadata assigns a partition, if any."""
         placed = self._conditions.directory_id(topic_id, partition, self._node_id)
         known = self._identity.by_directory.items()
         return next((path for path, one in known if placed and one.directory_id == placed), None)
 
     def _replace_by_futures(self) -> None:
-        """Let future replicas replace current ones where the metadata places them already.
+        """Replace current replicas by future ones if the metadata already assigns them.
 
         Source: ``LogManager.recoverAbandonedFutureLogs``.
         """
@@ -565,7 +565,7 @@ class _Start:
                 self._refused.append(Refusal(path, None, f"{at} has the same partition"))
 
     def _missing_partitions(self) -> None:
-        """Add the partitions that the metadata places here, and that are not here."""
+        """Report partitions that the metadata assigns to this broker and that do not exist here."""
         cluster = self._conditions.cluster
         for topic_id, topic in ({} if cluster is None else cluster.topics).items():
             for number in topic.partitions:
@@ -582,9 +582,9 @@ class _Start:
                     )
 
     def _leave_offline(self) -> None:
-        """Leave the partitions of data directories that are offline in the end unserved.
+        """Mark partitions in offline data directories as not served.
 
-        A broker halts once readers have taken its last data directory offline.
+        A broker halts when its last data directory goes offline.
         """
         for row, one in enumerate(self._partitions):
             if one.outcome is Outcome.LOADED and os.path.dirname(one.directory) in self._failed:
@@ -598,7 +598,7 @@ class _Start:
             )
 
     def _judge_transactions(self) -> None:
-        """Mark partitions as not served if a transaction in them stays open."""
+        """Mark partitions as not served if one of their transactions never ends."""
         budget = shared_budget(self._config.max_decompressed_bytes)
         cluster = self._conditions.cluster
         found = OpenTransactions(self._partitions, cluster, self._node_id, budget)
@@ -611,7 +611,7 @@ class _Start:
 
 
 def _losses(prediction: StartPrediction) -> tuple[bool, int, int, int]:
-    """Return how bad a start is, the worst first."""
+    """Return a sort key that is larger for a worse startup."""
     partitions = prediction.partitions
     return (
         prediction.verdict is Verdict.DOES_NOT_START,

@@ -1,8 +1,8 @@
-"""The files of a partition as a broker sees them after its first passes, without touching them.
+"""The files of a partition as they would be after the first passes of ``LogLoader``.
 
-Leftovers are gone by then, and swapped segments have their names. Source: Kafka's
-``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load``; which logs are live is
-decided by `kafka_index.core.logdir.partition_files`.
+Temporary files are removed and swap files renamed, but only in memory.
+`kafka_index.core.logdir.partition_files` decides which logs are live. Source: Kafka's
+``LogLoader.removeTempFilesAndCollectSwapFiles`` and ``LogLoader.load``.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from kafka_index.core.startup.prediction import NotPredictedError
 
 _KRAFT_SNAPSHOT = ".checkpoint.deleted"
 _ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
-#: What is wrong with the name of a segment's file over which a broker exits.
+#: The error for a segment file name on which a broker exits.
 NO_OFFSET = "the name of a segment's file does not begin with an offset"
 _MARKS = (DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY)
-# Java's \S, which is ASCII only.
+# Java's \S in its ASCII form.
 _WORD = r"[^ \t\n\v\f\r]+"
 _MARKED = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
 
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A live segment and the paths of its files, by suffix; a suffix without a file is missing.
+    """A live segment and the paths of its files by suffix; suffixes of missing files are absent.
 
-    `not_files`: indexes that are directories or sockets, on which a broker fails once it opens
-    them. `unsized`: indexes that are pipes or the null device, which a broker reads as empty ones,
-    and cannot resize. `txn_index_to_nowhere`: a link in the place of the transaction index
-    that no file can be created through.
+    `not_files` are indexes that are directories or sockets: a broker fails when it opens them.
+    `unsized` are indexes that are pipes or the null device: a broker reads them as empty and cannot
+    resize them. `txn_index_to_nowhere` is a broken link in place of the transaction index, through
+    which no file can be created.
     """
 
     log: SegmentFile
@@ -69,11 +69,18 @@ class FoundSegment:
 
 @dataclass(slots=True)
 class FoundFiles:
-    """The files of a partition: its live segments by base offset, and the offsets of its snapshots.
+    """The live segments of a partition by base offset, and the offsets of its snapshots.
 
-    `replaced` has the logs that finished compactions replace, by base offset; the swapped files
-    hold what they replace up to `replaced_end`. `unserved` are the reasons why records are hidden.
-    `lost_ends` has the logs that are gone, as `lost_logs` finds them.
+    Attributes
+    ----------
+    replaced
+        Logs replaced by completed compactions, by base offset.
+    replaced_end
+        The swap files contain all records of `replaced` below this offset.
+    unserved
+        Reasons why records are unreadable.
+    lost_ends
+        Logs that are missing, as returned by `lost_logs`.
     """
 
     segments: list[FoundSegment]
@@ -85,10 +92,10 @@ class FoundFiles:
 
 
 def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
-    """List the files of a partition directory, whose leader epochs a broker reads first.
+    """List the files of a partition directory, after checking its leader epochs as a broker does.
 
-    Raises `StartRefusedError` if a broker fails on the leader epochs, the name of a file, or the
-    content of a swapped log, and `InputError` if the directory cannot be read.
+    Raises `StartRefusedError` if a broker fails on the leader epochs, a file name or the content of
+    a swap file. Raises `InputError` if the directory cannot be read.
     """
     scanned = sorted(scan_directory(directory), key=lambda one: one.name)
     _check_epochs(directory)
@@ -158,10 +165,10 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
 
 
 def _check_epochs(directory: str) -> None:
-    """Refuse leader epochs that a broker does not read.
+    """Check that a broker can read the leader epoch checkpoint.
 
-    Raises `OfflineAtOnceError` if it takes the data directory offline, and `StartRefusedError` if
-    it exits.
+    Raises `OfflineAtOnceError` if the broker marks the data directory offline, and
+    `StartRefusedError` if it exits.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     lines = java_lines(read_text(path) or "")
@@ -178,9 +185,9 @@ def _check_epochs(directory: str) -> None:
 
 
 def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
-    """Note an index that is no file but is there, or refuse what a broker fails on at once."""
+    """Record an index that is not a regular file; raise if a broker fails on it immediately."""
     if entry.is_broken_link():
-        # A broker rebuilds it where the link leads, if it can.
+        # A broker rebuilds the index at the target of the link if it can create a file there.
         if not leads_nowhere(entry.path):
             return
         if suffix != TXN_INDEX_SUFFIX:
@@ -202,12 +209,12 @@ def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
 
 
 def _is_overwritten(segment: FoundSegment, suffix: str) -> bool:
-    """Return whether the index that a broker creates for a swapped log takes the place of one."""
+    """Return whether the index that a broker creates for a swap file overwrites an existing one."""
     return segment.is_swapped and suffix == OFFSET_INDEX_SUFFIX
 
 
 def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | None:
-    """Return the partition that a broker takes a directory for; None where it exits.
+    """Parse a directory name into its partition and kind; None if a broker exits on the name.
 
     Source: ``LocalLog.parseTopicPartitionName``.
     """
@@ -224,21 +231,18 @@ def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | Non
 
 
 def is_refused_name(name: str) -> bool:
-    """Return whether a broker exits over a regular file of this name, which begins with no offset.
-
-    Others than files of segments may have any name.
-    """
+    """Return whether a broker exits on a regular file of this name, which starts with no offset."""
     is_of_segment = name.endswith(_ENDINGS) and not name.endswith((DELETED_SUFFIX, _KRAFT_SNAPSHOT))
     return is_of_segment and file_offset(name) is None
 
 
 def file_offset(name: str) -> int | None:
-    """Return the offset that the name of a file begins with; None where Java reads none."""
+    """Return the offset at the start of a file name, None if Java cannot parse one."""
     return parse_java_integer(name.partition(".")[0], INT64_MAX)
 
 
 def is_misnamed_log(name: str) -> bool:
-    """Return whether a broker opens another, empty log for this one, of an offset's usual name."""
+    """Return whether a broker opens an empty log with the canonical name instead of this one."""
     ending = next(
         (one for one in (LOG_SUFFIX, LOG_SUFFIX + SWAP_SUFFIX) if name.endswith(one)), None
     )

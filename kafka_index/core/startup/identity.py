@@ -1,6 +1,6 @@
-"""The identity of a broker, by its settings and directories, which may differ.
+"""The identity of a broker, from its settings and its directories.
 
-Sources: Kafka's ``MetaPropertiesEnsemble`` and ``KafkaRaftServer.initializeLogDirs``, in their
+Source: Kafka's ``MetaPropertiesEnsemble`` and ``KafkaRaftServer.initializeLogDirs``, in their
 order.
 """
 
@@ -25,10 +25,10 @@ from kafka_index.core.startup.prediction import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a broker, from all of its directories.
+    """The identity of a broker from the ``meta.properties`` of all its directories.
 
-    `by_directory` has the contents that could be read, `offline` the directories that a broker
-    takes offline, and `refused` the reasons why a broker exits before it touches anything.
+    `by_directory` has the parsed contents, `offline` the directories that the broker marks offline,
+    and `refused` the reasons why it exits before it changes any file.
     """
 
     by_directory: Mapping[str, MetaProperties]
@@ -37,7 +37,7 @@ class Identity:
 
 
 def input_directories(inputs: Sequence[str]) -> list[str]:
-    """Return the data directories that inputs name.
+    """Return the data directories in the inputs.
 
     Raises `InputError` if an input does not exist or is a partition directory, or if no input
     contains files of a broker.
@@ -63,14 +63,14 @@ def input_directories(inputs: Sequence[str]) -> list[str]:
 
 
 def configured_node(properties: Mapping[str, str] | None) -> int | None:
-    """Return the node id in a broker's settings; None where they have none."""
+    """Return ``node.id`` from the settings of a broker, None if it is not set."""
     settings = properties or {}
     text = settings.get("node.id") or settings.get("broker.id") or ""
     return parse_java_integer(text.strip(), INT32_MAX)
 
 
 def refused_settings(properties: Mapping[str, str] | None) -> list[Refusal]:
-    """Return why no broker starts with its settings, whatever its directories have."""
+    """Return the settings that prevent startup with any directories."""
     settings = properties or {}
     refused = []
     if "zookeeper.connect" in settings and not settings.get("process.roles", "").strip():
@@ -89,16 +89,15 @@ def refused_settings(properties: Mapping[str, str] | None) -> list[Refusal]:
 
 
 def configured_directories(properties: Mapping[str, str] | None) -> frozenset[str]:
-    """Return the data directories in a broker's settings."""
     return frozenset(_in_order(properties))
 
 
 def started_directories(
     paths: Sequence[str], properties: Mapping[str, str] | None
 ) -> Sequence[str]:
-    """Return the directories that a broker starts on: those given, and those of its settings.
+    """Return the directories that a broker starts on: the given ones and those in its settings.
 
-    The settings of a broker on another machine name no directory that is given, and add none.
+    If no given directory is in the settings, they belong to another machine and add nothing.
     """
     given = {os.path.abspath(path) for path in paths}
     configured = configured_directories(properties)
@@ -110,7 +109,7 @@ def started_directories(
 def why_not_all_given(
     data_directories: Sequence[str], properties: Mapping[str, str] | None
 ) -> str | None:
-    """Return the reason if data directories of the settings are unknown; otherwise None."""
+    """Return an explanation if some data directories in the settings were not given, else None."""
     configured = configured_directories(properties)
     if len(data_directories) >= len(configured):
         return None
@@ -129,11 +128,11 @@ def _in_order(properties: Mapping[str, str] | None) -> list[str]:
 def metadata_directory_of(
     paths: Sequence[str], properties: Mapping[str, str] | None, given: str | None = None
 ) -> str | None:
-    """Return the directory of a broker's metadata log; None where it is not at hand.
+    """Return the directory of a broker's metadata log, None if it is not available.
 
-    The paths are its data directories, perhaps with that of its metadata log. Where the settings
-    are those of these very directories, it is the directory that they name, there or not: a broker
-    exits that does not find it. Source: ``KafkaConfig.metadataLogDir``.
+    `paths` are its data directories, possibly with the metadata directory. If the settings describe
+    exactly these directories, the result is the directory that they configure, even if it does not
+    exist: the broker then exits. Source: ``KafkaConfig.metadataLogDir``.
     """
     directories = [os.path.abspath(path) for path in paths]
     if given is not None:
@@ -147,7 +146,7 @@ def metadata_directory_of(
     if configured is None:
         first = next(iter(_in_order(properties)), None)
         return first if first in directories else min(holding, default=None)
-    # The settings of a broker on another machine name directories of that machine.
+    # Settings of another machine refer to directories on that machine.
     if {configured, *configured_directories(properties)} >= set(directories):
         return configured
     if not configured_directories(properties) and os.path.isdir(configured):
@@ -160,7 +159,7 @@ def metadata_directory_of(
 def without_metadata_directory(
     paths: Sequence[str], properties: Mapping[str, str] | None, metadata_directory: str | None
 ) -> Sequence[str]:
-    """Return the data directories among these, without one for the metadata log alone."""
+    """Return the data directories without one that is used only for the metadata log."""
     data = [path for path in paths if path != metadata_directory]
     return data if data and _is_metadata_apart(properties) else paths
 
@@ -168,10 +167,10 @@ def without_metadata_directory(
 def misplaced_metadata(
     paths: Sequence[str], properties: Mapping[str, str] | None, metadata_directory: str | None
 ) -> Iterator[str]:
-    """Yield each metadata log in data directories whose broker may have it elsewhere.
+    """Yield metadata logs in data directories if the broker may keep its metadata log elsewhere.
 
-    The settings name a directory that is not here, and may be those of another machine, so that it
-    is not known whether the broker exits over an unexpected metadata location.
+    The configured metadata directory does not exist here and may be on another machine. So it is
+    unknown whether the broker exits because of an unexpected metadata location.
     """
     configured = _configured_metadata(properties)
     data = configured_directories(properties)
@@ -192,14 +191,14 @@ def _configured_metadata(properties: Mapping[str, str] | None) -> str | None:
 
 
 def _is_metadata_apart(properties: Mapping[str, str] | None) -> bool:
-    """Return whether by its settings no data directory of a broker has its metadata log."""
+    """Return whether the settings place the metadata log outside all data directories."""
     data = configured_directories(properties)
     configured = _configured_metadata(properties)
     return bool(data) and configured is not None and configured not in data
 
 
 def _has_logs(directory: str) -> bool:
-    """Return whether it is a data directory: the metadata in it may be that of a copy."""
+    """Return whether a directory has partitions; its metadata log alone could be a copy."""
     names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
     return any(name != METADATA_LOG and parse_log_directory(name) for name in names)
 
@@ -209,8 +208,7 @@ def check_identity(
 ) -> Identity:
     """Read and compare the ``meta.properties`` of all directories of a broker.
 
-    The directory of its metadata log and its node id, as configured, are None where they are not
-    known.
+    `metadata_directory` and `node_id` come from the settings, None if unknown.
     """
     everything = sorted({*directories, *([metadata_directory] if metadata_directory else [])})
     found: dict[str, MetaProperties] = {}
@@ -254,7 +252,7 @@ def check_identity(
 
 
 def refusal_of(error: KafkaIndexError) -> Refusal:
-    """Return why a broker does not start, or does not use a directory."""
+    """Convert an error into the reason why a broker does not start or does not use a directory."""
     details = [
         f"{name} {value}"
         for name, value in (("expected", error.expected), ("found", error.found))
@@ -282,7 +280,7 @@ def _disagreements(found: Mapping[str, MetaProperties], node_id: int | None) -> 
             if node_id is None and not is_negative:
                 node_id = each.node_id
             if each.node_id != node_id or is_negative:
-                # No broker is configured with a negative id.
+                # ``node.id`` cannot be negative.
                 expected = "0 or more" if node_id is None else str(node_id)
                 text = f"{name} is {each.node_id}, expected {expected}"
                 refused.append(Refusal(each.path, each.line(name), text))

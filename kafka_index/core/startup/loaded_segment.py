@@ -1,9 +1,9 @@
-"""A segment as a starting broker loads it: its log up to where it is cut, its index as it is then.
+"""A segment as a starting broker loads it, with recovery and truncation done only in memory.
 
-Nothing is written. What recovery rebuilds is built in memory. A broker that searches for an offset
-reads from an index entry, which it does not verify, to the batch that holds the offset. It knows
-that batch by the next one, unless it begins with the offset; and it reads where each begins, which
-a compressed message of magic 0 or 1 has inside.
+To find an offset, a broker reads forward from an index entry, which it does not verify. It
+recognizes the batch with the offset only by the next batch, unless the batch starts with that
+offset. For compressed messages of formats v0 and v1, it must read the first inner message to learn
+the base offset.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from kafka_index.core.startup.found_files import FoundSegment
 
 _TORN = (TORN_HEADER, TORN_BATCH)
 
-#: Of an index in memory that gets no entry.
+#: Size of an in-memory index without entries.
 _NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 
@@ -75,10 +75,10 @@ _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 def find_batch(
     log: Bytes, path: str, offset_index: OffsetIndex, offset: int
 ) -> LogOffsetPosition | None:
-    """Find the batch that holds an offset, or the next one; None when there is none.
+    """Find the batch that contains an offset or the first one after it, None if there is none.
 
-    Raises `StartRefusedError` if a broker meets on the way what it cannot read; a batch that is cut
-    off is the end of the log to it. Source: ``LogSegment.translateOffset``.
+    An incomplete batch ends the log. Raises `StartRefusedError` if a broker cannot read a batch
+    before the result. Source: ``LogSegment.translateOffset``.
     """
     floor = offset_index.lookup(offset)
     start = max(floor.position, 0)
@@ -93,7 +93,7 @@ def find_batch(
 
 
 def check_stop(stop: ScanStop | None, log_size: int, path: str, what: str) -> None:
-    """Refuse to start where a broker does not read past a batch; a torn one ends the log to it."""
+    """Raise if a broker fails to read past a batch; an incomplete batch is the end of the log."""
     if stop is None or stop.code in _TORN:
         return
     if log_size - stop.position_bytes <= HEADER_SIZE_UP_TO_MAGIC:
@@ -102,7 +102,7 @@ def check_stop(stop: ScanStop | None, log_size: int, path: str, what: str) -> No
 
 
 def _end_of_way(log: Bytes, found: LogOffsetPosition | None, offset: int) -> int:
-    """Return the position after the last batch that a search reads; all of the log without any."""
+    """Return the position after the last batch read by a search, or the log size if no match."""
     if found is None:
         return len(log)
     end = found.position + found.size
@@ -121,7 +121,7 @@ def _check_way(log: Bytes, path: str, start: int, base_offset: int, end: int) ->
 
 
 def _check_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
-    """Refuse compressed messages whose first offset cannot be read (``baseOffset``)."""
+    """Check that the base offset of compressed v0 and v1 messages can be read (``baseOffset``)."""
     is_message = chunk.control_type == CONTROL_MESSAGE
     positions = chunk.position_bytes[is_message & (chunk.attributes & COMPRESSION_MASK != 0)]
     for position in np.unique(positions).tolist():
@@ -138,7 +138,7 @@ def _check_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
 
 
 class SegmentOverflowError(Exception):
-    """An offset does not fit its segment during recovery, so that a broker splits the segment.
+    """An offset does not fit its segment during recovery; the broker then splits the segment.
 
     Kafka: ``LogSegmentOffsetOverflowException``.
     """
@@ -149,11 +149,21 @@ class SegmentOverflowError(Exception):
 
 
 class LoadedSegment:
-    """A segment of a partition that is being loaded; without files it is created, empty.
+    """A segment of a partition that is being loaded.
 
-    `whole_bytes` and `size_bytes` are the size of its log, and after what was cut. `bytes_read` of
-    its log were recovered or replayed. `is_rebuilt`: it was recovered. `is_split`: a broker has
-    split it off a segment, in whose log it begins at `start_bytes`, and has made its index.
+    If it has no files, it is empty.
+
+    Attributes
+    ----------
+    whole_bytes, size_bytes
+        Size of its log before and after truncation.
+    bytes_read
+        Bytes of the log that were recovered or replayed.
+    is_rebuilt
+        Whether it was recovered.
+    is_split
+        Whether a broker has split it off another segment. It starts at `start_bytes` of the
+        other log, and its index has been built.
     """
 
     def __init__(
@@ -183,17 +193,15 @@ class LoadedSegment:
 
     @property
     def path(self) -> str:
-        """The path of its log."""
         return IN_MEMORY if self.found is None else self.found.log.log_path
 
     @property
     def log(self) -> Bytes:
-        """The bytes of its log."""
         return self.whole_log[: self.size_bytes]
 
     @property
     def whole_log(self) -> Bytes:
-        """The bytes of its log as they were before anything was cut; mapped on first use."""
+        """The bytes of its log before truncation, mapped on first use."""
         if self._file is None and self.found is not None and self.whole_bytes:
             file = open_log(self.found.log.log_path, self.found.log)
             if not isinstance(file, MappedFile):
@@ -205,7 +213,7 @@ class LoadedSegment:
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """Its offset index: the file, or what recovery rebuilt."""
+        """Its offset index: the existing file, or the index built by recovery."""
         if self._index is None:
             self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX)
             path = None if self.found is None else self.found.indexes.get(OFFSET_INDEX_SUFFIX)
@@ -226,16 +234,16 @@ class LoadedSegment:
         return {} if self.found is None else self.found.unsized
 
     def _refuse_what_is_no_file(self, *suffixes: str) -> None:
-        """Refuse an index that is no file, where a broker opens it."""
+        """Raise for an index that is not a regular file, as a broker fails when it opens it."""
         for suffix in suffixes:
             if suffix in self._not_files:
                 raise DirectoryFailsError("the index is no file", path=self._not_files[suffix])
 
     def is_sound(self) -> bool:
-        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
+        """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``)."""
         indexes = {} if self.found is None else self.found.indexes
         is_swapped = self.found is not None and self.found.is_swapped
-        # To read where a swapped log ends, a broker opens its index, and so creates an empty one.
+        # To find the end of a swap file, a broker opens its index and thereby creates an empty one.
         has_index = any(
             OFFSET_INDEX_SUFFIX in each for each in (indexes, self._not_files, self._unsized)
         )
@@ -256,19 +264,19 @@ class LoadedSegment:
         return True
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that holds an offset, or the next one; None when there is none."""
+        """Find the batch that contains an offset or the first one after it, None if none."""
         return find_batch(self.log, self.path, self.offset_index, offset)
 
     def bytes_of(self, start: int, end: int) -> Bytes:
-        """Return bytes of its log, to be replayed."""
+        """Return a byte range of its log for replay."""
         self.bytes_read += end - start
         return self.log[start:end]
 
     def next_offset(self) -> int:
         """Return the offset after the last batch (``LogSegment.readNextOffset``).
 
-        Raises `StartRefusedError` if a batch after the last index entry has a length that no batch
-        has, or a message that is searched through cannot be read.
+        Raises `StartRefusedError` if a batch after the last index entry has an invalid length, or
+        if a message in the searched range cannot be read.
         """
         if not self.size_bytes:
             return self.base_offset
@@ -277,12 +285,12 @@ class LoadedSegment:
             return self.base_offset
         end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
         check_stop(end.stop, self.size_bytes, self.path, "the end of the log")
-        # The search for that entry's offset may fail on what the scan passes over.
+        # The search for that entry's offset can fail on batches that the scan accepts.
         self.offset_to_position(self.offset_index.last_offset)
         return end.next_offset
 
     def torn_bytes(self) -> int:
-        """Return how many bytes follow the last whole batch; 0 for a log that was recovered."""
+        """Return how many bytes follow the last complete batch; 0 for a recovered log."""
         if not self.size_bytes or self.is_rebuilt:
             return 0
         entry = self.offset_index.lookup(self.offset_index.last_offset)
@@ -292,15 +300,16 @@ class LoadedSegment:
         return self.size_bytes - end.end_bytes
 
     def recover(self) -> int:
-        """Rebuild the index, cut at the first invalid byte, and return the bytes that are cut.
+        """Rebuild the index, truncate at the first invalid byte, and return the truncated bytes.
 
         Raises `OffsetsGoBackError` if Kafka throws ``InvalidOffsetException``, and
-        `StartRefusedError` if a broker does not start over such a log. Source:
+        `StartRefusedError` if a broker does not start on such a log. Source:
         ``LogSegment.recover``.
         """
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if suffix in self._unsized:
-                # It is opened, and not mapped: a NullPointerException, whatever else is there.
+                # The file is opened but not mapped, so Kafka throws a NullPointerException in any
+                # case.
                 path = self._unsized[suffix]
                 raise StartRefusedError(
                     "the index to be rebuilt is a pipe or the null device", path=path
@@ -326,29 +335,29 @@ class LoadedSegment:
         return self.cut_at(builder.valid_bytes)
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
-        """Yield the batches that are left, without verifying them again."""
+        """Yield the remaining batches without verifying them again."""
         return IncomingBatches.stored(self.log, self.base_offset)
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None:
-        """Keep nothing: no consumer reads of this log.
+        """Discard aborted transactions: no consumer reads this log.
 
         Raises
         ------
         OffsetsGoBackError
-            A broker cannot create the index: recovery that fails so cuts the whole log.
+            A broker cannot create the index. Recovery then truncates the whole log.
         """
         path = None if self.found is None else self.found.txn_index_to_nowhere
         if path is not None and len(aborted):
             raise OffsetsGoBackError(f"the transaction index {path} is a link to nothing")
 
     def cut_at(self, size_bytes: int) -> int:
-        """Cut the log; return the bytes that are cut."""
+        """Truncate the log to a size; return the number of truncated bytes."""
         lost = self.size_bytes - size_bytes
         self.size_bytes = size_bytes
         return lost
 
     def cut_whole(self) -> int:
-        """Cut everything, as for offsets that go back (``LogSegment.truncateTo``)."""
+        """Truncate everything, as Kafka does if offsets decrease (``LogSegment.truncateTo``)."""
         self._use_index(OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True))
         return self.cut_at(0)
 
@@ -358,7 +367,7 @@ class LoadedSegment:
         self._index = index
 
     def resize_indexes(self) -> None:
-        """Refuse index files that are larger than the settings allow (``resizeIndexes``)."""
+        """Raise if an index file is larger than the settings allow (``resizeIndexes``)."""
         self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         for unsized in self._unsized.values():
             raise DirectoryFailsError("the index of the active segment has no size", path=unsized)
@@ -381,9 +390,9 @@ class LoadedSegment:
                 )
 
     def largest_timestamp_ms(self, now_ms: int) -> int:
-        """Return the time that retention goes by (``LogSegment.largestTimestamp``).
+        """Return the timestamp used by time-based retention (``LogSegment.largestTimestamp``).
 
-        If the log was cut, it was cut at `now_ms`.
+        If the log was truncated, its modification time is `now_ms`.
         """
         if self.found is None:
             return now_ms
@@ -397,20 +406,19 @@ class LoadedSegment:
         return now_ms if is_cut else self.found.log.log_mtime_ns // 10**6
 
     def release(self) -> None:
-        """Unmap its log until it is used again: a partition may have very many segments."""
+        """Unmap the log until its next use, since a partition can have very many segments."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def close(self) -> None:
-        """Close its files."""
         if self._index is not None:
             self._index.close()
         self.release()
 
 
 def _last_time(path: str) -> int:
-    """Return the timestamp of the last entry of a ``.timeindex``, zeros included."""
+    """Return the timestamp of the last slot of a ``.timeindex``, including zero padding."""
     size = TIME_ENTRY.itemsize
     refuse_linked_out(path)
     with open(path, "rb") as file:

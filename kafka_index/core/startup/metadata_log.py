@@ -1,4 +1,4 @@
-"""The metadata log that every node loads before its topics: whether a node starts on it.
+"""The metadata log, which every node loads before its topics: whether a node starts on it.
 
 Sources: Kafka's ``KafkaRaftManager``, ``KafkaRaftLog.createLog``, ``Snapshots.parse``,
 ``KafkaRaftClient.initialize``, ``BootstrapDirectory.read``, ``FileQuorumStateStore``,
@@ -72,18 +72,18 @@ from kafka_index.core.startup.prediction import Outcome, PartitionPrediction, Re
 _DATA_VERSION = "data_version"
 _VERSIONS = (0, 1)
 _UNKNOWN = -1
-# Jackson's blanks; Python's parser skips none before the first token.
+# Jackson skips these characters before the first token; Python's parser skips none.
 _BLANKS = " \t\r\n"
 
 _PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 #: ``Uuid.METADATA_TOPIC_ID``.
 _TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 _SNAPSHOT_SUFFIXES = (".checkpoint", ".checkpoint.part", ".checkpoint.deleted")
-#: The digits of the offset and of the epoch in a snapshot's name, with a character between them.
+#: Number of digits of the offset and of the epoch in a snapshot's name, around a separator.
 _OFFSET_WIDTH, _EPOCH_WIDTH = 20, 10
 _VERSION = "metadata.version"
 _NO_LEVEL = f"it has no feature level of {_VERSION}"
-#: The control records that a broker reads there, by type (``BatchFileReader``).
+#: Control records that a broker reads in a bootstrap checkpoint, by type (``BatchFileReader``).
 _BOOTSTRAP_CONTROLS = {
     kind: next(schema for schema in KRAFT_CONTROL if schema.name == name)
     for kind, name in (
@@ -96,10 +96,11 @@ _SIZE = struct.Struct(">8xi")
 
 
 def why_not_quorum_state(metadata_log: str) -> Refusal | None:
-    """Return why a node exits over the quorum state of its metadata log; None where it does not.
+    """Return why a node exits because of its quorum state, None if it does not.
 
-    The metadata log is the directory ``__cluster_metadata-0``, or its URI. Without the file the
-    epoch is that of the log. Raises `InputError` if this process may not read the file.
+    `metadata_log` is the directory ``__cluster_metadata-0`` or its URI. Without the file, the node
+    uses the epoch of the log. Raises `InputError` if this process has no permission to read the
+    file.
     """
     path = os.path.join(metadata_log, QUORUM_STATE)
     try:
@@ -117,9 +118,9 @@ def why_not_quorum_state(metadata_log: str) -> Refusal | None:
 
 
 def sole_voter(metadata_log: str) -> int | None:
-    """Return the only controller that the quorum state names; None for several, or for none.
+    """Return the only controller in the quorum state, None if there are several or none.
 
-    Raises `InputError` if this process may not read the file.
+    Raises `InputError` if this process has no permission to read the file.
     """
     try:
         data = read_file(os.path.join(metadata_log, QUORUM_STATE))
@@ -133,7 +134,7 @@ def sole_voter(metadata_log: str) -> int | None:
 
 
 def _first_object(data: bytes) -> Mapping[str, object]:
-    """Return the object that the first line begins with; what follows it is not looked at."""
+    """Parse the JSON object at the start of the first line; the rest is ignored, as in Jackson."""
     try:
         lines = java_lines(data.decode())
         found, _ = json.JSONDecoder(parse_constant=_refuse).raw_decode(
@@ -151,7 +152,7 @@ def _refuse(name: str) -> None:
 
 
 def _check(state: Mapping[str, object]) -> None:
-    """Check the fields as they are read; raises `ValueError` if a field is missing or malformed."""
+    """Check the fields in Kafka's order; raise `ValueError` if one is missing or malformed."""
     if _DATA_VERSION not in state:
         raise ValueError(f"{_DATA_VERSION} is missing")
     version = _short(state[_DATA_VERSION])
@@ -202,7 +203,7 @@ def _integer(state: Mapping[str, object], name: str, largest: int) -> int:
 
 
 def _short(value: object) -> int:
-    """Return a JSON value as 16 bits (``JsonNode.shortValue``): 0 where it is not a number."""
+    """Convert a JSON value to 16 bits (``JsonNode.shortValue``); 0 if it is not a number."""
     if type(value) is float:
         value = int(max(min(value, INT32_MAX), -INT32_MAX - 1))
     if type(value) is not int:
@@ -211,10 +212,10 @@ def _short(value: object) -> int:
 
 
 def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:
-    """Return why a node exits over its metadata log; None where it does not, or has none.
+    """Return why a node exits because of its metadata log; None if it does not, or has none.
 
-    The local directory holds ``__cluster_metadata-0``. Raises `KafkaIndexError` if
-    this process may not read a file.
+    `directory` contains ``__cluster_metadata-0``. Raises `KafkaIndexError` if this process has no
+    permission to read a file.
     """
     found = predict_metadata_log(directory, settings, clock)
     return found if isinstance(found, Refusal) else None
@@ -223,15 +224,15 @@ def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) ->
 def predict_metadata_log(
     directory: str, settings: LogSettings, clock: Clock
 ) -> Refusal | PartitionPrediction | None:
-    """Return why a node exits over its metadata log, or else what it makes of it; None for no log.
+    """Predict the loading of a metadata log: a refusal or a prediction; None if there is no log.
 
-    Records before the newest snapshot are not lost. Raises `KafkaIndexError` as
+    Records before the newest snapshot are not counted as lost. Raises `KafkaIndexError` like
     `why_not_metadata_log`.
     """
     path = os.path.join(directory, METADATA_LOG)
     if not os.path.isdir(path):
         return None
-    # It is recovered from its start, whatever the markers and checkpoints are.
+    # It is recovered from its start, regardless of clean shutdown files and checkpoints.
     loading = Loading(is_clean=False, settings=settings, clock=clock)
     predicted = PartitionPrediction(CLUSTER_METADATA_TOPIC, 0, path, Outcome.LOADED)
     try:
@@ -273,9 +274,9 @@ def predict_metadata_log(
 
 
 def topic_id_error(path: str) -> Refusal | None:
-    """Return why a node exits over the topic id of its metadata log; None where it does not.
+    """Return why a node exits because of the topic ID of its metadata log, None if it does not.
 
-    Raises `StartRefusedError` if a node exits over the file as over that of any partition.
+    Raises `StartRefusedError` if a node exits on this file as it does for any partition.
     """
     topic_id = read_topic_id(path)
     if topic_id in (None, _TOPIC_ID):
@@ -286,12 +287,12 @@ def topic_id_error(path: str) -> Refusal | None:
 def read_started_cluster(
     path: str, properties: Mapping[str, str] | None, budget: DecompressionBudget
 ) -> tuple[ClusterImage | None, str | None]:
-    """Return the metadata that a node has once it has started, or why they are not known.
+    """Read the metadata that a node has after startup, or return why it is unknown.
 
-    The path is the directory of its metadata log, or the directory that this is in; the properties
-    are its settings, None if they are not known. A node cuts its log at the first damage. Other
-    controllers may have the rest, which comes back then. Raises `InputError` if there is no
-    metadata log, or it may not be read.
+    `path` is the metadata log or the directory that contains it; `properties` are the node's
+    settings, None if unknown. A node truncates its log at the first corruption and may fetch the
+    rest from other controllers. Raises `InputError` if there is no metadata log, or no permission
+    to read it.
     """
     found = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
     raise_retriable(found.faults.first)
@@ -309,7 +310,7 @@ def read_started_cluster(
 
 
 def _is_torn_footer(cut: CorruptLogError) -> bool:
-    """Return whether a snapshot has all records, and lacks the end of the batch after them."""
+    """Return whether a snapshot has all its records and only its footer batch is incomplete."""
     data = read_file(cut.path or "") or b""
     batch = data[cut.position_bytes or 0 :][: RECORD_BATCH_HEADER.itemsize]
     (header,) = np.frombuffer(
@@ -331,9 +332,9 @@ def _is_sole_controller(metadata_log: str, properties: Mapping[str, str] | None)
 
 
 def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
-    """Return why a node exits over the snapshots of its metadata log; None where it does not.
+    """Return why a node exits because of its metadata snapshots, None if it does not.
 
-    The path is the directory of the log, or its URI; the log start is that of the loaded log.
+    `path` is the directory of the log or its URI; `log_start_offset` is that of the loaded log.
     Raises `KafkaIndexError` if a file cannot be read.
     """
     try:
@@ -355,9 +356,9 @@ def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
 
 
 def _snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, Entry]]:
-    """Return the snapshots at or after a log start: offset, epoch and entry.
+    """Return the snapshots at or after the log start: offset, epoch and entry.
 
-    Raises `StartRefusedError` if the name of one is malformed.
+    Raises `StartRefusedError` if a snapshot's name is malformed.
     """
     found = []
     for entry in scan_directory(path):
@@ -373,9 +374,9 @@ def _snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, Entry]]
 
 
 def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
-    """Return what a node exits over in its newest snapshot.
+    """Return why a node exits because of its newest snapshot.
 
-    A torn end is passed over in silence; without a feature level the state is not published.
+    An incomplete end is silently ignored. Without a feature level, the state is not published.
     """
     source = LogFileSource.of_segment(snapshot, verify_crc=True)
     count = 0
@@ -400,10 +401,10 @@ def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
 
 
 def why_not_bootstrap(path: str) -> str | None:
-    """Return why a broker exits over the file; None where it does not.
+    """Return why a broker exits because of the bootstrap checkpoint, None if it does not.
 
-    Raises `KafkaIndexError` if this process may not read it, or it has what a broker may read or
-    not.
+    Raises `KafkaIndexError` if this process has no permission to read it, or if it is unclear
+    whether a broker can read its contents.
     """
     try:
         data = read_file(path)
@@ -416,7 +417,7 @@ def why_not_bootstrap(path: str) -> str | None:
         return reason
     info = os.stat(path)
     segment = SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, path, info.st_size, info.st_mtime_ns)
-    # A broker checks no checksum there.
+    # A broker does not verify checksums in this file.
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     log = TopicLog([segment], budget, verify_crc=False, recovers=True)
     has_level = False
@@ -437,7 +438,10 @@ def why_not_bootstrap(path: str) -> str | None:
 
 
 def _read_bootstrap_record(record: LogRecord) -> bool:
-    """Return whether it has the level of the metadata; raise CorruptRecordError as a broker."""
+    """Return whether the record sets the metadata version.
+
+    Raises `CorruptRecordError` if a broker cannot read the record.
+    """
     if not record.is_control:
         decoded = METADATA_CODEC.decode(record.value)
         if decoded.name != "FeatureLevelRecord" or decoded.value is None:
@@ -455,7 +459,7 @@ def _read_bootstrap_record(record: LogRecord) -> bool:
 
 
 def _why_not_batches(data: bytes) -> str | None:
-    """Return which batch a broker cannot read by its header; it stops before a torn one.
+    """Return which batch has a header that a broker cannot read; an incomplete one ends the file.
 
     Source: ``FileLogInputStream.nextBatch``, ``Batch.data``.
     """

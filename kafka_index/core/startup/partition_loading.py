@@ -1,6 +1,6 @@
-"""Loading a partition as a starting broker does, without touching its files.
+"""Loading of a partition as a starting broker does it, without changing its files.
 
-The steps are those of `core.log.append.log_loader`. What a broker would write is kept in
+The steps are those of `core.log.append.log_loader`. Files that a broker would write are kept in
 memory.
 """
 
@@ -48,9 +48,9 @@ from kafka_index.core.startup.prediction import LoadedLog
 
 
 class PredictedSnapshots(SnapshotFiles):
-    """The snapshots of a partition directory with the changes that a broker would make.
+    """The snapshots of a partition directory, with the changes that a broker would make.
 
-    `bytes_read` counts the bytes of files.
+    `bytes_read` counts the bytes read from files.
     """
 
     def __init__(self, directory: str, offsets: Iterable[int]) -> None:
@@ -60,13 +60,12 @@ class PredictedSnapshots(SnapshotFiles):
         self.bytes_read = 0
 
     def offsets(self) -> list[int]:
-        """Return their offsets, in order."""
         return sorted(self._offsets)
 
     def load_latest(
         self, offsets: Iterable[int]
     ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-        """Read the latest that is not damaged."""
+        """Return the latest valid snapshot and its offset, and the corrupt ones before it."""
         damaged: list[tuple[int, CorruptSnapshotError]] = []
         for offset in reversed(list(offsets)):
             data = self._written.get(offset)
@@ -82,11 +81,11 @@ class PredictedSnapshots(SnapshotFiles):
         return None, None, damaged
 
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
-        """Keep one in memory.
+        """Keep a snapshot in memory.
 
-        Raises `OffsetsGoBackError` if its name is that of a directory, a socket, a device or a link
-        to nothing: recovery that fails so cuts the whole log; and `StartRefusedError` if it is that
-        of a pipe: a broker waits until somebody reads from it.
+        Raises `OffsetsGoBackError` if its path is a directory, socket, device or broken link:
+        recovery then truncates the whole log. Raises `StartRefusedError` if it is a pipe: the
+        broker waits until another process reads from it.
         """
         path = snapshot_path(self._directory, offset)
         if os.path.exists(path) and not os.path.isfile(path):
@@ -100,23 +99,21 @@ class PredictedSnapshots(SnapshotFiles):
         self._written[offset] = data
 
     def remove(self, offset: int) -> None:
-        """Forget one."""
         self._offsets.discard(offset)
         self._written.pop(offset, None)
 
 
 class PredictedEpochs(EpochFile):
-    """The leader epochs of a partition, and no file that changes with them."""
+    """The leader epochs of a partition, kept only in memory."""
 
-    def _write(self, text: str) -> None:
-        """Write nothing."""
+    def _write(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading(LoadConditions):
-    """The loading of a partition by a broker that starts.
+    """Settings and state with which a broker loads one partition.
 
-    `clock` returns the time in ms. `is_offline`: the data directory is offline already.
+    `clock` returns the time in ms. `is_offline` is True if the data directory is already offline.
     """
 
     settings: LogSettings
@@ -127,7 +124,7 @@ class Loading(LoadConditions):
     def of(
         cls, root: DataDirectory, partition: TopicPartition, config: LogConfig, clock: Clock
     ) -> Loading:
-        """Return the loading of a partition in a data directory as it lies."""
+        """Return the conditions for a partition from the current state of its data directory."""
         return cls(
             root.is_clean,
             root.recovery_point(partition),
@@ -139,10 +136,20 @@ class Loading(LoadConditions):
 
 @dataclass(slots=True)
 class LoadedPartition:
-    """A partition after loading; a context manager's value, as its logs stay mapped.
+    """A partition after loading.
 
-    `segments` are left, and `deleted` has the others by base offset. `reasons` has by base offset
-    why segments are deleted, cut or rebuilt. `bytes_read`, of logs and snapshots, is approximate.
+    Its logs stay mapped until the context ends.
+
+    Attributes
+    ----------
+    segments
+        The remaining segments.
+    deleted
+        The deleted segments, by base offset.
+    reasons
+        Why segments are deleted, truncated or rebuilt, by base offset.
+    bytes_read
+        Approximate number of bytes read from logs and snapshots.
     """
 
     files: FoundFiles
@@ -157,9 +164,9 @@ class LoadedPartition:
 def load_partition(
     partition: TopicPartition, directory: str, loading: Loading
 ) -> Iterator[LoadedPartition]:
-    """Load a partition, and keep its logs mapped while the context lasts.
+    """Load a partition; its logs stay mapped until the context ends.
 
-    Raises `StartRefusedError` if a broker does not start with it, and `InputError` if a file cannot
+    Raises `StartRefusedError` if a broker does not start on it, and `InputError` if a file cannot
     be read.
     """
     predicted = _PredictedFiles(directory, find_files(partition, directory), loading.settings)
@@ -172,7 +179,7 @@ def load_partition(
 
 @dataclass
 class _PredictedFiles:
-    """The segments of a partition, which are only read (`LoadingFiles`)."""
+    """The segments of a partition, opened read-only (`LoadingFiles`)."""
 
     directory: str
     files: FoundFiles
@@ -195,9 +202,9 @@ class _PredictedFiles:
             yield from segments
 
     def split(self, base_offset: int) -> None:
-        """Split a segment, and forget what was loaded.
+        """Split a segment and discard its loaded state.
 
-        The producer snapshot at its base offset is deleted with it.
+        The producer snapshot at its base offset is deleted too.
         """
         found = next(one for one in self.files.segments if one.log.base_offset == base_offset)
         spans = split_segment(found.log, shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
@@ -205,7 +212,7 @@ class _PredictedFiles:
             raise StartRefusedError("an offset does not fit the segment", path=found.log.log_path)
         is_listed = any(one.base_offset == base_offset for one in self.segments)
         if not is_listed and spans[0].base_offset != base_offset:
-            # A segment that is being loaded is not replaced (``LocalLog.replaceSegments``).
+            # ``LocalLog.replaceSegments`` does not replace a segment that is still being loaded.
             spans = [SegmentSpan(base_offset, 0, found.log.log_size_bytes), *spans]
         self.splits[base_offset] = spans
         self.files.snapshots = [each for each in self.files.snapshots if each != base_offset]
@@ -222,14 +229,14 @@ class _PredictedFiles:
         self.deleted[segment.base_offset] = segment
 
     def check_closed(self, segment: LoadedSegment) -> None:
-        """Check nothing: a broker does not."""
+        """Do nothing: a broker does not check closed segments."""
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Check nothing: a broker deletes the whole log."""
+        """Do nothing: a broker deletes the whole log."""
 
 
 def _load_or_split(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:
-    """Load, and begin again after each split (``LogLoader.retryOnOffsetOverflow``)."""
+    """Load the partition; start over after each split (``LogLoader.retryOnOffsetOverflow``)."""
     while True:
         try:
             return _load(directory, files, loading)
@@ -273,7 +280,7 @@ def _look_up_unstable(
     offsets: LoadedOffsets,
     loading: Loading,
 ) -> None:
-    """Look up the first unstable offset, as a broker does that has loaded a log.
+    """Search for the first unstable offset, which can fail as in a broker.
 
     Source: ``UnifiedLog.maybeIncrementFirstUnstableOffset``, ``LocalLog.read``.
     """
@@ -296,7 +303,7 @@ def _look_up_unstable(
 
 @contextmanager
 def _refusals(directory: str) -> Iterator[None]:
-    """Turn what a partition is refused for into what keeps a broker from starting."""
+    """Convert errors on which a broker fails to `StartRefusedError`."""
     try:
         yield
     except StartRefusedError:

@@ -1,4 +1,4 @@
-"""The values of a prediction: of a segment, a partition, and all directories of a broker."""
+"""Result types of a prediction: for a segment, a partition and all directories of a broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_index.core.log.missing_offsets import Cause, MissingRange
 
 
 class SegmentAction(StrEnum):
-    """The action of a start on a segment."""
+    """What startup does to a segment."""
 
     KEEP = "keep"
     REBUILD = "rebuild"
@@ -24,7 +24,7 @@ class SegmentAction(StrEnum):
 
 
 class Outcome(StrEnum):
-    """The outcome of a start for a partition."""
+    """What startup does to a partition."""
 
     LOADED = "loaded"
     STRAY = "stray"
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """The verdict on a start."""
+    """The overall result of a predicted startup."""
 
     SAFE = "safe"
     LOSES = "loses"
@@ -44,7 +44,7 @@ class Verdict(StrEnum):
 
 
 class NotPredictedError(StartRefusedError):
-    """Whether a broker starts with it is not known."""
+    """It is unknown whether a broker starts with this file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Refusal:
     Parameters
     ----------
     file : str
-        What it fails on.
+        The file or directory on which it fails.
     line : int or None
-        The line of a checkpoint.
+        Line number in a checkpoint.
     reason : str
-        Why.
+        What is wrong.
     """
 
     file: str
@@ -68,9 +68,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPrediction:
-    """The prediction for a segment: the action of a broker, and why, as a code and a detail.
+    """What startup does to a segment, with the reason as a code and a detail.
 
-    `cut_at_bytes` is the size of its log afterwards, None if it is not cut.
+    `cut_at_bytes` is the size of its log after truncation, None if it is not truncated.
     """
 
     base_offset: int
@@ -81,10 +81,9 @@ class SegmentPrediction:
 
 @dataclass(slots=True)
 class LostRecords:
-    """Records that are in the files, and that no consumer gets after the start.
+    """Records that are in the files before startup but unreadable for consumers afterwards.
 
-    The offsets are the range that they lie in, the timestamps the smallest and the largest of their
-    batches.
+    The offsets are their range; the timestamps are the minimum and maximum of their batches.
     """
 
     records: int = 0
@@ -94,7 +93,7 @@ class LostRecords:
     last_timestamp_ms: int | None = None
 
     def add(self, records: int, offsets: tuple[int, int], timestamps: tuple[int, int]) -> None:
-        """Add records of a range of offsets and of timestamps, both ends included."""
+        """Add records of a range of offsets and timestamps, both ends inclusive."""
         self.records += records
         self.first_offset = _least(self.first_offset, offsets[0])
         self.last_offset = _most(self.last_offset, offsets[1])
@@ -104,10 +103,10 @@ class LostRecords:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log as a broker has it after loading; the base offsets are those of its segments.
+    """A log as a broker has it after loading.
 
-    `producers` are rows of PRODUCER_STATE_ENTRY, in the order of a snapshot. The earliest open
-    transaction begins at `first_unstable_offset`.
+    `base_offsets` are those of its segments. `producers` are PRODUCER_STATE_ENTRY rows in snapshot
+    order. The earliest open transaction starts at `first_unstable_offset`.
     """
 
     log_start_offset: int
@@ -126,43 +125,41 @@ class PartitionPrediction:
     Parameters
     ----------
     topic, partition
-        Its name.
+        The partition.
     directory : str
         Its directory.
     outcome : Outcome
-        What happens.
+        What startup does to it.
     log_start_before, log_end_before : int or None
-        What its files and checkpoints say.
+        Log start and end offset before startup, from its files and checkpoints.
     loaded : LoadedLog or None
-        The log after loading; None where it is not loaded.
+        The log after loading, None if it is not loaded.
     high_watermark : int or None
-        After loading.
+        High watermark after loading.
     lost : LostRecords
-        What is lost or hidden.
+        Records that are deleted or become unreadable.
     torn_bytes : int
-        What stays in its last log after the last batch, and hides whatever is appended.
+        Bytes that remain after the last batch of the log. They make later appends unreadable.
     log_start_retained : int or None
-        The log start once retention has deleted what is too old or too much, 30 seconds after the
-        start; None where that is not known.
+        Log start offset after retention has run, 30 seconds after startup. None if unknown.
     segments_to_delete : int
-        How many retention deletes then.
+        Number of segments that this retention run deletes.
     bytes_read : int
-        How much of its logs and snapshots a broker reads, approximately.
+        Approximate number of bytes that a broker reads from logs and snapshots.
     segments : tuple of SegmentPrediction
-        By base offset.
+        Segments in order of base offset.
     refusal : Refusal or None
-        Why it keeps the broker from starting.
+        Why the partition keeps the broker from starting.
     missing : tuple of MissingRange
-        Offsets that no log has, and that compaction does not explain: a broker serves what is
-        around them, and says nothing.
+        Missing offsets that compaction does not explain. A broker does not report them.
     records_back : int
-        How many records that were deleted come back.
+        Number of deleted records that reappear.
     unserved : str or None
-        The reason why not all records are served.
+        Why not all records are served.
     unknown : str or None
-        What of it cannot be known.
+        What is unknown about the partition.
     notes : tuple of str
-        What cannot be known, or is worth knowing.
+        Further information for the user.
     """
 
     topic: str
@@ -188,7 +185,7 @@ class PartitionPrediction:
 
     @property
     def loses(self) -> bool:
-        """Whether records are lost, hidden or missing, or deleted ones come back."""
+        """Whether records are lost, unreadable or missing, or deleted records reappear."""
         return bool(
             self.outcome is Outcome.EMPTIED
             or self.lost.records
@@ -200,28 +197,28 @@ class PartitionPrediction:
 
 @dataclass(frozen=True, slots=True)
 class StartPrediction:
-    """The prediction of a start on the directories of a broker.
+    """The prediction of a startup on the directories of a broker.
 
     Parameters
     ----------
     verdict : Verdict
-        The verdict.
+        The overall result.
     refused : tuple of Refusal
         The reasons why the broker does not start.
     partitions : tuple of PartitionPrediction
-        By directory, topic and number.
+        In order of directory, topic and partition number.
     notes : tuple of str
         Facts that do not change the verdict.
     has_marker : bool
         Whether a directory was loaded as after a clean shutdown.
     unserved : tuple of str
-        Why partitions are not served, or not completely, besides the reasons of single partitions.
+        Why partitions are not or not fully served, except for reasons of single partitions.
     unknown : tuple of str
-        What was not read or is not known; then no start is safe.
+        What was not read or is not known. If not empty, the verdict is never ``safe``.
     not_judged : tuple of str
-        What was not given, and is therefore not part of the verdict.
+        Inputs that were not given, so that the verdict does not cover them.
     suggestion : str or None
-        A start that loses less.
+        A startup that loses less.
     """
 
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""The prediction of a partition that is loaded: its segments, lost records, and notes."""
+"""The prediction for a loaded partition: its segments, lost records and notes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _LATE = "lookups by timestamp and retention by time can be wrong"
 
 @dataclass(frozen=True, slots=True)
 class ServedFiles:
-    """The first wrong file, and the reason if some files could not be checked."""
+    """The first invalid file, and the reason if some files could not be checked."""
 
     fault: str | None = None
     unknown: str | None = None
@@ -86,8 +86,8 @@ def judge_served_files(
 ) -> ServedFiles:
     """Check the files that a broker keeps.
 
-    The log start is that of the checkpoint. In a compacted log batches of producers may be gone, so
-    that its producers are not judged.
+    `log_start` comes from the checkpoint. Producers of a compacted log are not checked, since
+    compaction can remove their batches.
     """
     state = _LogState.before(loaded, directory, log_start)
     for segment in loaded.segments:
@@ -111,10 +111,10 @@ def judge_served_files(
 
 @dataclass
 class _LogState:
-    """The producers, transactions and leader epochs by the batches of a log.
+    """Producers, transactions and leader epochs computed from the batches of a log.
 
-    `aborted` has the aborted transactions of each segment. `stop` is the first batch over which
-    recovery would fail: the state is not known from there on, in the log at `path`.
+    `aborted` has the aborted transactions of each segment. `stop` is the first batch on which
+    recovery would fail; the state after it in the log at `path` is unknown.
     """
 
     producers: PartitionState
@@ -125,7 +125,7 @@ class _LogState:
 
     @classmethod
     def before(cls, loaded: LoadedPartition, directory: str, log_start: int) -> _LogState:
-        """Return the state before the first segment, by the latest snapshot up to there."""
+        """Return the state at the start of the first segment, from the latest snapshot before."""
         first = loaded.segments[0].base_offset
         offsets = [
             offset
@@ -136,7 +136,6 @@ class _LogState:
         return cls(PartitionState(entries))
 
     def add(self, table: ProducerTable, segment: LoadedSegment) -> None:
-        """Add the producers of a segment."""
         if self.stop is None:
             aborted, self.stop = self.producers.apply(SegmentState.of_table(table))
             self.aborted.append(aborted)
@@ -155,7 +154,7 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
     times = read_time_entries(_read(segment, TIME_INDEX_SUFFIX), segment.base_offset)
     fit, times_fit, order = OffsetEntryFit(entries), TimeEntryFit(times), BatchOrder(0)
     table, latest = ProducerTable(), NO_TIMESTAMP
-    # What recovery rebuilds fits the log, whose checksums it has verified.
+    # Rebuilt index files match the log, because recovery has verified its checksums.
     is_kept = not segment.is_rebuilt
     batches = LogBatches(
         segment.log, 0, segment.base_offset, verify_crc=is_kept, any_offset=is_kept
@@ -182,7 +181,7 @@ def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
     if batches.stop is not None:
         stop = batches.stop
         yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
-    # Offsets beyond the end of the log do no harm: no fetch uses them.
+    # Index entries beyond the end of the log are harmless: no fetch uses them.
     misfit = fit.misfit(INT64_MAX, len(segment.log))
     wrong = misfit.entry if entries.disorder is None and misfit else entries.disorder
     if wrong is not None:
@@ -219,7 +218,7 @@ def _follow(
 
 
 def _read(segment: LoadedSegment, suffix: str) -> bytes:
-    """Return an index file that a broker keeps; nothing where there is none, or it is rebuilt."""
+    """Return an index file that a broker keeps; empty if it is missing or rebuilt."""
     path = None if segment.found is None else segment.found.indexes.get(suffix)
     if path is None or segment.is_rebuilt:
         return b""
@@ -253,7 +252,7 @@ def _aborted_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
 
 
 def _has_data(segments: Sequence[LoadedSegment], producer: int, first: int, last: int) -> bool:
-    """Return whether batches of a producer are left in a range of offsets, both ends included."""
+    """Return whether a producer has batches in a range of offsets, both ends inclusive."""
     for segment in segments:
         if segment.base_offset > last:
             return False
@@ -268,7 +267,7 @@ def _has_data(segments: Sequence[LoadedSegment], producer: int, first: int, last
 
 def _epoch_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
     log = loaded.log
-    # Whether the log began at the first epoch is another question (`_with_known_start`).
+    # `_with_known_start` checks separately whether the log started at the first epoch.
     start = max([log.log_start_offset, *(each.start_offset for each in log.epochs[:1])])
     wrong = first_wrong_epoch(LeaderEpochCache(log.epochs), state.epochs.ranges, start)
     if wrong is None:
@@ -297,7 +296,7 @@ def _producer_fault(
 
 
 def _records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
-    """Return how many records a log has before an offset that was its start."""
+    """Count the records below an earlier log start offset, which startup makes readable again."""
     count = 0
     for segment in loaded.segments:
         if segment.base_offset < first_kept:
@@ -316,10 +315,10 @@ def describe(
     known: KnownOffsets,
     known_losses: OffsetRanges = (),
 ) -> PartitionPrediction:
-    """Return the prediction of a partition that is loaded.
+    """Return the prediction for a loaded partition.
 
-    Missing offsets among `known_losses` were lost before. Raises `KafkaIndexError` if a log cannot
-    be read.
+    Missing offsets in `known_losses` were lost before this startup. Raises `KafkaIndexError` if a
+    log cannot be read.
     """
     files = loaded.files
     is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
@@ -370,10 +369,10 @@ def describe(
 def _missing(
     logs: Sequence[SeenLog], known: KnownOffsets, end_before: int, lost_ends: Mapping[int, int]
 ) -> MissingOffsets:
-    """Return what is missing in the logs that a broker loads."""
+    """Return the offsets missing from the logs that a broker loads."""
     if not logs:
         return MissingOffsets(known.cleaning)
-    # What a start cuts or deletes is lost by the start.
+    # Records that startup truncates or deletes count as lost, not as missing.
     logs[-1].damage_end = end_before
     return missing_offsets(
         logs,
@@ -384,7 +383,7 @@ def _missing(
 
 
 def _why_hidden(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
-    """Return why a broker finds no offsets that are in a log: it looks for them in the next one."""
+    """Return why a broker cannot find offsets of a log: it searches the next segment for them."""
     for log, following in pairwise(logs):
         first = max(following.segment.base_offset, log_start_offset)
         if log.offsets.end_offset > first:
@@ -406,7 +405,6 @@ def _gap_notes(unexplained: Sequence[MissingRange], missing: MissingOffsets) -> 
 
 
 def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
-    """Report what is wrong with the end of the log."""
     last = loaded.segments[-1]
     if lost.records and last.size_bytes and loaded.log.log_end_offset <= last.base_offset:
         yield (
@@ -430,7 +428,7 @@ def describe_served(
     *,
     is_compacted: bool,
 ) -> PartitionPrediction:
-    """Return a prediction with what a broker serves of the partition, and deletes later."""
+    """Return a prediction with what the broker serves, and what it deletes later."""
     partition = TopicPartition(predicted.topic, predicted.partition)
     served = judge_served_files(
         loaded,
@@ -454,10 +452,10 @@ def describe_served(
 def _with_known_start(
     predicted: PartitionPrediction, loaded: LoadedPartition, directory: DataDirectory
 ) -> PartitionPrediction:
-    """Return a prediction with the records that come back, as its leader epochs know its start.
+    """Return a prediction with reappearing records, if the leader epochs show the log start.
 
-    A broker drops the epochs before a log start: the first that is left begins there. It may also
-    begin at a segment where recovery has made the epochs anew.
+    A broker drops the epochs before a log start, so the first remaining epoch starts there. It can
+    also start at a segment from which recovery rebuilt the epochs.
     """
     start, end = loaded.log.log_start_offset, loaded.log.log_end_offset
     if end <= start:
@@ -465,7 +463,7 @@ def _with_known_start(
     epochs = parse_leader_epoch_checkpoint(
         read_text(os.path.join(predicted.directory, LEADER_EPOCH_CHECKPOINT)) or ""
     )
-    # An epoch after the log end is none that a broker left.
+    # A broker never keeps an epoch that starts after the log end.
     first = min((one.start_offset for one in epochs if one.start_offset <= end), default=None)
     has_log_starts = directory.checkpoint(LOG_START_CHECKPOINT).has_entries
     if first is None:
@@ -480,7 +478,7 @@ def _with_known_start(
         return predicted
     offsets = f"offsets {start} to {first - 1}"
     if has_log_starts:
-        # A broker that ran with them has written the checkpoint without the log start.
+        # A broker that used these epochs has written the checkpoint without the log start.
         text = (
             f"the log starts at {first} by the leader epochs, but earlier by the checkpoint: "
             f"{offsets} may be deleted records that reappear"
@@ -494,7 +492,7 @@ def _with_known_start(
 
 
 def replaced_by(current: PartitionPrediction, future: PartitionPrediction) -> PartitionPrediction:
-    """Return the prediction of a current replica that a future one replaces."""
+    """Return the prediction for a current replica that a future replica replaces."""
     note = f"replaced by the future replica {future.directory}, and deleted later"
     lost = LostRecords()
     if current.loaded is not None and future.loaded is not None:
@@ -524,10 +522,10 @@ def replaced_by(current: PartitionPrediction, future: PartitionPrediction) -> Pa
 def _with_retention(
     predicted: PartitionPrediction, loaded: LoadedPartition, retention: Retention, now_ms: int
 ) -> PartitionPrediction:
-    """Return a prediction with what retention makes of the log at a time, where it is known.
+    """Return a prediction with the effect of retention at a time, if it is known.
 
-    Source: Kafka's ``UnifiedLog.deleteOldSegments``, which ``LogManager`` calls 30 seconds after it
-    has started.
+    Source: Kafka's ``UnifiedLog.deleteOldSegments``, which ``LogManager`` calls 30 seconds after
+    startup.
     """
     if not retention.is_known:
         return predicted
@@ -559,7 +557,7 @@ def _with_retention(
 
 
 def _beyond_size(segments: Sequence[LoadedSegment], retention_bytes: int) -> int:
-    """Return how many segments at the head the log can lack, and still be as large."""
+    """Return how many of the oldest segments exceed the size limit."""
     excess = sum(segment.size_bytes for segment in segments) - retention_bytes
     count = 0
     if retention_bytes < 0:
@@ -573,7 +571,7 @@ def _beyond_size(segments: Sequence[LoadedSegment], retention_bytes: int) -> int
 def _beyond_time(
     segments: Sequence[LoadedSegment], count: int, retention_ms: int, now_ms: int
 ) -> int:
-    """Return how many segments are gone once all that are too old are gone, too."""
+    """Return how many segments are deleted when expired segments are deleted too."""
     if retention_ms < 0:
         return count
     while _is_deletable(segments, count):
@@ -584,6 +582,6 @@ def _beyond_time(
 
 
 def _is_deletable(segments: Sequence[LoadedSegment], at: int) -> bool:
-    """Return whether there is such a segment: an empty active one stays."""
+    """Return whether the segment can be deleted: an empty active segment cannot."""
     is_last = at == len(segments) - 1
     return at < len(segments) and not (is_last and not segments[at].size_bytes)
