@@ -1,4 +1,4 @@
-"""Directories of any store and their entries; folders and globs of the local disk."""
+"""Directories and their entries in any store; folders and globs on the local disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
 
 
 def leads_nowhere(path: str) -> bool:
-    """Return whether it is a link in circles, or into no folder: no file is created through it."""
+    """Return whether no file can be created through this link.
+
+    It is circular, or the folder of its target does not exist.
+    """
     if not os.path.islink(path):
         return False
     target = os.path.realpath(path)
@@ -22,7 +25,7 @@ def leads_nowhere(path: str) -> bool:
 
 
 def why_not_opened(path: str) -> str | None:
-    """Return what keeps a file from being opened or created there to be written; None otherwise."""
+    """Return why a file cannot be opened or created for writing, None if it can."""
     if leads_nowhere(path):
         return "a link to nothing"
     mode = os.stat(path).st_mode if os.path.exists(path) else 0
@@ -43,21 +46,21 @@ def scan_directory(directory: str) -> list[Entry]:
 
 
 def scan_input(directory: str) -> list[Entry]:
-    """Return the entries of a directory of an input; that of a store is listed once in a run."""
+    """Return the entries of an input directory; a remote directory is listed once in a run."""
     if store_of(directory).needs_requests:
         return [StoredEntry(entry) for entry in list_stored_input(directory)]
     return scan_directory(directory)
 
 
 def is_input_directory(path: str) -> bool:
-    """Return whether an input is a directory; that of a store is listed once in a run."""
+    """Return whether an input is a directory; a remote directory is listed once in a run."""
     if store_of(path).needs_requests:
         return bool(list_stored_input(path))
     return os.path.isdir(path)
 
 
 def list_stored_input(directory: str) -> list[DirectoryEntry]:
-    """Return the entries of a directory of a store, listed once in a run."""
+    """Return the entries of a remote directory, listed once in a run."""
     listings = kept_listings()
     found = listings.get(directory)
     if found is None:
@@ -66,17 +69,17 @@ def list_stored_input(directory: str) -> list[DirectoryEntry]:
 
 
 def directory_exists(path: str) -> bool:
-    """Return whether there is a directory; in an object store, whether it holds anything.
+    """Return whether a directory exists; in an object store, whether the prefix has objects.
 
-    Raises `KafkaIndexError` if the store cannot be reached, or the path cannot be inspected.
+    Raises `KafkaIndexError` if the store cannot be reached or the path cannot be inspected.
     """
     return store_of(path).is_directory(path)
 
 
 def matches(pattern: str) -> list[str]:
-    """Return the local paths that a glob matches, sorted.
+    """Return the local paths that match a glob, sorted.
 
-    Raises `InputError` if a folder that could hold a match cannot be read.
+    Raises `InputError` if a folder that could contain a match cannot be read.
     """
     parts = pattern.split(os.sep)
     for number, part in enumerate(parts):
@@ -92,7 +95,7 @@ def matches(pattern: str) -> list[str]:
 
 
 def identity_of(directory: str) -> Hashable:
-    """Return a value that all paths of one directory share.
+    """Return a value that is equal for all paths of one directory.
 
     Raises `InputError` if it cannot be inspected.
     """

@@ -1,7 +1,7 @@
-"""Files that survive a crash: written aside, made durable, renamed; errors, and copies (FICLONE).
+"""Durable files: atomic writes, fsync, error translation, and copies with FICLONE.
 
-One fsync costs a journal commit; a thousand small index files would cost a thousand. From a few
-files on, one ``syncfs`` per file system does for all of them.
+Each fsync costs a journal commit. For more than a few files, one ``syncfs`` per file system
+replaces them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Self
 
 from kafka_index.core.errors import OPEN_FILES_HINT, PublishError
 
-# Up to here an fsync each is cheaper than a syncfs, which also writes what others left dirty.
+# Up to this count, fsync is cheaper than syncfs, which also writes dirty pages of other processes.
 _FEW = 4
-# statfs(2) types whose syncfs writes back everything, waits, and reports (ext, xfs, btrfs,
-# f2fs, tmpfs). On a network or FUSE mount it may not reach the server, fsync does.
+# File systems (statfs types) whose syncfs writes everything back, waits and reports errors: ext,
+# xfs, btrfs, f2fs, tmpfs. On network and FUSE mounts only fsync is sure to reach the server.
 _SYNCFS_TYPES = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994})
-# Before that, syncfs returned success even when writing back had failed.
+# Before this kernel, syncfs returned success even if writeback had failed.
 _SYNCFS_REPORTS_SINCE = (5, 8)
 _STATFS_BYTES = 512
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# The file system or the kernel cannot exchange names.
+# The file system or kernel does not support an atomic swap.
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _KNOWN: dict[int, tuple[str, str]] = {
     errno.ENOSPC: (
@@ -76,13 +76,13 @@ _NO_CLONES = frozenset(
 
 
 class AtomicFile:
-    """A file that is written aside and takes its name whole, or not at all.
+    """A file that is written to a temporary file and renamed atomically.
 
-    A context manager: without `commit`, it removes the scratch file, and an older file stays as it
-    was. The scratch path is in the same folder, by default ``.NAME.tmp``: one name for all runs, so
-    that the next run overwrites the leftover of a killed one. `what` names the file in errors.
-    Raises `PublishError` if the scratch file cannot be created, or another run is writing the same
-    file, before any work is done.
+    A context manager: without `commit`, it removes the temporary file and keeps an existing file
+    unchanged. The temporary file is in the same folder, by default ``.NAME.tmp``. All runs use this
+    name, so the next run overwrites the leftover of a killed run. `what` describes the file in
+    errors. Raises `PublishError` if the temporary file cannot be created or another run is writing
+    the same file.
     """
 
     def __init__(self, path: str, *, scratch_path: str | None = None, what: str = "file") -> None:
@@ -105,23 +105,22 @@ class AtomicFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the scratch file unless it has its final name."""
         if not self._is_committed:
             with suppress(OSError):
                 os.unlink(self.scratch_path)
         os.close(self._descriptor)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes to the scratch file; raises `PublishError` if they cannot be written."""
+        """Append bytes to the temporary file; raises `PublishError` on failure."""
         view = memoryview(data)
         with self.writing():
             while view:
                 view = view[os.write(self._descriptor, view) :]
 
     def commit(self, *, durable: bool = True) -> None:
-        """Give the scratch file its final name; with `durable` once its bytes are on the disk.
+        """Rename the temporary file to its final name; with `durable`, sync it first.
 
-        Raises `PublishError` if the disk or the folder refuses it; an older file stays as it was.
+        Raises `PublishError` on failure; an existing file then stays unchanged.
         """
         with self.writing():
             if durable:
@@ -130,9 +129,9 @@ class AtomicFile:
         self._is_committed = True
 
     def commit_if_absent(self) -> bool:
-        """Give the scratch file its final name, durably, unless a file has it; return whether.
+        """Rename the temporary file durably unless the final name exists; return whether it did so.
 
-        Raises `PublishError` if the disk or the folder refuses it.
+        Raises `PublishError` on failure.
         """
         with self.writing():
             os.fsync(self._descriptor)
@@ -143,25 +142,25 @@ class AtomicFile:
         return True
 
     def writing(self) -> AbstractContextManager[None]:
-        """Raise the error of the operating system in a block that writes as `PublishError`."""
+        """Convert `OSError` in a block that writes to `PublishError`."""
         return publishing(self.path, f"write the {self._what}")
 
     def _open_locked(self) -> int:
-        """Return the descriptor of the locked, empty scratch file; -1 to try again."""
+        """Open and lock the empty temporary file; return its descriptor, or -1 to try again."""
         descriptor = os.open(self.scratch_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                # Some network file systems have no locks; the rename is atomic all the same.
+                # Some network file systems do not support locks. The rename is atomic nevertheless.
                 if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                     raise
-            # Its last holder may have renamed it after we opened it: then it is the final file.
+            # The previous owner may have renamed the file after it was opened here.
             opened = os.fstat(descriptor)
             if not os.path.samestat(opened, os.lstat(self.scratch_path)):
                 os.close(descriptor)
                 return -1
-            # So it is where a holder was killed that had linked it, and not removed its first name.
+            # A process was killed between linking the final name and removing the temporary one.
             if opened.st_nlink > 1:
                 os.unlink(self.scratch_path)
                 os.close(descriptor)
@@ -177,9 +176,9 @@ class AtomicFile:
 
 
 def publish_error(error: OSError, path: str, action: str) -> PublishError:
-    """Return the PublishError for a failed write.
+    """Convert the error of a failed write.
 
-    The action follows "cannot" in the message: ``"create the file"``.
+    `action` follows "cannot" in the message, as in ``"create the file"``.
     """
     code = error.errno or 0
     reason, hint = _KNOWN.get(code, (error.strerror or os.strerror(code), "check the target"))
@@ -188,7 +187,7 @@ def publish_error(error: OSError, path: str, action: str) -> PublishError:
 
 @contextmanager
 def publishing(path: str, action: str) -> Iterator[None]:
-    """Raise the error of the operating system in a block as the `publish_error` of a path."""
+    """Convert `OSError` in a block to the `publish_error` of a path."""
     try:
         yield
     except OSError as error:
@@ -196,16 +195,16 @@ def publishing(path: str, action: str) -> Iterator[None]:
 
 
 def sync(paths: Iterable[str], action: str) -> None:
-    """Make files or folders durable; raise `PublishError` for the first one that fails.
+    """Make files or folders durable; raise `PublishError` for the first failure.
 
-    The action follows "cannot" in the message: ``"make the report durable"``.
+    `action` follows "cannot" in the message, as in ``"make the report durable"``.
     """
     for path, error in make_durable(paths).items():
         raise publish_error(error, path, action) from error
 
 
 def make_durable(paths: Iterable[str]) -> dict[str, OSError]:
-    """Sync files or folders, each once; return the paths that failed, with their errors."""
+    """Sync each file or folder once; return the errors of the paths that failed."""
     unique = list(dict.fromkeys(paths))
     if len(unique) <= _FEW:
         return _sync_each(unique)
@@ -237,7 +236,7 @@ def _sync_each(paths: Sequence[str]) -> dict[str, OSError]:
 
 
 def _sync_file_system(path: str) -> bool:
-    """Sync the whole file system of `path`; False when it must be done file by file."""
+    """Sync the whole file system of `path`; return False if files must be synced one by one."""
     calls = _libc()
     if calls is None:
         return False
@@ -251,7 +250,7 @@ def _sync_file_system(path: str) -> bool:
         # f_type is the first word of struct statfs on every 64-bit Linux.
         if fstatfs(descriptor, status) != 0 or status[0] not in _SYNCFS_TYPES:
             return False
-        # A failure here says nothing about which file: the fsyncs that follow do.
+        # The error does not identify a file; the fsync calls that follow do.
         return bool(syncfs(descriptor) == 0)
     finally:
         os.close(descriptor)
@@ -259,7 +258,7 @@ def _sync_file_system(path: str) -> bool:
 
 @cache
 def _libc() -> tuple[Callable[..., int], Callable[..., int]] | None:
-    """Return the C library's syncfs and fstatfs, None where they cannot be relied on."""
+    """Return syncfs and fstatfs of the C library, None if they are not reliable here."""
     system = os.uname()
     try:
         release = tuple(int(part) for part in system.release.split(".", 2)[:2])
@@ -277,9 +276,9 @@ def _libc() -> tuple[Callable[..., int], Callable[..., int]] | None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a file with its times over another; neither sees later writes to the other.
+    """Copy a file with its times over another file; later writes to one do not affect the other.
 
-    A link is followed. Raises `OSError` if the source cannot be read or the target not written.
+    Follows symbolic links. Raises `OSError` if the source cannot be read or the target not written.
     """
     if not clone_file(source, target):
         shutil.copyfile(source, target)
@@ -287,10 +286,10 @@ def copy_file(source: str, target: str) -> None:
 
 
 def clone_file(source: str, target: str) -> bool:
-    """Make a file that shares blocks with another until one is written; return whether it can.
+    """Clone a file so that both share blocks until one is written; return whether it worked.
 
-    A link is followed, and the target is replaced; it is empty if the file systems cannot clone the
-    file. Raises `OSError` if the source cannot be read or the target not written.
+    Follows symbolic links and replaces the target, which is empty if cloning is not supported.
+    Raises `OSError` if the source cannot be read or the target not written.
     """
     with open(source, "rb") as old, open(target, "wb") as new:
         try:
@@ -303,9 +302,9 @@ def clone_file(source: str, target: str) -> bool:
 
 
 def exchange(first: str, second: str) -> bool:
-    """Exchange two paths of one file system at one moment; return whether the system can.
+    """Swap two paths of one file system atomically; return whether the system supports it.
 
-    It is renameat2(2), which not every kernel and file system has. Raises `OSError` where it fails.
+    Uses renameat2(2), which some kernels and file systems lack. Raises `OSError` if it fails.
     """
     call = _renameat2()
     if call is None:

@@ -1,7 +1,7 @@
-"""HDFS, through hdfs-native, which needs neither a JVM nor libhdfs.
+"""HDFS through hdfs-native, which needs neither a JVM nor libhdfs.
 
-Client settings come from the files in HADOOP_CONF_DIR (or HADOOP_HOME), the user from Kerberos'
-ticket cache or HADOOP_USER_NAME.
+Client settings come from HADOOP_CONF_DIR or HADOOP_HOME, the user from the Kerberos ticket cache or
+HADOOP_USER_NAME.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200
 _WRITE_ATTEMPTS = 3
 _SLOW = "Failed to complete file in time"
 _MS_NS = 1_000_000
-# The library's own patience is three minutes; a fail-over of the name node takes less than this.
+# The library retries for three minutes by default; a failover of the name node takes less.
 _PATIENCE = {
     "dfs.client.failover.max.attempts": "8",
     "dfs.client.failover.sleep.max.millis": "5000",
@@ -42,7 +42,7 @@ _PATIENCE = {
 
 
 def reason(error: Exception) -> str:
-    """Return what went wrong, without the stack of the name node."""
+    """Return the error message without the stack trace of the name node."""
     text = str(error)
     match = _JAVA_ERROR.search(text)
     if match is not None:
@@ -54,7 +54,7 @@ def reason(error: Exception) -> str:
 def read_error(
     error: Exception, path: str, action: str, position_bytes: int | None = None
 ) -> ReadError:
-    """Return our error for what cannot be read: `action` follows "cannot"."""
+    """Convert an error of a read; `action` follows "cannot"."""
     return ReadError(
         f"cannot {action}: {reason(error)}",
         path=path,
@@ -64,7 +64,7 @@ def read_error(
 
 
 def publish_error(error: Exception, path: str, action: str) -> PublishError:
-    """Return our error for what cannot be written: `action` follows "cannot"."""
+    """Convert an error of a write; `action` follows "cannot"."""
     return PublishError(f"cannot {action}: {reason(error)}", path=path, hint=_hint(error))
 
 
@@ -77,15 +77,15 @@ def _hint(error: Exception) -> str | None:
 
 
 class _SlowNodesError(PublishError):
-    """The data nodes did not report the blocks of a file in the library's time."""
+    """The data nodes did not report the blocks of a file within the library's timeout."""
 
 
 class HdfsStore(Store):
-    """A file system of HDFS.
+    """An HDFS file system.
 
     The root is ``hdfs://host:port``, ``hdfs://nameservice``, or ``hdfs://`` for fs.defaultFS.
-    Options under Hadoop's property names, which have dots, win over its files. Raises `InputError`
-    if the name service is not known.
+    Options with Hadoop's property names take precedence over its configuration files. Raises
+    `InputError` if the name service is unknown.
     """
 
     has_rename = True
@@ -106,7 +106,6 @@ class HdfsStore(Store):
             ) from error
 
     def info(self, path: str) -> FileInfo:
-        """Return a file's size and modification time."""
         try:
             return self._info(self._client.get_file_info(_name(path)))
         except FileNotFoundError:
@@ -115,10 +114,10 @@ class HdfsStore(Store):
             raise read_error(error, path, "read the file") from error
 
     def open(self, path: str, info: FileInfo | None = None) -> HdfsFile:
-        """Open a file, of the version that `info` names."""
+        """Open a file in the version given by `info`."""
         try:
             reader = self._client.read(_name(path))
-            # After the blocks are known: what is compared is not older than what is read.
+            # After the blocks are located, so that the comparison is not older than the data.
             now = self.info(path)
         except FileNotFoundError as error:
             raise InputError("cannot open the file: it does not exist", path=path) from error
@@ -140,7 +139,6 @@ class HdfsStore(Store):
         return file
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        """Return the bytes of a small file, or its first ones."""
         try:
             with self._client.read(_name(path)) as file:
                 size = len(file) if max_bytes is None else min(max_bytes, len(file))
@@ -151,7 +149,6 @@ class HdfsStore(Store):
             raise read_error(error, path, "read the file") from error
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the entries of a directory."""
         name = _name(path)
         try:
             found = list(self._client.list_status(name))
@@ -169,15 +166,14 @@ class HdfsStore(Store):
         return sorted(entries, key=lambda entry: entry.path)
 
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield the files below a directory, in the order of their paths."""
         return list_by_directory(self, path)
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write a file aside, close it, and rename it.
+        """Write to a temporary file, close it, and rename it.
 
-        The file aside has a name of its own, so that a writer that was given up cannot rename
-        what another one is still writing. A file that a killed writer left is a scratch file like
-        any other (`kafka_index.core.output.temporary_files`).
+        The temporary name is unique, so that an abandoned writer cannot rename the file of another
+        writer. A leftover is removed like any temporary file
+        (`kafka_index.core.output.temporary_files`).
         """
         if if_absent and self._exists(path):
             return False
@@ -210,18 +206,15 @@ class HdfsStore(Store):
             file.write(data)
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
-        """Write a file if its size and time are those of `info`, one process at a time."""
         return replace_by_claim(self, path, data, info)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file."""
         try:
             self._client.rename(_name(source), _name(target), overwrite=True)
         except Exception as error:
             raise publish_error(error, target, "put the file in place") from error
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files."""
         for path in paths:
             try:
                 with suppress(FileNotFoundError):
@@ -237,7 +230,7 @@ class HdfsStore(Store):
         return True
 
     def _discard(self, name: str) -> None:
-        # The failure that led here is the one to report.
+        # Report the original failure, not the failed cleanup.
         with suppress(Exception):
             self._client.delete(name)
 
@@ -250,7 +243,7 @@ def _name(path: str) -> str:
 
 
 class HdfsFile(RemoteFile):
-    """A file of HDFS that is open for reading: its blocks are those of the moment it was opened."""
+    """An HDFS file open for reading, with the blocks that it had when it was opened."""
 
     _NOUN = "file"
     _WRONG_LENGTH = "the file ends early"
@@ -261,7 +254,7 @@ class HdfsFile(RemoteFile):
         self._reader = reader
 
     def changed(self) -> str | None:
-        """Return how the file differs from the one opened; None when it does not."""
+        """Return how the file changed since it was opened, None if it did not."""
         try:
             now = self._store.info(self.path)
         except FileNotFoundError:

@@ -1,9 +1,8 @@
-"""The inputs of a run: what was listed of them, and which links in them are followed.
+"""The inputs of a run: what was listed in them, and which symbolic links are followed.
 
-Links to directories and to logs are followed, as a broker follows them. Any other file of a data
-directory or partition that is a link to a file outside every input, and outside the directory that
-holds the link, may be a file that whoever made the dump could not read: it is not opened, unless
-the links of its input are followed.
+Links to directories and logs are followed, as in a broker. Any other link to a file outside all
+inputs and outside its own directory is not opened unless the user allows it. Whoever made the dump
+could otherwise point it to a file that they cannot read themselves.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from kafka_index.core.fs.uris import is_remote
 if TYPE_CHECKING:
     from kafka_index.core.fs.store import DirectoryEntry
 
-#: The reasons why a file is not read.
+#: Reasons why a file is not read.
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
 BROKEN_LINK = "a link to nothing"
 NOT_A_FILE = "not a file"
-#: The counts of a summary by these reasons.
+#: Names of the counts in a summary, by reason.
 UNREAD_COUNTS = {
     NOT_A_FILE: "not_files",
     BROKEN_LINK: "links_not_followed",
@@ -37,18 +36,18 @@ UNREAD_COUNTS = {
 _follows: ContextVar[bool | None] = ContextVar("follows_links", default=None)
 _listings: ContextVar[dict[str, list[DirectoryEntry]] | None] = ContextVar("listings", default=None)
 _lock = threading.Lock()
-# Real paths of the inputs of this process, and whether links in them are followed.
+# Real paths of this process's inputs, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
 _unread: dict[str, Skipped] = {}
-# The files of the blocks that read inputs now, by path and by the identity of the block.
+# Unread files by path, for each active `collecting_unread` block.
 _reading: dict[int, dict[str, Skipped]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An entry that a broker would not load as a segment, or is not read, with the reason.
+    """An entry that is not read, or that a broker would not load as a segment, with the reason.
 
-    `target` is the end of a link that is not followed; empty for others.
+    `target` is the target of a link that is not followed, otherwise empty.
     """
 
     path: str
@@ -57,16 +56,15 @@ class Skipped:
 
     @property
     def shown(self) -> str:
-        """The path, and where its link leads."""
+        """The path, with the target of a link."""
         return f"{self.path} -> {self.target}" if self.target else self.path
 
 
 @contextmanager
 def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
-    """Read inputs: decide whether links out of them are followed, and list stores once.
+    """Start reading inputs: decide about links, and list each remote directory only once.
 
-    Other threads share what is decided about links of the inputs that are listed within. Yields
-    the files of `collecting_unread`.
+    The decision about links applies to all threads. Yields the files of `collecting_unread`.
     """
     links = _follows.set(follow_links)
     listings = _listings.set({} if (outer := _listings.get()) is None else outer)
@@ -80,9 +78,9 @@ def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
 
 @contextmanager
 def collecting_unread() -> Iterator[Mapping[str, Skipped]]:
-    """Yield the files, by path, that are not read until the block ends, by any thread.
+    """Yield the unread files by path, collected from all threads until the block ends.
 
-    Unlike `reading_inputs` it may surround the statements of a generator.
+    Unlike `reading_inputs`, it can be used in a generator.
     """
     unread: dict[str, Skipped] = {}
     with _lock:
@@ -95,19 +93,19 @@ def collecting_unread() -> Iterator[Mapping[str, Skipped]]:
 
 
 def kept_listings() -> dict[str, list[DirectoryEntry]]:
-    """Return the directories of stores that were listed of the inputs; new ones are added to it."""
+    """Return the cache of remote directory listings, to which new listings are added."""
     found = _listings.get()
     return {} if found is None else found
 
 
 def admit_linked(directory: str) -> None:
-    """Let the links in a directory that is a link be followed, where those of its input are."""
+    """Allow links in a linked directory to be followed if those of its input are."""
     if _follows.get() and os.path.islink(directory):
         admit_inputs([directory])
 
 
 def admit_inputs(directories: Iterable[str]) -> None:
-    """Add directories to the inputs of this process: links may lead into those on this machine."""
+    """Add directories to the inputs of this process; links into local inputs may be followed."""
     follows = _follows.get()
     for directory in directories:
         if is_remote(directory):
@@ -118,26 +116,26 @@ def admit_inputs(directories: Iterable[str]) -> None:
                 if real not in _inputs and not is_within(real, _inputs):
                     _inputs[real] = False
                 continue
-            # What an earlier run decided of directories in it counts no more.
+            # Decisions of an earlier run about its subdirectories no longer apply.
             for other in [each for each in _inputs if is_within(each, [real])]:
                 del _inputs[other]
             _inputs[real] = follows
 
 
 def admitted_inputs() -> tuple[tuple[str, bool], ...]:
-    """Return the inputs of this process, to send to another."""
+    """Return the inputs of this process to send them to another process."""
     with _lock:
         return tuple(_inputs.items())
 
 
 def admit_sent(inputs: Iterable[tuple[str, bool]]) -> None:
-    """Add the inputs of another process to those of this one."""
+    """Add the inputs of another process."""
     with _lock:
         _inputs.update(inputs)
 
 
 def drain_unread() -> list[Skipped]:
-    """Return the files that were not read, by path, and forget them."""
+    """Return the unread files in order of path, and clear them."""
     with _lock:
         found = [_unread[path] for path in sorted(_unread)]
         _unread.clear()
@@ -145,16 +143,16 @@ def drain_unread() -> list[Skipped]:
 
 
 def forget_inputs() -> None:
-    """Begin a run, which has no inputs yet."""
+    """Start a run without inputs."""
     with _lock:
         _unread.clear()
         _inputs.clear()
 
 
 def linked_out(path: str) -> Skipped | None:
-    """Return a file of a dump that is not to be opened; None for any other.
+    """Return a file that must not be opened because it is a link out of the input, else None.
 
-    The path is that of a file of a data directory or partition; no URI is a link.
+    `path` is a file of a data directory or partition; URIs are never links.
     """
     if not os.path.islink(path) or _is_log(path) or _follows.get():
         return None
@@ -162,7 +160,7 @@ def linked_out(path: str) -> Skipped | None:
         if not _leads_to_file(path):
             return None
     except OSError:
-        # Such as a link to nothing, which whoever opens it reports.
+        # A broken link, for example, is reported when it is opened.
         return None
     target = os.path.realpath(path)
     directory = os.path.realpath(os.path.dirname(path))
@@ -176,7 +174,7 @@ def linked_out(path: str) -> Skipped | None:
 
 
 def note_unread(path: str, reason: str) -> None:
-    """Name an entry in place of a log or a partition, whose records are not read."""
+    """Record that an entry could not be read as a log or a partition."""
     target = os.path.realpath(path) if os.path.islink(path) else ""
     _note(Skipped(path, reason, target))
 
@@ -188,10 +186,9 @@ def _note(file: Skipped) -> None:
 
 
 def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
-    """Refuse to open a file of a dump that is a link which leads out of the input.
+    """Raise `LinkedOutError` if a file is a link that leads out of the input.
 
-    By default only names that a broker or a build gives are those of a dump, with `any_name` all
-    are. Raises `LinkedOutError` if the file is such a link.
+    By default only names of Kafka and build files are checked, with `any_name` all names.
     """
     if not any_name and not is_kept_file(os.path.basename(path)):
         return
@@ -218,12 +215,12 @@ def _leads_to_file(path: str) -> bool:
 
 
 def is_within(path: str, directories: Iterable[str]) -> bool:
-    """Return whether a real path lies below one of some directories."""
+    """Return whether a real path is below one of the directories."""
     return any(path.startswith(os.path.join(each, "")) for each in directories)
 
 
 def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
-    """Return whether the links in a directory, an input or its parent, are followed."""
+    """Return whether links in this directory are followed, as decided for its input."""
     around = [each for each in inputs if each == directory or is_within(directory, [each])]
     if around:
         return inputs[max(around, key=len)]
@@ -231,10 +228,10 @@ def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
 
 
 def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:
-    """Return the files that `reading_inputs` has not read, each with the reason."""
+    """Return the unread files of `reading_inputs`, each with the reason."""
     return tuple(f"{files[path].shown}: {files[path].reason}" for path in sorted(files))
 
 
 def skipped_texts(entries: Iterable[Skipped]) -> tuple[tuple[str, str], ...]:
-    """Return the paths of skipped entries, each with the reason."""
+    """Return the path and reason of each skipped entry."""
     return tuple((entry.shown, entry.reason) for entry in entries)

@@ -1,4 +1,4 @@
-"""Columns as JSON lines, whatever their types."""
+"""Conversion of Arrow columns of any type to JSON lines."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TEXT = pa.large_string()
-# What a JSON string escapes.
 _ESCAPED = r'["\\\x00-\x1f]'
 
 
 def json_lines(rows: pa.RecordBatch) -> pa.Array:
-    """Return rows as JSON objects, large strings without line ends.
+    """Return rows as JSON objects, without line ends.
 
-    Times are ISO 8601, with ``Z`` where their type has a zone. Decimals are strings, of which no
-    reader loses a digit. Bytes are base64. NaN and infinities, which JSON lacks, are null. Maps are
+    Times are ISO 8601, with ``Z`` if the type has a zone. Decimals are strings, so that readers
+    keep all digits. Bytes are base64. NaN and infinities are null, since JSON lacks them. Maps are
     objects. Raises `pa.ArrowInvalid` if JSON cannot represent a value.
     """
     lines = concatenate("{", *_members(rows), "}")
@@ -28,25 +27,28 @@ def json_lines(rows: pa.RecordBatch) -> pa.Array:
 
 
 def extended_lines(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
-    """Return JSON lines, line ends included: objects with the columns of rows as further members.
+    """Return JSON lines, including line ends: objects extended by the columns of `rows`.
 
-    The objects are large strings without blanks around them, as many as rows.
+    The objects are large strings without surrounding whitespace, as many as rows.
     """
     opened = pc.binary_slice(objects.cast(pa.large_binary()), 0, -1).cast(_TEXT)
     opened = pc.ascii_rtrim(opened, " \t\r")
-    # Only an empty object ends in its opening brace: the others end in a value.
+    # Only an empty object still ends with its opening brace here.
     separator = pc.if_else(pc.ends_with(opened, "{"), "", ",").cast(_TEXT)
     return concatenate(opened, separator, *_members(rows), "}\n")
 
 
 def concatenate(*parts: pa.Array | pa.Scalar | str) -> pa.Array | pa.Scalar:
-    """Return strings joined row by row, one if all are scalars; a null makes the whole null."""
+    """Join strings row by row; the result is a scalar if all parts are.
+
+    Any null makes it null.
+    """
     scalars = (pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in parts)
     return pc.binary_join_element_wise(*scalars, pa.scalar("", _TEXT))
 
 
 def plain_column(column: pa.Array) -> pa.Array:
-    """Return a column of a type that has neither a dictionary nor an extension."""
+    """Convert dictionary and extension types to their plain types."""
     while isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
         is_encoded = isinstance(column, pa.DictionaryArray)
         column = column.dictionary_decode() if is_encoded else column.storage
@@ -54,14 +56,12 @@ def plain_column(column: pa.Array) -> pa.Array:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Return whether values are bytes."""
     types = pa.types
     checks = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
     return any(check(kind) for check in (*checks, types.is_binary_view))
 
 
 def base64_texts(column: pa.Array) -> pa.Array:
-    """Return bytes as base64."""
     return pa.array(
         [None if value is None else b64encode(value).decode() for value in column.to_pylist()],
         _TEXT,
@@ -80,7 +80,7 @@ def _members(rows: pa.RecordBatch) -> list[pa.Array | pa.Scalar]:
 
 
 def _values(column: pa.Array) -> pa.Array | pa.Scalar:
-    """Return each value of a column as JSON, one for all if they are null."""
+    """Return each value as JSON; one scalar if all values are null."""
     if column.null_count == len(column):
         return pa.scalar("null", _TEXT)
     column = plain_column(column)
@@ -98,7 +98,7 @@ def _values(column: pa.Array) -> pa.Array | pa.Scalar:
     elif is_binary(kind):
         values = concatenate('"', base64_texts(column), '"')
     elif types.is_timestamp(kind):
-        # In UTC, without asking what is known about zones.
+        # In UTC, without a time zone lookup.
         plain = column.view(pa.int64()).view(pa.timestamp(kind.unit)).cast(_TEXT)
         times = pc.replace_substring(plain, " ", "T", max_replacements=1)
         values = concatenate('"', times, '"' if kind.tz is None else 'Z"')
@@ -119,7 +119,7 @@ def _strings(texts: pa.Array) -> pa.Array:
 
 
 def _plain(value: Any) -> Any:
-    """Return a nested value in a form that JSON can represent."""
+    """Convert a nested value to a form that JSON can represent."""
     match value:
         case dict():
             return {str(name): _plain(item) for name, item in value.items()}

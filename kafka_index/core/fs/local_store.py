@@ -352,7 +352,7 @@ class LocalStore(Store):
         return os.path.isfile(path)
 
     def is_special(self, path: str) -> bool:
-        """Return whether neither a file nor a directory is there: reading a pipe may wait."""
+        """Return whether something exists that is neither file nor directory, such as a pipe."""
         return not os.path.isfile(path) and not os.path.isdir(path) and os.path.exists(path)
 
     def is_directory(self, path: str) -> bool:

@@ -1,7 +1,7 @@
-"""The local folder for files on their way to a store, and tables that are sorted there by DuckDB.
+"""The local working folder, for uploads to a store and for DuckDB sorts.
 
-The folder lies below TMPDIR, and is locked for as long as its process lives: a killed process drops
-its lock, and the next process that needs a workspace removes the folder.
+The folder is below TMPDIR and locked while its process lives. The next process that needs a working
+folder removes those of killed processes.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _Workspace:
 
 
 def workspace() -> str:
-    """Return the workspace of this process, made when it is first asked for.
+    """Return the working folder of this process; create it on first use.
 
-    Raises `PublishError` if it cannot be made.
+    Raises `PublishError` if it cannot be created.
     """
     global _current  # noqa: PLW0603, because it is one a process
     with _guard:
-        # A forked process shares the memory of its parent, and not its workspace.
+        # A forked process has its parent's memory but needs its own folder.
         if _current is None or _current.process_id != os.getpid():
             root = tempfile.gettempdir()
             try:
@@ -63,12 +63,12 @@ def _create(root: str) -> _Workspace:
             folder = lock_path.removesuffix(_LOCK_SUFFIX)
             os.mkdir(folder, 0o700)
             return _Workspace(os.getpid(), folder, descriptor)
-        # Another process took it for an abandoned one, before it was locked.
+        # Another process removed the folder before it was locked.
         os.close(descriptor)
 
 
 def _is_locked(descriptor: int, path: str) -> bool:
-    """Lock a file; return False when another process has it, or has removed it."""
+    """Lock a file; return False if another process has locked or removed it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
@@ -84,7 +84,7 @@ def _remove_abandoned(root: str) -> None:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            # Another user's, or removed meanwhile.
+            # It belongs to another user, or was removed concurrently.
             continue
         try:
             if _is_locked(descriptor, path):
@@ -113,10 +113,10 @@ def sorted_batches(
     threads: int,
     nulls_first: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches, ordered by some columns.
+    """Yield the rows of batches, sorted by the columns in `order`.
 
-    An error that ends the batches is raised as it is. `order` names columns, `rows` the rows in
-    errors; a batch has about `batch_rows`. Raises as `query_batches` does.
+    `rows` describes the rows in errors; a batch has about `batch_rows`. An error raised by the
+    batches is passed on. Raises the errors of `query_batches`.
     """
     place = "NULLS FIRST" if nulls_first else "NULLS LAST"
     quoted = ('"' + name.replace('"', '""') + '"' for name in order)
@@ -136,9 +136,9 @@ def query_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the result of a DuckDB query over ``input_rows``, a table with the rows of batches.
 
-    Raises `InputError` if DuckDB refuses the rows; `PublishError` if there is no room to sort.
+    Raises `InputError` if DuckDB rejects the rows, and `PublishError` if the disk is full.
     """
-    # It takes a while, and few commands need it.
+    # Slow to import, and few commands need it.
     import duckdb  # noqa: PLC0415
 
     folder = os.path.join(workspace(), "sort")
@@ -170,7 +170,7 @@ def query_batches(
 
 
 def _refuse_few_files(folder: str, rows: str) -> None:
-    """Raise PublishError where few files can be opened: DuckDB would abort the process."""
+    """Raise `PublishError` if the limit of open files is so low that DuckDB would abort."""
     with ExitStack() as stack:
         try:
             for _ in range(_NEEDED_FILES):
@@ -180,7 +180,10 @@ def _refuse_few_files(folder: str, rows: str) -> None:
 
 
 class _Checked:
-    """The batches that DuckDB sorts, up to the first error, which never passes through DuckDB."""
+    """The batches that DuckDB sorts, up to the first error.
+
+    DuckDB never sees the error.
+    """
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -193,6 +196,6 @@ class _Checked:
             self._error = error
 
     def check(self) -> None:
-        """Raise the error that has ended the batches, if there was one."""
+        """Raise the error that ended the batches, if any."""
         if self._error is not None:
             raise self._error

@@ -1,8 +1,8 @@
-"""Errors of obstore as ours: what happened, in words of our own.
+"""Conversion of obstore errors to this package's errors.
 
-The library's texts are never shown, nor kept as a cause: they hold what the store answered, with
-request signatures, and URLs that may be signed. What is taken from them is the HTTP status, the
-store's error code, the host, and the operating system's reason.
+The library's messages are never shown or kept as a cause: they quote the store's response, with
+request signatures and signed URLs. Only the HTTP status, the store's error code, the host and the
+operating system's reason are used.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kafka_index.core.errors import (
     help_page,
 )
 
-#: What the library raises: FileNotFoundError too, which is not one of its own classes.
+#: Exceptions of the library, including FileNotFoundError, which is not one of its own classes.
 LIBRARY_ERRORS = (exceptions.BaseError, OSError, ValueError)
 _TOO_MANY = "429"
-#: The status of a range that begins at the end of an object or beyond it.
+#: HTTP status for a range that starts at or after the end of an object.
 BEYOND_END = "416"
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -40,10 +40,10 @@ _REPEATED = re.compile(r"HttpError \{\s*kind: (?:Connect|Request|Timeout)\b")
 _LOOKUP = re.compile(r"dns error|failed to lookup address")
 _TIMED_OUT = re.compile(r"TimedOut|operation timed out|deadline has elapsed|kind: Timeout")
 _CERTIFICATE = re.compile(r"[Cc]ertificate")
-#: A provider of credentials of ours failed inside the library.
+#: The message of our own credential provider, when it fails inside the library.
 _OWN = re.compile(r"ConfigError: ([^\n]{1,300})")
 _REGION = re.compile(r"redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
-#: Where an instance, a container or a node asks for its role.
+#: Hosts from which instances, containers and nodes get their role.
 _ROLES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata")
 _NO_CREDENTIALS = re.compile(
     r"MissingAccessKeyId|MissingSecretAccessKey|MissingContainerCredentials|Missing\w*Credential"
@@ -63,11 +63,11 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason why a request failed.
+    """Why a request failed.
 
-    The text follows "cannot read the object: ", and the hint is a remedy. `is_input`: the user
-    named something that does not exist or is not allowed; otherwise the environment is at fault,
-    and another try may succeed.
+    `text` follows "cannot read the object: ", and `hint` suggests a remedy. If `is_input`, the user
+    gave something that does not exist or is not allowed. Otherwise the environment failed and the
+    request is retriable.
     """
 
     text: str
@@ -76,22 +76,21 @@ class Reason:
 
 
 def not_found(path: str) -> FileNotFoundError:
-    """Return the error for an object that does not exist."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
 def is_not_found(error: Exception) -> bool:
-    """Return whether an object, and not its bucket, does not exist."""
+    """Return whether an object is missing, rather than its bucket."""
     if not isinstance(error, FileNotFoundError | exceptions.NotFoundError):
         return False
     return _first(_CODE, str(error)) not in _NO_BUCKET
 
 
 def is_worth_repeating(error: Exception) -> bool:
-    """Return whether the library gives up at once where another try may succeed.
+    """Return whether a retriable request was not retried by the library.
 
-    It repeats requests that could not be sent, safe requests that timed out, and answers of 5xx;
-    not requests whose connection broke, nor 429, with which Google's store asks for patience.
+    The library retries requests that could not be sent, safe requests that timed out, and 5xx
+    responses. It does not retry broken connections or status 429.
     """
     text = str(error)
     return (
@@ -105,9 +104,9 @@ def is_worth_repeating(error: Exception) -> bool:
 def read_error(
     error: Exception, path: str, action: str, position_bytes: int | None = None
 ) -> KafkaIndexError:
-    """Return our error for a request that reads an object, a prefix or a store.
+    """Convert the error of a request that reads an object, a prefix or a store.
 
-    The action follows "cannot" in the message: ``"read the object"``.
+    `action` follows "cannot" in the message, as in ``"read the object"``.
     """
     reason = reason_of(error)
     kind = InputError if reason.is_input else ReadError
@@ -120,21 +119,21 @@ def read_error(
 
 
 def publish_error(error: Exception, path: str, action: str) -> KafkaIndexError:
-    """Return our error for a request that writes; without a bucket no other try succeeds."""
+    """Convert the error of a request that writes; a missing bucket is not retriable."""
     reason = reason_of(error)
     kind = InputError if _first(_CODE, str(error)) in _NO_BUCKET else PublishError
     return kind(f"cannot {action}: {reason.text}", path=path, hint=reason.hint)
 
 
 def no_credentials(root: str) -> ReadError:
-    """Return the error for a store that is opened without credentials."""
+    """Return the error for a store without credentials."""
     return ReadError(_NO_CREDENTIALS_TEXT, path=root, hint=_CREDENTIALS_HINT)
 
 
 def open_error(error: Exception, root: str, refused: str | None) -> KafkaIndexError:
-    """Return our error for a store that cannot be opened as it is configured.
+    """Convert the error of opening a store with this configuration.
 
-    `refused` is the option that the library does not accept, or whose value.
+    `refused` is the option whose name or value the library rejects.
     """
     if _NO_CREDENTIALS.search(str(error)):
         return read_error(error, root, "open the store")
@@ -153,7 +152,6 @@ def open_error(error: Exception, root: str, refused: str | None) -> KafkaIndexEr
 
 
 def reason_of(error: Exception) -> Reason:
-    """Return why a request failed."""
     text = str(error)
     status, code, host = _first(_STATUS, text), _first(_CODE, text), _first(_HOST, text)
     answer = " ".join(part for part in (status, code) if part)
@@ -165,7 +163,7 @@ def reason_of(error: Exception) -> Reason:
 
 
 def _of_settings(text: str, host: str | None, code: str | None, answer: str) -> Reason | None:
-    """Return the reason if the store is not set up for this process, or not named right."""
+    """Return the reason if credentials, region, bucket or endpoint are wrong."""
     own = _first(_OWN, text)
     if own is not None:
         return Reason(own)
@@ -184,7 +182,7 @@ def _of_settings(text: str, host: str | None, code: str | None, answer: str) -> 
 
 
 def _of_answer(error: Exception, host: str | None, answer: str) -> Reason | None:
-    """Return the reason if the store answered."""
+    """Return the reason if the store responded."""
     if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
         return Reason("it does not exist", "check the URI", is_input=True)
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
@@ -224,9 +222,9 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def repeated(request: Callable[[], _Answer]) -> _Answer:
-    """Return the answer of a request, made again where the library gives up at once.
+    """Return the result of a request; retry it if the library did not.
 
-    The request is idempotent: every request of ours is. Raises the library's exceptions.
+    All requests here are idempotent. Raises the library's exceptions.
     """
     for attempt in range(_ATTEMPTS - 1):
         try:

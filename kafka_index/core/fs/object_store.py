@@ -1,6 +1,6 @@
-"""Objects of S3, Google Cloud Storage and Azure, through obstore (the Rust crate object_store).
+"""Objects of S3, Google Cloud Storage and Azure through obstore (the Rust crate object_store).
 
-Single requests are retried by the library; requests that it does not repeat, here.
+The library retries most failed requests; the others are retried here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of, split_uri
 if TYPE_CHECKING:
     from botocore.session import Session
 
-#: Options of the connections, whatever the store.
+#: Connection options that apply to every store.
 CLIENT_OPTIONS = frozenset(
     {
         "allow_http",
@@ -75,13 +75,14 @@ CLIENT_OPTIONS = frozenset(
 _PREFIXES = {"s3": "aws_", "gcs": "google_", "azure": "azure_"}
 _STORES = {"s3": S3Store, "gcs": GCSStore, "azure": AzureStore}
 
-# A request of a piece or of a page; and silence in the middle of an answer.
+# Timeouts for one request, and for a pause within a response.
 _TIMEOUTS = {"timeout": "120s", "read_timeout": "30s"}
-# While a large body is sent, there is nothing to read.
+# While a large body is sent, no response can be read.
 _UPLOAD_TIMEOUTS = {"timeout": "1h"}
 _RETRIES = 10
 _RETRY_SECONDS = 120
-# A wait is drawn between the first one and three times the one before: half a minute in all.
+# Each wait is random, between the initial backoff and three times the previous wait; at most about
+# 30 s in total.
 _BACKOFF = {
     "init_backoff": timedelta(milliseconds=100),
     "max_backoff": timedelta(seconds=10),
@@ -91,10 +92,10 @@ _BACKOFF = {
 _METADATA = ("169.254.169.254", 80)
 _METADATA_SECONDS = 2.0
 
-# Where an endpoint is named, by precedence.
+# Settings that contain the endpoint, in order of precedence.
 _S3_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9._\-\[\]:]+(?:/[\w./~%-]*)?")
-# Any of these in the environment, and AWS's tools do not look at the shared files.
+# If the environment contains one of these, AWS tools ignore the shared files.
 _S3_CREDENTIALS = (
     "aws_access_key_id",
     "aws_web_identity_token_file",
@@ -105,7 +106,7 @@ _S3_CREDENTIALS = (
 
 # Tools that refresh credentials rewrite the file.
 _READ_AGAIN = timedelta(minutes=5)
-# The storage library asks an instance or a container for its role, and reads the environment.
+# For these sources, the library itself reads the environment or requests the role.
 _NOT_OF_PROFILES = ("env", "container-role", "iam-role")
 
 
@@ -113,8 +114,8 @@ _NOT_OF_PROFILES = ("env", "container-role", "iam-role")
 class ObjectConfig:
     """The arguments of the library's store.
 
-    Settings of the store are under the library's names, with their prefix. The provider returns
-    credentials; None if the library finds them itself.
+    Settings have the library's names with their prefix. `provider` returns credentials; None if the
+    library finds them itself.
     """
 
     store: dict[str, str] = field(default_factory=dict)
@@ -125,9 +126,9 @@ class ObjectConfig:
 
     @classmethod
     def load(cls, root: str, options: StorageOptions) -> ObjectConfig:
-        """Return the configuration of a store: options win over the environment.
+        """Load the configuration of a store; options take precedence over the environment.
 
-        Raises `ConfigError` if an option or a profile is not valid, `InputError` if the file of a
+        Raises `ConfigError` if an option or a profile is invalid, `InputError` if the file of a
         secret cannot be read, and `ReadError` if there are no credentials.
         """
         kind = OBJECT_SCHEMES[scheme_of(root) or ""]
@@ -151,7 +152,7 @@ class ObjectConfig:
         return config
 
     def _complete_s3(self, root: str, profile_name: str | None) -> None:
-        """Add what AWS's own tools read and the library does not."""
+        """Add settings that AWS's own tools read and the library does not."""
         known = {**_environment(), **self.store}
         profile = find_profile(profile_name)
         if profile is not None:
@@ -167,22 +168,22 @@ class ObjectConfig:
         known = {**_environment(), **self.store}
         endpoint = next((known[key] for key in _S3_ENDPOINTS if known.get(key)), "")
         if endpoint and not _ENDPOINT.fullmatch(endpoint):
-            # The library dies on an endpoint that is no URL.
+            # The library panics if the endpoint is not a URL.
             raise ConfigError(
                 "the endpoint is not a URL", path=root, expected="https://host or https://host:port"
             )
         if endpoint.startswith("http://"):
-            # Who names a plain endpoint wants it, as AWS's own tools have it.
+            # A plain HTTP endpoint implies allow_http, as in AWS's own tools.
             self.client.setdefault("allow_http", "true")
         bundle = os.environ.get("AWS_CA_BUNDLE")
         if bundle:
             self.client.setdefault("root_certificate", _certificate(bundle))
 
     def open(self, root: str, *, for_uploads: bool = False) -> Any:
-        """Return the library's store for a root such as ``s3://bucket``, or one for large uploads.
+        """Open the library's store for a root such as ``s3://bucket``, or one for large uploads.
 
-        Raises `ConfigError` if an option is unknown, or the URI does not name a store, and
-        `ReadError` if half of the credentials is missing.
+        Raises `ConfigError` if an option is unknown or the URI is not a store, and `ReadError` if
+        the credentials are incomplete.
         """
         client = {**_TIMEOUTS, **self.client}
         if for_uploads:
@@ -207,7 +208,7 @@ class ObjectConfig:
         )
 
     def _refused(self, root: str) -> str | None:
-        """Return the option whose value the library refuses, found by trying each alone."""
+        """Return the option whose value the library rejects, found by testing each option."""
         for key, value in [*self.store.items(), *self.client.items()]:
             option = {key: value}
             is_client = key in CLIENT_OPTIONS
@@ -223,7 +224,7 @@ def _environment() -> Mapping[str, str]:
 
 
 def _has_role(known: Mapping[str, str]) -> bool:
-    """Return whether an instance answers for its role: the library would ask for minutes."""
+    """Return whether the instance has a role; the library would retry for minutes to find out."""
     if known.get("aws_ec2_metadata_disabled", "").lower() == "true":
         return False
     if "aws_metadata_endpoint" in known:
@@ -236,7 +237,7 @@ def _has_role(known: Mapping[str, str]) -> bool:
 
 
 def _library_uri(root: str) -> str:
-    """Return a URI that the library knows: it has no wasb(s), Hadoop's older name of abfs(s)."""
+    """Convert wasb(s), Hadoop's older name of abfs(s), which the library does not support."""
     scheme, _, authority = root.partition("://")
     if scheme.lower() not in {"wasb", "wasbs"}:
         return root
@@ -261,7 +262,7 @@ def _certificate(path: str) -> str:
 
 
 class Credential(TypedDict):
-    """The answer of a credential provider to the storage library."""
+    """A credential in the form that the library expects."""
 
     access_key_id: str
     secret_access_key: str
@@ -271,16 +272,16 @@ class Credential(TypedDict):
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile of the shared files, with the settings of both files under its name."""
+    """A profile of the AWS shared files, merged from both files."""
 
     name: str | None
     region: str | None
     endpoint_url: str | None
 
     def provider(self) -> Callable[[], Credential] | None:
-        """Return the provider of its credentials, None if it has none.
+        """Return the credential provider of the profile, None if it has none.
 
-        Raises `ConfigError` if it needs boto3, which is not installed.
+        Raises `ConfigError` if it needs boto3 and boto3 is not installed.
         """
         try:
             credentials = self._load()
@@ -291,7 +292,7 @@ class Profile:
 
         def current() -> Credential:
             nonlocal credentials
-            # boto3 refreshes credentials that expire, and never reads keys again.
+            # boto3 refreshes only expiring credentials, and never rereads static keys.
             if not hasattr(credentials, "refresh_needed"):
                 credentials = self._load()
             with _errors_of(self.name):
@@ -314,10 +315,10 @@ class Profile:
 
 
 def find_profile(name: str | None) -> Profile | None:
-    """Return a profile of the shared files; None when there is no default profile.
+    """Return a profile of the AWS shared files; None if there is no default profile.
 
-    The name is by default that of AWS_PROFILE, then AWS_DEFAULT_PROFILE, then ``default``. Raises
-    `ConfigError` if the profile was named and does not exist, or a file cannot be parsed.
+    The default name is AWS_PROFILE, then AWS_DEFAULT_PROFILE, then ``default``. Raises
+    `ConfigError` if a named profile does not exist or a file cannot be parsed.
     """
     named = name or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
     if named is None and not any(map(os.path.exists, (_config_path(), _credentials_path()))):
@@ -337,7 +338,7 @@ def _session(name: str | None) -> Session:
 
 @contextmanager
 def _errors_of(name: str | None) -> Iterator[None]:
-    """Raise errors of boto3 as ours; their messages may hold the secret, and are not shown."""
+    """Convert errors of boto3; their messages may contain the secret and are not shown."""
     try:
         from botocore import exceptions  # noqa: PLC0415, an extra
     except ImportError as error:
@@ -379,23 +380,23 @@ def _credentials_path() -> str:
     return os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.expanduser("~/.aws/credentials")
 
 
-# A page of S3: what is listed by path is not asked for again when the next one breaks off.
+# The page size of S3. After a broken connection, a listing resumes at the last page.
 _ROWS_OF_PAGE = 1000
-# A larger body may take longer to send than the silence that a read tolerates.
+# Sending a larger body can take longer than the read timeout.
 _MAX_QUICK_PUT_BYTES = 4 << 20
-# S3's limit for a body of one request.
+# Maximum body size of one S3 request.
 _MAX_PUT_BYTES = 5 << 30
-#: Age of an object that a request may have written without an answer.
+#: Maximum age of an object that an unanswered request may have written.
 JUST_WRITTEN_S = 3600.0
 _SECOND_NS = 1_000_000_000
-# Whoever wants the ETag of what was put asks soon.
+# The ETag of an object that was just put is requested soon afterwards.
 _MAX_WRITTEN = 16384
 
 
 class ObjectStore(Store):
-    """A bucket or container, with a root such as ``s3://bucket``; options win over the environment.
+    """A bucket or container, with a root such as ``s3://bucket``.
 
-    Raises `ConfigError` if an option or the environment is not valid.
+    Options take precedence over the environment. Raises `ConfigError` if either is invalid.
     """
 
     def __init__(self, root: str, options: StorageOptions) -> None:
@@ -410,7 +411,6 @@ class ObjectStore(Store):
         return self._config.open(self._root, for_uploads=True)
 
     def info(self, path: str) -> FileInfo:
-        """Return an object's size, time and ETag."""
         try:
             return self._info(repeated(lambda: obstore.head(self._store, _key(path))))
         except LIBRARY_ERRORS as error:
@@ -419,7 +419,7 @@ class ObjectStore(Store):
             raise read_error(error, path, "read the object") from None
 
     def open(self, path: str, info: FileInfo | None = None) -> RemoteObject:
-        """Open an object, of the version that `info` names."""
+        """Open an object in the version given by `info`."""
         try:
             found = self.info(path) if info is None else info
         except FileNotFoundError as error:
@@ -427,14 +427,13 @@ class ObjectStore(Store):
         return RemoteObject(self._store, found)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        """Return the bytes of a small object, or its first ones."""
         try:
             return bytes(repeated(lambda: self._get(path, max_bytes)))
         except LIBRARY_ERRORS as error:
             if is_not_found(error):
                 raise not_found(path) from None
             if max_bytes is not None and f"status code: {BEYOND_END}" in str(error):
-                return b""  # an empty object has no first byte
+                return b""
             raise read_error(error, path, "read the object") from None
 
     def _get(self, path: str, max_bytes: int | None) -> Any:
@@ -443,7 +442,7 @@ class ObjectStore(Store):
         return obstore.get_range(self._store, _key(path), start=0, length=max_bytes)
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the objects and common prefixes right below a prefix."""
+        """Return the objects and common prefixes directly below a prefix."""
         try:
             found = repeated(lambda: obstore.list_with_delimiter(self._store, _key(path) or None))
         except LIBRARY_ERRORS as error:
@@ -455,7 +454,7 @@ class ObjectStore(Store):
         key = _key(path)
         for each in found["objects"]:
             if each["path"] == key:
-                continue  # an object "key/", which other tools put to stand for the directory
+                continue  # An empty object "key/" that other tools create as a directory marker.
             info = self._info(each)
             entries.append(
                 DirectoryEntry(
@@ -468,10 +467,10 @@ class ObjectStore(Store):
         return sorted(entries, key=lambda entry: entry.path)
 
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield the objects below a prefix, by path, once all of them are listed.
+        """Yield the objects below a prefix in order of path, after listing all of them.
 
-        Empty objects ``key/``, which other tools put for directories, are rows named ``key``. Not
-        all stores list by path: a directory bucket of S3 does not, nor Azure with directories.
+        Directory markers of other tools (``key/``) are rows with the path ``key``. The full listing
+        is needed because S3 directory buckets and hierarchical Azure storage do not sort.
         """
         prefix = _key(path)
         below = f"{prefix}/" if prefix else ""
@@ -503,7 +502,7 @@ class ObjectStore(Store):
                     if not _are_sorted(found):
                         found.clear()
                         last = None
-                    # Resume after the last page that arrived.
+                    # Resume after the last received page.
                     pages, page = repeated(following)
         except LIBRARY_ERRORS as error:
             raise read_error(error, path, "list the objects") from None
@@ -514,10 +513,10 @@ class ObjectStore(Store):
             yield found.pop()
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write an object by one request, so that it is there whole or not at all.
+        """Put an object atomically with one request.
 
-        A repeated request may find what the one before it wrote: an object with these bytes that is
-        younger than an hour counts as written.
+        A retried request may find the object of its first attempt: an object with the same bytes
+        that is younger than an hour counts as written.
         """
         size = memoryview(data).nbytes
         store = self._store if size <= _MAX_QUICK_PUT_BYTES else self._upload_store
@@ -543,19 +542,19 @@ class ObjectStore(Store):
         return True
 
     def pop_written(self, path: str) -> FileInfo | None:
-        """Return size and ETag of an object that was put a short while ago, once."""
+        """Return size and ETag of an object that was just put, once."""
         with self._lock:
             return self._written.pop(path, None)
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
-        """Write an object if it has the ETag of `info`: the store compares it."""
+        """Write an object if it still has the ETag of `info`; the store compares them."""
         mode = {"e_tag": info.version}
         try:
             repeated(
                 lambda: obstore.put(self._store, _key(path), data, mode=mode, use_multipart=False)
             )
         except (exceptions.PreconditionError, FileNotFoundError):
-            # A repeated request finds what the one before it wrote.
+            # A retried request may find the object of its first attempt.
             return self._holds(path, data, len(data))
         except LIBRARY_ERRORS as error:
             if is_not_found(error):
@@ -564,7 +563,7 @@ class ObjectStore(Store):
         return True
 
     def rename(self, source: str, target: str) -> None:
-        """Copy an object on the server, and delete the first one."""
+        """Copy an object on the server, then delete the source."""
         try:
             repeated(lambda: obstore.copy(self._store, _key(source), _key(target), overwrite=True))
         except LIBRARY_ERRORS as error:
@@ -572,7 +571,6 @@ class ObjectStore(Store):
         self.delete([source])
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects."""
         keys = [_key(path) for path in paths]
         try:
             if keys:
@@ -584,7 +582,7 @@ class ObjectStore(Store):
         try:
             obstore.delete(self._store, keys)
         except FileNotFoundError:
-            # Stores that delete one by one stop at the first that is missing.
+            # Stores without bulk delete stop at the first missing object.
             for key in keys:
                 with suppress(FileNotFoundError):
                     obstore.delete(self._store, key)
@@ -592,7 +590,7 @@ class ObjectStore(Store):
     def _holds(
         self, path: str, data: bytes | memoryview, size: int, within_s: float | None = None
     ) -> bool:
-        """Return whether an object has these bytes, and is younger than so many seconds."""
+        """Return whether an object has these bytes and is not older than `within_s`."""
         try:
             found = self.info(path)
             if within_s is not None and found.mtime_ns < (time.time() - within_s) * _SECOND_NS:
@@ -602,7 +600,7 @@ class ObjectStore(Store):
             return False
 
     def _info(self, meta: Any) -> FileInfo:
-        # Whole seconds, as a HEAD has them, whether a listing has more or not.
+        # Whole seconds, since HEAD responses have no fractions.
         return FileInfo(
             f"{self._root}/{meta['path']}",
             meta["size"],
@@ -612,8 +610,8 @@ class ObjectStore(Store):
 
 
 def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:
-    """Return a page of the library as rows of `LISTING_SCHEMA`, below the listed prefix."""
-    # Not the empty object that stands for the listed directory itself.
+    """Convert a page of the library to `LISTING_SCHEMA`, relative to the listed prefix."""
+    # Without the directory marker of the listed directory itself.
     page = page.filter(pc.greater_equal(pc.utf8_length(page["path"].cast(pa.string())), skipped))
     seconds = page["last_modified"].cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
     return pa.record_batch(
@@ -628,7 +626,7 @@ def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:
 
 
 def _are_sorted(pages: Sequence[pa.RecordBatch]) -> bool:
-    """Return whether the rows of pages follow each other by path."""
+    """Return whether the pages are in ascending order of path."""
     before = ""
     for page in pages:
         paths = page["path"]
@@ -643,7 +641,7 @@ def _are_sorted(pages: Sequence[pa.RecordBatch]) -> bool:
 
 
 def _quoted(e_tag: str) -> str:
-    """Return an ETag as HTTP has it: Azure's listings leave out its quotes."""
+    """Return a quoted ETag, as in HTTP headers; Azure's listings omit the quotes."""
     return f'"{e_tag}"' if e_tag and not e_tag.endswith('"') else e_tag
 
 
@@ -658,8 +656,6 @@ def _key(path: str) -> str:
 
 
 class RemoteObject(RemoteFile):
-    """An object that is open for reading."""
-
     _NOUN = "object"
     _WRONG_LENGTH = "the store returned another number of bytes"
 
@@ -669,7 +665,7 @@ class RemoteObject(RemoteFile):
         self._key = split_uri(info.path)[1]
 
     def changed(self) -> str | None:
-        """Return how the object differs from the one opened; None when it does not."""
+        """Return how the object changed since it was opened, None if it did not."""
         try:
             now = repeated(lambda: obstore.head(self._store, self._key))
         except LIBRARY_ERRORS as error:

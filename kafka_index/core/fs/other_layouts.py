@@ -1,4 +1,4 @@
-"""Hints for inputs without logs: where data directories are below them, or what else they are."""
+"""Hints for inputs without logs: data directories further below, or other formats."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _REDPANDA = re.compile(r"[0-9]+-[0-9]+-v[0-9]+\.log")
 
 
 def layout_hint(directories: Sequence[str]) -> str | None:
-    """Return where the data directories below others are, or what else the others hold.
+    """Return where data directories are below these directories, or what they contain instead.
 
-    Return None if one of them is a data directory itself, or nothing is known.
+    None if one is itself a data directory, or nothing is recognized.
     """
     found: list[str] = []
     other: str | None = None
@@ -47,7 +47,7 @@ def layout_hint(directories: Sequence[str]) -> str | None:
 
 
 def format_hint(directory: str, names: Sequence[str]) -> str | None:
-    """Return the format of files that are not Kafka's logs; None if it is unknown."""
+    """Return the format of files that are not Kafka logs, None if unknown."""
     if REPOSITORY_FILE in names:
         return f"{directory} is a repository of backups: give backup:{directory}"
     for name in names:
@@ -62,14 +62,13 @@ def format_hint(directory: str, names: Sequence[str]) -> str | None:
 
 
 def archive_hint(path: str) -> str | None:
-    """Return the hint for an archive; None for other names."""
     if _ARCHIVE.fullmatch(os.path.basename(path)) is None:
         return None
     return f"{path} is an archive: unpack it, and give the data directory in it"
 
 
 def _below(path: str) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield directories with their entries: an input and what is below it, level by level."""
+    """Yield an input and the directories below it with their entries, level by level."""
     level, count = [path], 0
     for _ in range(_MAX_DEPTH):
         following: list[str] = []
@@ -88,7 +87,7 @@ def _below(path: str) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def _holds_partitions(entries: Sequence[Entry]) -> bool:
-    """Return whether a directory has partitions with logs, or is a formatted data directory."""
+    """Return whether a directory contains partitions with logs or is a formatted log directory."""
     names = {entry.name for entry in entries}
     partitions = [
         entry

@@ -1,4 +1,4 @@
-"""Paths: as users give them (plain, URIs, globs), and the folders that files go to."""
+"""Paths of users (plain, URIs, globs), and the folders of output files."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<sh
 
 
 def absolute_path(path: str) -> str:
-    """Return a user's path as an absolute local path, or as a URI without a slash at its end.
+    """Convert a user's path to an absolute local path, or a URI without a trailing slash.
 
-    It may be a path, a ``file:///...`` URI, a URI of an object store or HDFS, or a backup. Raises
-    the errors of `local_path` and `pinned_backup`, and `InputError` if paths of this scheme are not
-    supported, or its extra is missing.
+    Accepts paths, ``file:///...`` URIs, URIs of object stores or HDFS, and backups. Raises the
+    errors of `local_path` and `pinned_backup`, and `InputError` if the scheme is not supported or
+    its extra is not installed.
     """
     path = pinned_backup(path)
     if not is_remote(path):
@@ -52,7 +52,7 @@ def absolute_path(path: str) -> str:
 
 
 def pinned_backup(path: str) -> str:
-    """Return the path of the backup that an input selects; other inputs unchanged.
+    """Resolve an input that selects a backup to the path of that backup; return others unchanged.
 
     Raises `InputError` if there is no such repository or backup, and the errors of
     `kafka_index.core.format.times.parse_time`.
@@ -65,15 +65,15 @@ def pinned_backup(path: str) -> str:
 
 
 def open_repository(root: str) -> Repository:
-    """Return the repository of backups at an absolute path or URI, whether or not one is there."""
-    # Commands without backups import nothing of it.
+    """Return the backup repository at an absolute path or URI, even if it does not exist yet."""
+    # Imported only by commands that use backups.
     from kafka_index.core.fs.backup.repository import Repository  # noqa: PLC0415
 
     return Repository(root, store_of(root))
 
 
 def plain_path(path: str) -> str:
-    """Return a user's path as it is given, without the scheme of a local one, or as a URI.
+    """Return a user's path unchanged except that a ``file:`` scheme is removed.
 
     Raises the errors of `absolute_path`.
     """
@@ -81,16 +81,16 @@ def plain_path(path: str) -> str:
 
 
 def real_path(path: str) -> str:
-    """Return a user's path without links, or as a URI; raises the errors of `absolute_path`."""
+    """Resolve the links of a user's local path; raises the errors of `absolute_path`."""
     path = pinned_backup(path)
     return absolute_path(path) if is_remote(path) else os.path.realpath(local_path(path))
 
 
 def index_root_of(path: str) -> str:
-    """Return the absolute path, or URI, of the folder with a folder of index files per partition.
+    """Return the absolute path or URI of the folder that contains index files by partition.
 
-    Raises the errors of `absolute_path`, and `InputError` if there is no such folder: logs would be
-    read as if they had no index files.
+    Raises the errors of `absolute_path`, and `InputError` if the folder does not exist, since
+    lookups would silently run without index files.
     """
     root = absolute_path(path)
     admit_inputs([root])
@@ -104,9 +104,9 @@ def index_root_of(path: str) -> str:
 
 
 def local_path(path: str) -> str:
-    """Return a user's path, or ``file:///...`` URI with percent escapes, as a plain local path.
+    """Convert a user's path or ``file:///...`` URI with percent escapes to a plain local path.
 
-    Raises `InputError` if it is empty, of another scheme, or a ``file://`` URI of another host.
+    Raises `InputError` if it is empty, has another scheme, or is a ``file://`` URI of another host.
     """
     if not path:
         raise InputError("an empty path", hint="name a directory")
@@ -131,16 +131,16 @@ def local_path(path: str) -> str:
         raise InputError(
             "a file:// URI of another host", path=path, hint="write file:///absolute/path"
         )
-    # Not urlsplit: a '?' here is a glob's, not a query's.
+    # Not urlsplit, because a '?' may be part of a glob.
     return unquote(path[match.end() :])
 
 
 def expand_input(path: str) -> list[str]:
-    """Return the absolute paths, or URIs, that one input names.
+    """Expand one input to absolute paths or URIs.
 
-    A path that exists is used as it is, even with ``*`` or ``[`` in its name; otherwise it is a
-    glob (``**`` crosses folders), whose matches are sorted. Raises `InputError` if nothing exists
-    or matches, or the path cannot be inspected.
+    An existing path is used unchanged, even with ``*`` or ``[`` in its name. Otherwise it is a glob
+    (``**`` crosses folders) whose matches are sorted. Raises `InputError` if nothing matches or the
+    path cannot be inspected.
     """
     plain = absolute_path(path)
     if is_remote(plain):
@@ -159,7 +159,7 @@ def expand_input(path: str) -> list[str]:
 
 
 def expand_stored(path: str) -> list[str]:
-    """Return what a path names where the shell expands globs of local ones and not of URIs.
+    """Expand the glob of a URI; the shell has already expanded local ones.
 
     Raises the errors of `expand_input` and `local_path`.
     """
@@ -167,9 +167,9 @@ def expand_stored(path: str) -> list[str]:
 
 
 def expand_directories(inputs: Sequence[str]) -> list[str]:
-    """Return the absolute directories that the inputs name, each once, in order.
+    """Return the absolute directories of the inputs, each once, in order.
 
-    Files are an error when named outright and skipped when a glob matched them (``dump/*`` also
+    A file is an error if given explicitly, and skipped if matched by a glob (``dump/*`` also
     matches ``meta.properties``). Raises `InputError` if no input is given, one does not exist or is
     a file, or a glob matches no directory.
     """
@@ -192,16 +192,16 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
 
 
 def admit_directories(inputs: Iterable[str]) -> None:
-    """Admit the local directories of inputs that another process has listed."""
+    """Admit the local directories of inputs that another process listed."""
     if local := [path for path in inputs if not is_remote(path)]:
         expand_directories(local)
 
 
 def _admit(path: str, directories: Iterable[str]) -> None:
-    """Admit the local directories that an input names.
+    """Admit the local directories of an input, so that links into them may be followed.
 
-    A directory that a glob meets through a link is not admitted: nobody has named what it leads to,
-    and a dump may lay out links that matter to others (`kafka_index.core.fs.inputs`).
+    A directory that a glob reaches through a link is not admitted: the user did not name it, and a
+    dump may contain links to other users' files (`kafka_index.core.fs.inputs`).
     """
     root = absolute_path(path)
     directories = with_links(directories)
@@ -214,23 +214,23 @@ def _admit(path: str, directories: Iterable[str]) -> None:
 
 
 def with_links(directories: Iterable[str]) -> list[str]:
-    """Return the directories that may be links which lead elsewhere; those of stores are not."""
+    """Return the local directories that may be links to other directories."""
     return [each for each in directories if store_of(each).has_links]
 
 
 def refuse_overlap(
     output: str, given: str, inputs: Iterable[str], *, hint: str = "choose another place"
 ) -> None:
-    """Raise `InputError` if an output is an input, or lies inside one, or holds one.
+    """Raise `InputError` if the output is, contains or lies in an input.
 
-    The output is a local path or a URI, and was `given` so; the inputs are paths and globs.
+    `output` is a local path or URI, shown as `given`; `inputs` are paths and globs.
     """
     root = _real(output)
     for given_input in inputs:
         for path in expand_input(given_input):
             real = _real(path)
             if real.startswith("/") != root.startswith("/"):
-                # One is on the local disk, the other is not.
+                # One path is local, the other is remote.
                 continue
             if os.path.commonpath([root, real]) in (root, real):
                 relation = (
@@ -244,10 +244,10 @@ def refuse_overlap(
 
 
 def _real(path: str) -> str:
-    """Return a path without links, or a URI by the one name of its scheme, to compare it."""
+    """Resolve links of a path, or normalize the scheme of a URI, for comparison."""
     backup = parse_backup_path(path)
     if backup is not None:
-        # Nothing else is kept in a repository.
+        # A repository contains nothing else.
         return _real(backup.root)
     if not is_remote(path):
         return os.path.realpath(path)
@@ -257,10 +257,10 @@ def _real(path: str) -> str:
 
 
 def target_directory(target_root: str | None, partition: TopicPartition, log_directory: str) -> str:
-    """Return the folder for a segment's files: below the target root, or beside the log.
+    """Return the folder for a segment's files: below the target root, or next to the log.
 
-    Raises `InputError` if the topic (which may come from a table) is not legal for a broker, and
-    must not become part of a path.
+    Raises `InputError` if the topic, which may come from a table, is not a legal topic name. It
+    must not be part of a path then.
     """
     if target_root is None:
         return log_directory
@@ -276,9 +276,9 @@ def target_directory(target_root: str | None, partition: TopicPartition, log_dir
 def prepare_target_directory(
     target_root: str | None, partition: TopicPartition, log_directory: str
 ) -> str:
-    """Return a segment's target folder, made if missing.
+    """Return a segment's target folder; create it if missing.
 
-    Raises the errors of `target_directory`, and `PublishError` if it cannot be made, or is a link
+    Raises the errors of `target_directory`, and `PublishError` if it cannot be created or is a link
     back to the folder of the log.
     """
     directory = target_directory(target_root, partition, log_directory)
@@ -299,13 +299,13 @@ def prepare_target_directory(
 
 
 def check_target(output_root: str, inputs: Iterable[str]) -> str:
-    """Check an output root, make it if missing, and try a write there.
+    """Check an output root, create it if missing, and test that it is writable.
 
-    The inputs are the paths and globs as given, and best the listed partition directories too (a
-    link inside a data directory leads out of it). Returns the root as an absolute path, links
-    resolved, or as a URI. In a store, the lock of the output is the first write. Raises
-    `InputError` if the output is an input, or lies inside one, or holds one, and `PublishError` if
-    it cannot be made or written.
+    `inputs` are the paths and globs as given, preferably with the listed partition directories,
+    since links in a data directory can lead elsewhere. Returns the root as a URI or as an absolute
+    path with links resolved. In a remote store, the lock object is the write test. Raises
+    `InputError` if the output is, contains or lies in an input, and `PublishError` if it cannot be
+    created or written.
     """
     root = real_path(output_root)
     hint = "choose another --output, or give --in-place to write beside the logs"
@@ -318,9 +318,9 @@ _ANY_DEPTH = "**"
 
 
 def expand_uri(uri: str, given: str) -> list[str]:
-    """Return the URI, without a slash at its end, if it exists, otherwise the URIs that it matches.
+    """Return the URI without a trailing slash if it exists, otherwise its matches as a glob.
 
-    `given` is the URI of the user, for errors. Raises `InputError` if nothing exists or matches.
+    `given` is the user's URI, for errors. Raises `InputError` if nothing matches.
     """
     if _exists(uri):
         return [uri]
@@ -350,7 +350,7 @@ def _exists(uri: str) -> bool:
 
 
 def _matches(parent: str, patterns: list[str]) -> Iterator[str]:
-    """Yield what lies below a directory and matches one pattern a level."""
+    """Yield paths below a directory that match one pattern per level."""
     pattern, *rest = patterns
     if not glob.has_magic(pattern):
         path = f"{parent}/{pattern}"

@@ -1,4 +1,4 @@
-"""The stores of a process by the scheme of a path, and files that are opened in any of them."""
+"""The stores of a process, by the scheme of a path; functions that open files in any store."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kafka_index.core.fs.tiered.segment_paths import inner_root, is_segment_path
 from kafka_index.core.fs.uris import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of, split_uri
 
 _LOCAL = LocalStore()
-# Held again while the store of the objects of remote segments is opened.
+# Reentrant: opening a tiered store opens the store of its objects too.
 _lock = threading.RLock()
 _options = StorageOptions()
 _stores: dict[str, Store] = {}
-# The process whose threads serve the connections; a fork of it has the stores and not the threads.
+# The process whose threads serve the connections; a forked child has no such threads.
 _owner = 0
 
 
 def configure_stores(options: StorageOptions) -> None:
-    """Set the options of all stores of this process, on the driver and in each Spark task."""
+    """Set the options of all stores of this process, on the driver and in Spark tasks."""
     global _options  # noqa: PLW0603, because connections are shared by the whole process
     admit_sent(options.inputs)
     with _lock:
@@ -38,16 +38,15 @@ def configure_stores(options: StorageOptions) -> None:
 
 
 def storage_options() -> StorageOptions:
-    """Return the options of this process, to send to another."""
+    """Return the options of this process to send them to another process."""
     return replace(_options, inputs=admitted_inputs())
 
 
 def store_of(path: str) -> Store:
     """Return the store of a path or URI.
 
-    Raises `InputError` if the scheme is not supported, or the extra with its library is not
-    installed, and `EngineError` if this process was forked from a process that had used a remote
-    store.
+    Raises `InputError` if the scheme is not supported or its extra is not installed, and
+    `EngineError` if this process was forked from one that had used a remote store.
     """
     global _owner  # noqa: PLW0603, because connections are shared by the whole process
     if not is_remote(path):
@@ -56,7 +55,7 @@ def store_of(path: str) -> Store:
     with _lock:
         _owner = _owner or os.getpid()
         if _owner != os.getpid():
-            # The libraries would wait for ever for threads that are not here.
+            # The libraries would wait forever for threads that do not exist in this process.
             raise EngineError(
                 "this process was forked from one that had opened a remote store",
                 path=root,
@@ -69,7 +68,7 @@ def store_of(path: str) -> Store:
 
 
 def _open(root: str) -> Store:
-    # The libraries are optional, and not imported where only local files are read.
+    # The libraries are optional, so they are imported only for remote paths.
     scheme = scheme_of(root)
     if is_segment_path(root):
         from kafka_index.core.fs.tiered.encryption import KeyRing  # noqa: PLC0415, slow to import
@@ -108,15 +107,15 @@ def _missing(root: str, extra: str, error: ImportError) -> InputError:
 
 
 def readable(path: str, info: FileInfo | None = None) -> str | StoredFile:
-    """Return what Arrow opens to read any part of a file; see `Store.readable`."""
+    """Return what Arrow opens for random access to a file; see `Store.readable`."""
     return store_of(path).readable(path, info)
 
 
 def input_stream(path: str) -> pa.NativeFile:
-    """Open a file to be read once, decompressed as its name says."""
+    """Open a file for one sequential read; decompress it according to its name."""
     return store_of(path).input_stream(path)
 
 
 def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> AtomicFile:
-    """Create a file that appears whole, or not at all; see `Store.create`."""
+    """Create a file that is written atomically; see `Store.create`."""
     return store_of(path).create(path, scratch_path=scratch_path, what=what)

@@ -1,7 +1,7 @@
-"""A remote file that is open for reading: read-ahead for streams, joined requests for ranges.
+"""A remote file open for reading: read-ahead for streams, merged requests for ranges.
 
-`MAX_REQUESTS` reads of a process are under way at a time, whatever the number of files and threads.
-A stream holds `STREAM_PIECES` pieces of `PIECE_BYTES` at most, the caller's included: 32 MiB.
+A process has at most `MAX_REQUESTS` reads in flight, whatever the number of files and threads. A
+stream holds at most `STREAM_PIECES` blocks of `PIECE_BYTES`, including the caller's: 32 MiB.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import numpy as np
 from kafka_index.core.errors import ReadError
 from kafka_index.core.fs.store import Bytes, FileInfo
 
-#: Reads of pieces and ranges that a process has under way at a time.
+#: Maximum number of concurrent read requests of a process.
 MAX_REQUESTS = 16
-#: Held by each of them.
+#: Acquired by each request.
 request_slots = BoundedSemaphore(MAX_REQUESTS)
-#: Bytes of one request of a stream.
+#: Bytes per request of a stream.
 PIECE_BYTES = 8 << 20
-#: Pieces that a stream holds.
+#: Blocks that a stream holds.
 STREAM_PIECES = 4
-#: Ranges with a gap of at most this are read by one request, measured in docs/benchmarks-dumps.md.
+#: Ranges separated by at most this gap share a request; measured in docs/benchmarks-dumps.md.
 MAX_GAP_BYTES = 256 << 10
 
 ReadAt = Callable[[int, int], Bytes]
 
 
 def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]:
-    """Yield the bytes of a range in pieces, with the next ones on their way.
+    """Yield the bytes of a range in blocks, reading ahead.
 
-    `read_at` is called in other threads, and returns exactly the bytes between two positions, or
+    `read_at` is called in other threads. It returns exactly the bytes between two positions, or
     raises.
     """
     return read_ahead(
@@ -48,9 +48,9 @@ def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]
 
 
 def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Bytes]:
-    """Yield the results of reads in order, with the next ones on their way in other threads.
+    """Yield the results of reads in order, while other threads perform the next reads.
 
-    Each read comes with the number of its bytes, at most `PIECE_BYTES`.
+    Each read comes with its number of bytes, at most `PIECE_BYTES`.
     """
     rest = iter(reads)
     first = list(islice(rest, 2))
@@ -78,16 +78,17 @@ def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Byt
             under_way -= size
             fill()
             yield piece
-            del piece, future  # else it would be held while the next one is waited for
+            # Otherwise this block would stay in memory while waiting for the next.
+            del piece, future
     finally:
         for future, _ in waiting:
             future.cancel()
 
 
 def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-    """Return the bytes of ranges; ranges that are close to each other share a request.
+    """Return the bytes of ranges; nearby ranges share a request.
 
-    The starts ascend, the ends are exclusive, and ranges may overlap; `read_at` is as for `stream`.
+    Starts are ascending, ends are exclusive, and ranges may overlap. `read_at` is as in `stream`.
     """
     joined = join_ranges(starts, ends)
     wholes = _fetch(read_at, joined)
@@ -99,7 +100,7 @@ def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> 
 
 
 def _fetch(read_at: ReadAt, joined: Sequence[tuple[int, int]]) -> list[Bytes]:
-    """Return the bytes of ranges, large ones put together from pieces."""
+    """Return the bytes of ranges; large ranges are assembled from several requests."""
     wholes: list[Bytes] = [
         np.empty(end - start if end - start > PIECE_BYTES else 0, np.uint8) for start, end in joined
     ]
@@ -126,9 +127,9 @@ def _fetch(read_at: ReadAt, joined: Sequence[tuple[int, int]]) -> list[Bytes]:
 
 
 def join_ranges(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the ranges to request: those with a gap of at most `MAX_GAP_BYTES` are joined.
+    """Merge ranges that are separated by at most `MAX_GAP_BYTES`.
 
-    Raises `ValueError` if the starts do not ascend, or an end is before its start.
+    Raises `ValueError` if the starts do not ascend or an end precedes its start.
     """
     joined: list[tuple[int, int]] = []
     last = 0
@@ -149,11 +150,11 @@ def _requests() -> ThreadPoolExecutor:
 
 
 class RemoteFile(ABC):
-    """A remote file that is open for reading, in the version that it had when it was opened."""
+    """A remote file open for reading, in the version that it had when it was opened."""
 
-    #: What errors call it.
+    #: The kind of file in error messages.
     _NOUN: ClassVar[str]
-    #: The error of an answer that has another length than was asked for.
+    #: The error for a response of unexpected length.
     _WRONG_LENGTH: ClassVar[str]
 
     def __init__(self, info: FileInfo) -> None:
@@ -161,7 +162,7 @@ class RemoteFile(ABC):
         self.path, self.size_bytes, self.mtime_ns = info.path, info.size_bytes, info.mtime_ns
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes, fewer only at the end; by several requests if many."""
+        """Return up to `size_bytes` bytes, fewer only at the end of the file."""
         if position_bytes < 0 or size_bytes < 0:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
         wanted = min(size_bytes, self.size_bytes - position_bytes)
@@ -181,23 +182,22 @@ class RemoteFile(ABC):
         return found
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-        """Return the bytes of ascending ranges."""
         return read_ranges(self.read_at, starts, ends)
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position on, a few pieces ahead of the caller."""
+        """Yield the bytes from a position on, reading ahead."""
         return stream(self.read_at, start_bytes, self.size_bytes)
 
     @abstractmethod
     def changed(self) -> str | None:
-        """Return how the file differs from the one opened; None when it does not."""
+        """Return how the file changed since it was opened, None if it did not."""
 
     def close(self) -> None:  # noqa: B027, because there is nothing to do
-        """Do nothing: connections belong to the store."""
+        ...
 
     @abstractmethod
     def _request(self, position_bytes: int, size_bytes: int) -> bytes | memoryview:
-        """Request bytes that the file has; hold one of `request_slots` meanwhile."""
+        """Request an existing byte range while holding one of `request_slots`."""
 
     def _changed_error(self, how: str, position_bytes: int) -> ReadError:
         return ReadError(

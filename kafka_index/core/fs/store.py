@@ -1,9 +1,9 @@
-"""The interface of a store and of its files, the URIs that name them, and the options of stores.
+"""The interfaces of stores, files and directory entries, and the options of stores.
 
-A key is taken as it is written, without percent decoding, as the stores' own tools do;
-``file://`` URIs are turned into plain paths by `kafka_index.core.fs.paths.local_path`. Options
-travel to executors, into event logs and error texts as they were given, so a secret is only ever a
-reference (``@/path/to/file``), which each process resolves for itself.
+Keys are used without percent decoding, as in the stores' own tools.
+`kafka_index.core.fs.paths.local_path` converts ``file://`` URIs to plain paths. Options are sent to
+executors and appear in event logs and errors. A secret in them is therefore always a reference
+(``@/path/to/file``) that each process resolves itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafka_index.core.fs.stored_files import COMPRESSIONS, StagedFile, StoredFil
 
 Bytes = npt.NDArray[np.uint8]
 
-#: A file of a listing: its path below the listed one, as `FileInfo`.
+#: A row of a listing: path relative to the listed one, otherwise as in `FileInfo`.
 LISTING_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -46,7 +46,7 @@ _SECRET = re.compile(
 )
 
 _REFERENCE = "@"
-# The access key's id is an identifier that logs and URLs show.
+# The ID of an access key is not secret: logs and URLs contain it.
 _NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
 _CLAIM_SUFFIX = ".claim"
 _ROWS_OF_PAGE = 10_000
@@ -54,9 +54,9 @@ _ROWS_OF_PAGE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file, or an object, with its modification time in nanoseconds since the epoch.
+    """A file or an object, with its modification time in nanoseconds since the epoch.
 
-    The version is the ETag of an object; empty where a store has none.
+    `version` is the ETag of an object, empty if the store has none.
     """
 
     path: str
@@ -67,7 +67,7 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """An entry of a directory, or of what stands for one in an object store: a common prefix."""
+    """An entry of a directory, or a common prefix in an object store."""
 
     path: str
     is_directory: bool = False
@@ -77,32 +77,31 @@ class DirectoryEntry:
 
 
 class Entry(Protocol):
-    """An entry of a directory, which is looked at when it is asked."""
+    """A directory entry that is inspected only on demand."""
 
     name: str
     path: str
 
     def is_directory(self) -> bool:
-        """Return whether it is a directory, a link to one, or a prefix of objects."""
+        """Return whether it is a directory, a link to one, or a common prefix."""
 
     def why_not_a_file(self) -> str | None:
         """Return why it cannot be read as a file."""
 
-    def is_broken_link(self) -> bool:
-        """Return whether it is a link to nothing."""
+    def is_broken_link(self) -> bool: ...
 
     def info(self) -> FileInfo:
-        """Return its size, time and version; 0 where they cannot be found out."""
+        """Return its size, time and version; 0 if unknown."""
 
     def linked_out(self) -> str | None:
-        """Return where it leads as a link out of the input that is not followed."""
+        """Return the target if it is a link out of the input that is not followed."""
 
     def file_version(self) -> tuple[int, str]:
         """Return its size, and its ETag or the time of its last change."""
 
 
 class StoredEntry:
-    """An object or a common prefix of an object store, or an entry of a directory of HDFS."""
+    """An object or common prefix of an object store, or a directory entry of HDFS."""
 
     __slots__ = ("_entry", "name", "path")
 
@@ -112,142 +111,131 @@ class StoredEntry:
         self.name = os.path.basename(entry.path)
 
     def is_directory(self) -> bool:
-        """Return whether it is a directory, or a prefix of objects."""
         return self._entry.is_directory
 
     def why_not_a_file(self) -> str | None:
-        """Return why it cannot be read as a file."""
         return NOT_A_FILE if self._entry.is_directory else None
 
     def is_broken_link(self) -> bool:
-        """Return False: stores have no links that are seen here."""
         return False
 
     def info(self) -> FileInfo:
-        """Return its size, time and version."""
         entry = self._entry
         return FileInfo(entry.path, entry.size_bytes, entry.mtime_ns, entry.version)
 
-    def linked_out(self) -> None:
-        """Return None: stores have no links that are seen here."""
+    def linked_out(self) -> None: ...
 
     def file_version(self) -> tuple[int, str]:
-        """Return its size, and its ETag or the time of its modification."""
+        """Return its size, and its ETag or modification time."""
         entry = self._entry
         return entry.size_bytes, entry.version or str(entry.mtime_ns)
 
 
 class ByteSource(Protocol):
-    """A file that is open for reading; it is the same file, unchanged, for as long as it is open.
+    """A file open for reading; its content does not change while it is open.
 
     A read of a file that has changed, or that ends early, raises `ReadError`.
     """
 
     @property
-    def path(self) -> str:
-        """Path or URI."""
+    def path(self) -> str: ...
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes when opened."""
+        """Size when opened."""
 
     @property
     def mtime_ns(self) -> int:
-        """Modification time when opened, nanoseconds since the epoch."""
+        """Modification time when opened, in nanoseconds since the epoch."""
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-        """Return the bytes of ascending ranges, end exclusive; near ones share a request."""
+        """Return the bytes of ascending ranges, end exclusive; nearby ranges share a request."""
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position to the end in pieces, read ahead of the caller."""
+        """Yield the bytes from a position to the end in blocks, reading ahead."""
 
     def changed(self) -> str | None:
-        """Return how the file at this path differs from the one opened, None when it does not."""
+        """Return how the file at this path differs from the opened one, None if it does not."""
 
-    def close(self) -> None:
-        """Release the file."""
+    def close(self) -> None: ...
 
 
 class Store(ABC):
-    """A bucket, a container or a file system of HDFS; `LocalStore` is the local disk.
+    """A bucket, a container, an HDFS file system, or the local disk (`LocalStore`).
 
-    Methods take and return whole paths or URIs. Not found is `FileNotFoundError` in `info` and
-    `read`, as both are asked for files that may not exist; everything else that fails is an error
-    of `kafka_index.core.errors`, retriable where the store or the network is at fault. What is
-    not abstract here is so in every store but the local disk.
+    Methods take and return complete paths or URIs. `info` and `read` raise `FileNotFoundError` for
+    missing files. All other failures are errors of `kafka_index.core.errors`, retriable if the
+    store or the network failed. Methods that are not abstract apply to all remote stores.
     """
 
-    #: A rename is one atomic step. Otherwise a file is put whole under its name.
+    #: A rename is atomic. Otherwise files are put directly under their final name.
     has_rename: ClassVar[bool] = False
-    #: A look at a file, or a read of it, costs a request. Otherwise files are mapped.
+    #: Inspecting or reading a file costs a request. Otherwise files are memory-mapped.
     needs_requests: ClassVar[bool] = True
-    #: A file that waits to be published lies beside its final path, and a rename publishes it.
+    #: Files are staged next to their final path and published by a rename.
     stages_beside: ClassVar[bool] = False
-    #: A process can lock a file.
+    #: Processes can lock files.
     has_locks: ClassVar[bool] = False
-    #: A broker may run on a directory, or be started on it.
+    #: A broker can run on its directories.
     hosts_brokers: ClassVar[bool] = False
-    #: A file can be a link to another one, or share its blocks.
+    #: It supports links and shared blocks (reflinks).
     has_links: ClassVar[bool] = False
 
     @abstractmethod
-    def info(self, path: str) -> FileInfo:
-        """Return a file's size, modification time and version."""
+    def info(self, path: str) -> FileInfo: ...
 
     @abstractmethod
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
-        """Open a file; with `info`, only that version of it, and without a request."""
+        """Open a file; with `info`, exactly that version, without a request."""
 
     @abstractmethod
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        """Return the bytes of a small file, or its first ones."""
+        """Return the bytes of a small file, or its first `max_bytes`."""
 
     @abstractmethod
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the entries of a directory, sorted by path; empty where there is none."""
+        """Return the entries of a directory in order of path; empty if it does not exist."""
 
     @abstractmethod
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield every file below a directory as rows of `LISTING_SCHEMA`, by ascending path."""
+        """Yield all files below a directory as rows of `LISTING_SCHEMA`, in order of path."""
 
     @abstractmethod
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write a file whole, durably; return False where `if_absent` and there is one."""
+        """Write a file atomically and durably; with `if_absent`, return False if it exists."""
 
     @abstractmethod
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
-        """Write a small file whole if `info` still describes it; return whether it was written.
+        """Write a small file atomically if `info` is still current; return whether it was written.
 
-        One of several attempts at the same time succeeds.
+        Of several concurrent attempts, one succeeds.
         """
 
     @abstractmethod
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Rename a file; replace an existing target."""
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; files that do not exist are fine."""
+        """Delete files; missing files are ignored."""
 
     def delete_tree(self, path: str) -> None:
-        """Delete a directory with all that is below it."""
         folders = {path}
         for page in self.list_tree(path):
             paths = [f"{path}/{below}" for below in page.column("path").to_pylist()]
             folders.update(map(os.path.dirname, paths))
             self.delete(paths)
         if self.has_rename:
-            # Folders of their own, and not only the prefixes of objects.
+            # Directories that exist on their own, as in HDFS, not common prefixes.
             self.delete(sorted(folders, reverse=True))
 
     def delete_empty_directory(self, path: str) -> None:  # noqa: B027, stores have none
-        """Delete a directory if it is empty, and can be deleted."""
+        """Delete a directory if it is empty and deletion is permitted."""
 
     def is_file(self, path: str) -> bool:
-        """Return whether there is a file."""
         try:
             self.info(path)
         except FileNotFoundError:
@@ -255,69 +243,69 @@ class Store(ABC):
         return True
 
     def is_special(self, path: str) -> bool:  # noqa: ARG002
-        """Return whether neither a file nor a directory is there: reading a pipe may wait."""
+        """Return whether something exists that is neither a file nor a directory."""
         return False
 
     def is_directory(self, path: str) -> bool:
-        """Return whether there is a directory; in an object store, whether it holds anything."""
+        """Return whether a directory exists; in an object store, whether the prefix has objects."""
         return bool(self.list_directory(path))
 
     def scan(self, path: str) -> list[Entry]:
         """Return the entries of a directory, in no particular order.
 
-        Raises `OSError` if it is one of the local disk that cannot be read.
+        Raises `OSError` if a local directory cannot be read.
         """
         return list(map(StoredEntry, self.list_directory(path)))
 
     def files_below(self, path: str) -> Iterator[str]:
-        """Yield the path of each file below a directory, by one listing of a store."""
+        """Yield the path of each file below a directory, using one listing in a remote store."""
         for page in self.list_tree(path):
             yield from (f"{path}/{below}" for below in page.column("path").to_pylist())
 
     def real_path(self, path: str) -> str:
-        """Return a path without links."""
         return path
 
     def identity(self, path: str) -> Hashable:
-        """Return a value that all paths of one directory share; raises `OSError`."""
+        """Return a value that is equal for all paths of one directory; raises `OSError`."""
         return path
 
     def make_directory(self, path: str, action: str = "make the folder") -> None:  # noqa: B027, stores have none
-        """Make a directory, with those above it: in a store, a file in it does.
+        """Create a directory with its parents; does nothing in an object store.
 
-        `action` is what errors say after "cannot".
+        `action` follows "cannot" in errors.
         """
 
     def make_writable_directory(self, path: str) -> None:  # noqa: B027
-        """Make a directory, and try a write there; the lock of an output is the first in a store.
+        """Create a directory, and test that it is writable.
 
-        Raises `PublishError` if it cannot be made or written.
+        Remote stores skip the test: the lock object is their first write. Raises `PublishError` if
+        it cannot be created or written.
         """
 
     def is_same_directory(self, path: str, other: str) -> bool:
-        """Return whether a directory is that of another path, of any store; raises `OSError`."""
+        """Return whether two paths, of any store, are the same directory; raises `OSError`."""
         return path == other
 
     def make_durable(self, directories: Iterable[str], action: str) -> None:  # noqa: B027
-        """Make the entries of directories durable, as all that is put into a store is."""
+        """Make the entries of directories durable; remote stores always are."""
 
     def create(self, path: str, *, scratch_path: str | None = None, what: str) -> AtomicFile:  # noqa: ARG002
-        """Create a file that appears whole, or not at all; parameters are those of `AtomicFile`.
+        """Create a file that is written atomically; parameters are those of `AtomicFile`.
 
-        In a store the scratch path is one of its own, on the local disk. Raises `PublishError` if
-        it cannot be written.
+        In a remote store, the file is first written to the local disk. Raises `PublishError` if it
+        cannot be written.
         """
         return StagedFile(self, path, what=what)
 
     def readable(self, path: str, info: FileInfo | None = None) -> str | StoredFile:
-        """Return what Arrow opens to read any part of a file: its path, or a file of its store.
+        """Return what Arrow opens for random access to a file: its path, or a file object.
 
-        With `info`, the file of a store is read in that version.
+        With `info`, a remote file is read in that version.
         """
         return StoredFile(self.open(path, info))
 
     def input_stream(self, path: str) -> pa.NativeFile:
-        """Open a file to be read once, decompressed as its name says."""
+        """Open a file for one sequential read; decompress it according to its name."""
         stream = pa.PythonFile(StoredStream(self.open(path)), "r")
         if os.path.splitext(path)[1].lower() not in COMPRESSIONS:
             return stream
@@ -325,24 +313,20 @@ class Store(ABC):
 
 
 class ReadOnlyStore(Store):
-    """A store that refuses to write; `_NAME` is what errors call it."""
+    """A store that rejects all writes; errors call it `_NAME`."""
 
     _NAME: ClassVar[str]
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
-        """Refuse."""
         self._refuse(path)
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:  # noqa: ARG002
-        """Refuse."""
         self._refuse(path)
 
     def rename(self, source: str, target: str) -> None:  # noqa: ARG002
-        """Refuse."""
         self._refuse(source)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Refuse."""
         self._refuse(next(iter(paths), ""))
 
     def _refuse(self, path: str) -> NoReturn:
@@ -351,11 +335,10 @@ class ReadOnlyStore(Store):
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Options under the names of the storage library, with references to secrets.
+    """Options with the names of the storage library, and references to secrets.
 
-    The items have ascending keys, each once; in lower case, except Hadoop's, which have dots. The
-    tiered keys are ids of the key pairs of tiered storage, and the files that hold their private
-    keys.
+    The items have unique, ascending keys, in lower case except for Hadoop's, which contain dots.
+    `tiered_keys` maps IDs of tiered storage key pairs to files with private keys.
     """
 
     items: tuple[tuple[str, str], ...] = ()
@@ -363,7 +346,7 @@ class StorageOptions:
     inputs: tuple[tuple[str, bool], ...] = field(default=(), compare=False)
 
     def resolve(self) -> dict[str, str]:
-        """Return the options with each reference replaced by the content of its file.
+        """Return the options with references replaced by file contents.
 
         Raises `InputError` if a file cannot be read.
         """
@@ -373,15 +356,14 @@ class StorageOptions:
 def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
     """Parse ``KEY=VALUE`` and ``KEY=@FILE``.
 
-    Raises `ConfigError` if a text has another form, a key is repeated, or a secret is given by
-    value.
+    Raises `ConfigError` for any other form, a repeated key, or a secret given by value.
     """
     options: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
         key = key.strip() if "." in key else key.strip().lower()
         if not key or not separator:
-            # The text may be a secret: it is not shown.
+            # The text is not shown, because it may be a secret.
             raise ConfigError("not a storage option", expected="KEY=VALUE or KEY=@FILE")
         if key in options:
             raise ConfigError(f"the storage option {key} is given twice")
@@ -413,9 +395,9 @@ def _resolved(key: str, value: str) -> str:
 
 
 def list_by_directory(store: Store, path: str) -> Iterator[pa.RecordBatch]:
-    """Do what `Store.list_tree` does, directory by directory.
+    """Implement `Store.list_tree` by listing one directory at a time.
 
-    One directory's entries are in memory at a time, and those of the directories above it.
+    Memory holds the entries of one directory and of its parents.
     """
     skipped = len(os.path.join(path, ""))
 
@@ -433,15 +415,15 @@ def list_by_directory(store: Store, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _sort_key(entry: DirectoryEntry) -> str:
-    # As an object store sorts: a directory's files come where its name with a slash would.
+    # Sort directories with a trailing slash, as an object store does.
     return f"{entry.path}/" if entry.is_directory else entry.path
 
 
 def replace_by_claim(store: Store, path: str, data: bytes, info: FileInfo) -> bool:
-    """Do what `Store.replace` does: whoever makes a file beside it may compare and write.
+    """Implement `Store.replace` with a lock file next to the file.
 
-    A process that is killed meanwhile leaves that file, and nobody replaces the other one before it
-    is deleted (`find_claim`).
+    A killed process leaves the lock file, which blocks further replacements until it is deleted
+    (`find_claim`).
     """
     claim = _claim_of(path)
     if not store.put(claim, b"", if_absent=True):
@@ -457,7 +439,7 @@ def replace_by_claim(store: Store, path: str, data: bytes, info: FileInfo) -> bo
 
 
 def find_claim(store: Store, path: str) -> str | None:
-    """Return the file by which a process claims a file at present, None where there is none."""
+    """Return the lock file of a concurrent `replace_by_claim`, None if there is none."""
     claim = _claim_of(path)
     try:
         store.info(claim)

@@ -1,4 +1,4 @@
-"""Files of a store: those that are read, as Arrow opens them, and those on their way to it."""
+"""Remote files as Arrow file objects, and local files to be uploaded."""
 
 from __future__ import annotations
 
@@ -16,52 +16,46 @@ from kafka_index.core.fs.durable_files import AtomicFile, publish_error
 if TYPE_CHECKING:
     from kafka_index.core.fs.store import ByteSource, Store
 
-#: Endings of compressed text.
+#: Suffixes of compressed text.
 COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 _DESCRIPTORS = "/proc/self/fd"
 
 
 class _OpenedFile(io.RawIOBase):
-    """A file of a store for Arrow, which closes it."""
+    """A remote file opened by Arrow, which closes it."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__()
         self._source = source
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def close(self) -> None:
-        """Close the file."""
         if not self.closed:
             self._source.close()
         super().close()
 
 
 class StoredFile(_OpenedFile):
-    """A file of a store, to be read at any position."""
+    """A remote file with random access."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__(source)
         self._position = 0
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}
         self._position = max(start[whence] + offset, 0)
         return self._position
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer from the position on."""
         target = np.frombuffer(buffer, np.uint8)
         data = self._source.read_at(self._position, len(target))
         target[: len(data)] = data
@@ -70,7 +64,7 @@ class StoredFile(_OpenedFile):
 
 
 class StoredStream(_OpenedFile):
-    """A file of a store, to be read from its beginning to its end."""
+    """A remote file for one sequential read."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__(source)
@@ -78,7 +72,6 @@ class StoredStream(_OpenedFile):
         self._piece = memoryview(b"")
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most so many bytes, none at the end."""
         while not self._piece:
             piece = next(self._pieces, None)
             if piece is None:
@@ -90,9 +83,9 @@ class StoredStream(_OpenedFile):
 
 
 class StagedFile(AtomicFile):
-    """A file on the local disk that is put into its store when it is committed.
+    """A local temporary file that is uploaded on commit.
 
-    Raises `PublishError`, which names `what`, if there is no room in the folder of temporary files.
+    Raises `PublishError`, with `what` in the message, if the temporary folder has no space.
     """
 
     def __init__(self, store: Store, path: str, *, what: str = "file") -> None:
@@ -111,14 +104,12 @@ class StagedFile(AtomicFile):
         self._descriptor = self._file.fileno()
 
     def __exit__(self, *_: object) -> None:
-        """Remove the local copy."""
         self._file.close()
 
     def commit(self, *, durable: bool = True) -> None:  # noqa: ARG002, what is put is durable
-        """Put the file into its store.
+        """Upload the file.
 
-        Raises `PublishError` if the store refuses it, or cannot be reached; an older file stays as
-        it was.
+        Raises `PublishError` if the upload fails; an existing file then stays unchanged.
         """
         size = os.fstat(self._descriptor).st_size
         if not size:
@@ -132,6 +123,6 @@ class StagedFile(AtomicFile):
                 view.release()
 
     def error(self, error: OSError) -> PublishError:
-        """Return the error to raise where writing the local copy failed."""
+        """Return the error for a failed write of the local copy."""
         folder = tempfile.gettempdir()
         return publish_error(error, folder, f"write the {self._what} before it is put in place")

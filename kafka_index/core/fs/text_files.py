@@ -1,4 +1,4 @@
-"""Reading the small text files that users write: offsets, and keys."""
+"""Small text files written by users: offsets and keys."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kafka_index.core.fs.uris import is_remote
 
 
 def read_text(path: str, what: str) -> str:
-    """Return a text in UTF-8, whose lines end in a line feed; `what` names the file in errors.
+    """Read UTF-8 text with line feeds as line ends; `what` describes the file in errors.
 
-    The path is a URI, or that of a local file or pipe. A byte order mark, with which editors on
-    Windows begin a file, is no part of the text. Raises `InputError` if it cannot be read.
+    The path is a URI, a local file or a pipe. A byte order mark, as written by Windows editors, is
+    removed. Raises `InputError` if the file cannot be read.
     """
     try:
-        # A local one is read as it is, also a pipe, and errors say what it is for.
+        # Local files are read directly, which allows pipes and gives specific errors.
         data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError as error:
@@ -24,7 +24,7 @@ def read_text(path: str, what: str) -> str:
     except OSError as error:
         raise InputError(f"cannot read {what}: {error.strerror}", path=path) from error
     except UnicodeDecodeError as error:
-        # Positions of the error do not count the byte order mark.
+        # Error positions exclude the byte order mark.
         at = error.start + len(data) - len(error.object)
         line = data.count(b"\n", 0, at) + 1
         raise InputError(

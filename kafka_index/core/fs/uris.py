@@ -1,4 +1,4 @@
-"""The URIs that name stores; imported without the libraries that read them."""
+"""URIs of stores; this module imports no storage library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.uri_passwords import refuse_passwords
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
-#: Schemes of object stores, and the extra that has their library.
+#: Schemes of object stores, and the extra that installs their library.
 OBJECT_SCHEMES = {
     "s3": "s3",
     "s3a": "s3",
@@ -20,12 +20,12 @@ OBJECT_SCHEMES = {
     "wasbs": "azure",
 }
 HDFS_SCHEME = "hdfs"
-#: Schemes that name the same bucket or container as another.
+#: Alternative schemes of the same stores.
 SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
 
 def scheme_of(path: str) -> str | None:
-    """Return the scheme of a URI, in lower case; None for a plain path."""
+    """Return the scheme of a URI in lower case; None for a plain path."""
     match = _URI.match(path)
     if match is None:
         return None
@@ -34,7 +34,6 @@ def scheme_of(path: str) -> str | None:
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a path is a URI of a store other than the local disk."""
     return scheme_of(path) not in (None, "file")
 
 
@@ -44,13 +43,13 @@ def remote_among(paths: Iterable[str]) -> list[str]:
 
 
 def refuse_remote(path: str, message: str, *, hint: str) -> None:
-    """Raise `InputError` for the URI of a store, where only a path of this machine will do."""
+    """Raise `InputError` for a remote URI if only a local path is supported."""
     if is_remote(path):
         raise InputError(message, path=path, hint=hint)
 
 
 def split_uri(path: str) -> tuple[str, str]:
-    """Return the store's part of a URI, and the rest without its slashes at either end.
+    """Split a URI into the store and the rest, without leading and trailing slashes.
 
     ``s3://bucket/a/b/`` is ``("s3://bucket", "a/b")``.
     """

@@ -1,13 +1,13 @@
-"""Walking a file window by window, from front to back: a mapped one, and one of a store.
+"""Sequential reading of a file in windows, for mapped and for remote files.
 
-A window of a mapped file is read into a buffer that stays in the cache, or it is a view of the map,
-which saves the copy but costs a page fault every few pages. Which is faster depends on the size of
-the pieces in which the page cache holds this very file, and nothing reports that: on one machine
-mapping took 21 ms for a file that reading took 29 ms for, and 84 ms against 38 after the same bytes
-had been written in smaller pieces. So both are tried now and then, and the faster is kept.
+A window of a mapped file is either read into a buffer that stays in the CPU cache, or is a view of
+the map. A view saves the copy, but costs page faults. Which is faster depends on the folio size of
+the file in the page cache, which the kernel does not report. On one machine, mapping took 21 ms and
+reading 29 ms for a file. After the same bytes had been written in smaller units, mapping took 84 ms
+and reading 38. So both are measured from time to time, and the faster one is used.
 
-A file of an object store or HDFS is one stream. In memory are the pieces that the stream reads
-ahead, and one batch where it spans pieces.
+A remote file is one stream. Memory holds the blocks that the stream reads ahead, and one batch if
+it spans blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.store import Bytes, ByteSource
 
-#: A window: it stays in the second level cache until it has been worked on.
+#: Size of a window, which fits into the L2 cache while it is processed.
 WINDOW_BYTES = 1 << 20
 
 _TRIAL_WINDOWS = 2
@@ -31,7 +31,7 @@ _READ, _MAP = range(2)
 
 
 class WindowWalk:
-    """Hands out windows of a mapped file, front to back."""
+    """Returns consecutive windows of a mapped file."""
 
     def __init__(self, file: MappedFile, window_bytes: int = WINDOW_BYTES) -> None:
         self._file = file
@@ -43,14 +43,14 @@ class WindowWalk:
         self._handed_out_at = 0.0
 
     def window(self, position_bytes: int, size_bytes: int | None = None) -> Bytes:
-        """Return the window that begins at a position, good until the next one is asked for.
+        """Return the window at a position; it is valid until the next call.
 
-        The size is by default `window_bytes`; the end of the file gives less. Raises `InputError`
-        if the disk fails, or the file ends before its size.
+        The default size is `window_bytes`; at the end of the file it is smaller. Raises
+        `InputError` if the disk fails, or the file ends before its size.
         """
         wanted = min(size_bytes or self._window_bytes, self._file.size_bytes - position_bytes)
         if wanted > len(self._buffer):
-            # One large batch: memory of our own for it would have no bound.
+            # One large batch; a buffer for it would have no size limit.
             return self._file.read_at(position_bytes, wanted)
         now = time.perf_counter()
         cost = now - self._handed_out_at
@@ -80,9 +80,9 @@ class WindowWalk:
 
 
 class StreamWalk:
-    """Hands out windows of a file that is not on a local disk, front to back from a start.
+    """Returns consecutive windows of a remote file.
 
-    The errors of the file are raised by `window`.
+    `window` raises the errors of the file.
     """
 
     def __init__(self, file: ByteSource, start_bytes: int = 0) -> None:
@@ -92,7 +92,7 @@ class StreamWalk:
         self._start_bytes = self._end_bytes = start_bytes
 
     def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes:
-        """Return a window that begins at a position, not before that of the last one.
+        """Return a window; its position must not precede that of the previous window.
 
         It has at least `size_bytes`, less only at the end of the file.
         """
@@ -104,7 +104,7 @@ class StreamWalk:
             return np.empty(0, np.uint8)
         at = position_bytes - self._start_bytes
         if end <= self._start_bytes + len(self._pieces[0]):
-            # The rest of a piece, without a copy.
+            # The rest of a block, without a copy.
             return self._pieces[0][at:]
         window = np.empty(end - position_bytes, np.uint8)
         filled = 0
@@ -116,14 +116,14 @@ class StreamWalk:
         return window
 
     def rest(self, position_bytes: int) -> Iterator[Bytes]:
-        """Yield the bytes from a position to the end in pieces."""
+        """Yield the bytes from a position to the end in blocks."""
         while position_bytes < self._size_bytes:
             window = self.window(position_bytes, 1)
             yield window
             position_bytes += len(window)
 
     def close(self) -> None:
-        """End the stream, and what it reads ahead."""
+        """Close the stream and stop reading ahead."""
         self._pieces.clear()
         self._stream = iter(())
 

@@ -41,17 +41,16 @@ class BackupPath(NamedTuple):
 
 
 def is_backup_path(path: str) -> bool:
-    """Return whether a path, or its scheme and authority, is of a file in a backup."""
+    """Return whether a path, or its scheme and authority, points into a backup."""
     return path.startswith(_PREFIXES)
 
 
 def is_backup_input(path: str) -> bool:
-    """Return whether an input selects a backup, in any of its forms."""
     return path.startswith((_INPUT, *_PREFIXES))
 
 
 def parse_backup_path(path: str) -> BackupPath | None:
-    """Return the parts of a path in a backup; None for other paths."""
+    """Split a path in a backup into its parts; None for other paths."""
     match = _PATH.fullmatch(path)
     if match is None:
         return None
@@ -60,7 +59,6 @@ def parse_backup_path(path: str) -> BackupPath | None:
 
 
 def backup_path(root: str, backup_id: str) -> str:
-    """Return the path of a backup in the repository with this root, a path or a URI."""
     scheme, separator, rest = root.partition("://")
     place = f"{_SCHEME}+{scheme}://{rest}" if separator else f"{_SCHEME}://{root}"
     return f"{place.rstrip('/')}/@{backup_id}"
@@ -74,7 +72,7 @@ def objects_root(root: str) -> str:
 
 
 def split_backup_input(path: str) -> tuple[str, str, str]:
-    """Return the root of a repository as given, the backup ID or time, and the path in it."""
+    """Split an input into the root of the repository, the backup ID or time, and the path below."""
     rest = path.removeprefix(_INPUT)
     if path.startswith(_PREFIXES[0]):
         rest = path.removeprefix(_PREFIXES[0])

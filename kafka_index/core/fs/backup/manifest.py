@@ -75,7 +75,7 @@ _HASH_CHARACTERS = 22
 _BACKUP_ID = re.compile(BACKUP_ID_PATTERN)
 _MANIFEST = re.compile(rf"(0|[1-9][0-9]{{0,9}}){re.escape(MANIFEST_SUFFIX)}")
 _MAX_MANIFEST_BYTES = 1 << 30
-# A manifest has hashes, inodes and times, which hardly compress: what unpacks to more was forged.
+# Hashes, inodes and times hardly compress, so a manifest with a higher ratio is forged.
 _MAX_RATIO, _UNBOUNDED_BYTES = 200, 16 << 20
 
 BackupId = Annotated[str, msgspec.Meta(pattern=rf"^{BACKUP_ID_PATTERN}\Z")]
@@ -94,7 +94,7 @@ _Object = TypeVar("_Object", bound=_Formatted)
 
 
 class RepositoryFile(_Formatted, frozen=True, kw_only=True):
-    """The file that makes a folder a repository; it has the cluster and the expected brokers.
+    """The file that makes a folder a repository: the cluster ID and the expected brokers.
 
     Without `brokers`, a backup expects the brokers of the previous backup.
     """
@@ -104,14 +104,14 @@ class RepositoryFile(_Formatted, frozen=True, kw_only=True):
 
 
 class Head(_Formatted, frozen=True, kw_only=True):
-    """The hash of a manifest, and the brokers that the manifest expects in its backup."""
+    """The SHA-256 of a manifest, and the brokers that its backup expects."""
 
     brokers: tuple[Int32, ...]
     sha256: Sha256
 
 
 class Announcement(_Formatted, frozen=True, kw_only=True):
-    """The names of objects that an expiration is about to delete, by folder."""
+    """The names of objects that an expiration will delete, by folder."""
 
     names: dict[str, tuple[str, ...]]
 
@@ -119,8 +119,8 @@ class Announcement(_Formatted, frozen=True, kw_only=True):
 class LogChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A range of complete batches, with its first and last offset.
 
-    Reads compare the CRC-32, which is cheap. The SHA-256 is for the name, and for
-    `commands.backup.repository_check`. The checksums of batches use another polynomial.
+    Readers verify the CRC-32, which is cheap. The SHA-256 is part of the object name, and
+    `commands.backup.repository_check` verifies it. Record batches use another CRC polynomial.
     """
 
     base_offset: Offset
@@ -131,7 +131,6 @@ class LogChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def object_name(self) -> str:
-        """Name of the object in the folder of its partition."""
         return f"{self.base_offset:0{OFFSET_DIGITS}d}-{short_hash(self.sha256)}{LOG_SUFFIX}"
 
 
@@ -145,7 +144,6 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def object_name(self) -> str:
-        """Name of the object in the folder of its partition."""
         stem, dot, suffix = self.name.rpartition(".")
         if not dot:
             stem, suffix = self.name, ""
@@ -153,16 +151,17 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A segment of the broker, from which the next backup detects that the file is unchanged.
+    """A segment of the broker, by which the next backup detects that the file is unchanged.
 
-    Inode, ctime and size together identify a file, because the cleaner keeps the modification time.
+    Inode, ctime and size identify the content. The modification time does not, because the log
+    cleaner preserves it.
 
     Attributes
     ----------
     covered_bytes : int
-        The first bytes of the segment, which are in chunks.
+        Size of the prefix of the segment that chunks contain.
     is_done : bool
-        No batch follows the covered bytes.
+        No batch follows this prefix.
     """
 
     base_offset: Offset
@@ -182,19 +181,19 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
     end_offset : int
         At most the high watermark.
     settled_offset : int
-        Batches below it were appended before the backup captured anything, so that the backup's
-        ``__transaction_state`` contains their transactions.
+        Batches below it were appended before the backup captured anything. The backup's
+        ``__transaction_state`` therefore contains their transactions.
     epochs : tuple of (int, int)
         Leader epochs with their start offsets.
     snapshot : bytes, optional
-        The producers before the first chunk.
+        Producer snapshot at the start of the first chunk.
     chunks : tuple of LogChunk
         Ascending, without overlaps, and without gaps unless the log is compacted.
     last_header : bytes, optional
-        The header of the last batch. The next backup finds there that the log continues.
+        The header of the last batch, which shows the next backup that the log continues there.
     seen_directory : tuple of int, optional
-        Device, inode and ctime of the directory, if the manifest covers all that is in it. As long
-        as they are the same, only the last log can have changed.
+        Device, inode and ctime of the directory, if the manifest covers everything in it. While
+        they stay the same, only the active segment can have changed.
     """
 
     topic: Topic
@@ -218,7 +217,6 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -228,12 +226,14 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
 
     @property
     def folder(self) -> str:
-        """Folder of its objects below the root of the repository."""
         return partition_folder(self.topic_partition, self.topic_id)
 
 
 class SkippedPartition(msgspec.Struct, frozen=True, kw_only=True, rename={"backups": "runs"}):
-    """A partition that is not in the backup; `backups` counts the backups in a row that skip it."""
+    """A partition that is not in the backup.
+
+    `backups` counts the consecutive backups that skipped it.
+    """
 
     topic: Topic
     partition: Int32
@@ -243,8 +243,6 @@ class SkippedPartition(msgspec.Struct, frozen=True, kw_only=True, rename={"backu
 
 
 class DataDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A data directory of the broker, and its ``meta.properties``."""
-
     path: str
     meta_properties: str
 
@@ -255,10 +253,10 @@ _CAPTURE_NAMES = {"coordinators_captured_ms": "coordinators_cut_ms", "barrier_me
 class CaptureTimes(msgspec.Struct, frozen=True, kw_only=True, rename=_CAPTURE_NAMES):
     """The times of a capture, in milliseconds since the epoch.
 
-    ``__transaction_state`` and ``__consumer_offsets`` were captured by `coordinators_captured_ms`,
-    and no other topic before `others_begun_ms`. `is_consistent` compares both over all brokers,
-    whose clocks may differ. The brokers in `barrier_members` captured both topics before this
-    broker captured any other.
+    ``__transaction_state`` and ``__consumer_offsets`` were captured before
+    `coordinators_captured_ms`, and all other topics after `others_begun_ms`. `is_consistent`
+    compares both across brokers, whose clocks may differ. The brokers in `barrier_members` captured
+    both topics before this broker captured any other topic.
     """
 
     begun_ms: TimeMs
@@ -274,7 +272,10 @@ _MANIFEST_NAMES = {"backup_id": "run", "capture": "cut", "skipped": "missed"}
 
 
 class Manifest(_Formatted, frozen=True, kw_only=True, rename=_MANIFEST_NAMES):
-    """The part of one broker in a backup; it is complete, not a difference to an earlier backup."""
+    """One broker's part of a backup.
+
+    It is complete, not a difference from an earlier backup.
+    """
 
     backup_id: BackupId
     cluster_id: str
@@ -291,8 +292,8 @@ class Manifest(_Formatted, frozen=True, kw_only=True, rename=_MANIFEST_NAMES):
 def joined_chunks(partition: PartitionBackup) -> Iterator[tuple[LogChunk, ...]]:
     """Yield the chunks of each segment of a log.
 
-    A segment begins where a segment of the broker began, and where the chunks together would be too
-    large, or their offsets too far from its base offset.
+    A segment starts where a segment of the broker started, or where joining would exceed the size
+    limit or the range of relative offsets.
     """
     bases = sorted(each.base_offset for each in partition.segments)
     joined: list[LogChunk] = []
@@ -314,9 +315,9 @@ def joined_chunks(partition: PartitionBackup) -> Iterator[tuple[LogChunk, ...]]:
 
 
 def is_consistent(manifests: Sequence[Manifest]) -> bool:
-    """Return whether transactions and groups are the same in all manifests of a backup.
+    """Return whether transactions and groups agree between all manifests of a backup.
 
-    Either each broker waited for all others at the barrier, or the clocks have to show it.
+    Either all brokers waited for each other at the barrier, or their capture times prove it.
     """
     if len(manifests) <= 1:
         return True
@@ -341,9 +342,9 @@ def missing_brokers(manifests: Sequence[Manifest]) -> list[int]:
 def cutoff_time(manifests: Iterable[Manifest]) -> int:
     """Return the cutoff time of a backup, in milliseconds since the epoch.
 
-    It is the time at which its last broker began to capture its logs: the backup contains all
-    records that a broker had acknowledged by then. The backup ID is the time of the opening, which
-    is earlier by the time that brokers waited for each other.
+    This is when the last broker started to capture its logs. The backup contains all records that
+    were acknowledged before. The backup ID is earlier: it is the time before the brokers waited for
+    each other.
     """
     return max(each.capture.begun_ms for each in manifests)
 
@@ -360,25 +361,24 @@ def backup_id_ms(name: str) -> int:
 
 
 def is_backup_id(name: str) -> bool:
-    """Return whether a name is a backup ID."""
     with suppress(ValueError):
         return _BACKUP_ID.fullmatch(name) is not None and backup_id_ms(name) >= 0
     return False
 
 
 def short_hash(sha256: str) -> str:
-    """Return the characters of a hash, in hex, that names of objects have."""
+    """Return the prefix of a SHA-256 that object names contain, in base64."""
     encoded = base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode()
     return encoded[:_HASH_CHARACTERS]
 
 
 def hash_of(data: bytes | memoryview) -> str:
-    """Return the SHA-256 of bytes, in hex."""
+    """Return the SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def content_of(data: bytes | memoryview) -> tuple[int, str, int]:
-    """Return the fields of manifests for the bytes of an object: size, SHA-256 in hex, CRC-32."""
+    """Return the fields of a manifest that describe an object: size, SHA-256 in hex, CRC-32."""
     return len(data), hash_of(data), zlib_ng.crc32(data)
 
 
@@ -394,7 +394,7 @@ def manifest_node(name: str) -> int | None:
 
 
 def encode(value: _Formatted) -> bytes:
-    """Return the bytes of a repository's file, or of what is compressed."""
+    """Encode a file of the repository; compress all except `RepositoryFile`."""
     data = msgspec.json.encode(value)
     if isinstance(value, RepositoryFile):
         return msgspec.json.format(data) + b"\n"
@@ -419,7 +419,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
 
 
 def parse_head(data: bytes, path: str) -> Head:
-    """Return the fields of a head; raises the errors of `parse_manifest`."""
+    """Parse a head; raises the errors of `parse_manifest`."""
     return _decoded(data, path, Head, "a head")
 
 

@@ -1,21 +1,22 @@
-"""A repository of backups: its manifests, and objects that are put once.
+"""A repository of backups: manifests, and objects that are written once.
 
-No lock is needed: an object is put only if its name is free, and manifests make a backup complete.
-These rules protect objects that a concurrent backup is about to refer to from expirations:
+It needs no locks: an object is put only if its name is free, and manifests make a backup complete.
+The following rules keep an expiration from deleting objects that a concurrent backup needs:
 
-- The manifest of an expired backup is put into ``expired/`` before it is deleted in ``runs/``. Its
-  objects stay for `LONGEST_BACKUP_S` more, for readers of the backup and backups that build on it.
-- An unreferenced object stays until it is `SPARED_S` old. A backup reuses an object that is in no
-  manifest it has read only if the object was put within `LONGEST_BACKUP_S`. It puts an older object
-  again, which renews its age.
-- An expiration announces the objects that it will delete, lists them again, and deletes those that
-  are still old within `SETTLED_S`. A backup reads the announcements before it puts its manifest. If
-  they contain an object that it put or reused, it checks the object `SETTLED_S` later.
-- A backup that takes longer than `LONGEST_BACKUP_S` checks all objects that it put or reused.
-- The head of a manifest is put after the manifest, and deleted before it when the manifest has
-  expired. A head without manifest shows that the manifest was deleted.
+- An expired manifest is copied to ``expired/`` before it is deleted from ``runs/``. Its objects
+  stay for another `LONGEST_BACKUP_S`, for readers of the backup and for backups based on it.
+- An unreferenced object stays until it is `SPARED_S` old. A backup reuses an object that is not
+  in the manifests it has read only if the object was put within `LONGEST_BACKUP_S`. It puts
+  older objects again, which renews their age.
+- An expiration announces the objects that it will delete and lists them again. Then it deletes
+  those that are still old, within `SETTLED_S`. A backup reads the announcements before it puts
+  its manifest. If one contains an object that the backup uses, the backup checks `SETTLED_S`
+  later that the object still exists.
+- A backup that takes longer than `LONGEST_BACKUP_S` checks all objects that it uses.
+- The head of a manifest is put after the manifest, and deleted before an expired manifest. A
+  head without a manifest therefore shows that the manifest was deleted by something else.
 
-Ages are compared by clocks that may differ by less than `CLOCKS_S`.
+Clocks of different hosts may differ by less than `CLOCKS_S`.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ from kafka_index.core.fs.backup.manifest import (
 from kafka_index.core.fs.local_store import UnlinkedStore
 from kafka_index.core.fs.store import Store
 
-#: Time for which the objects of an expired backup stay.
+#: Time for which the objects of an expired backup are kept.
 LONGEST_BACKUP_S: Final = 24 * 3600
 #: Age at which an unreferenced object may be deleted.
 SPARED_S: Final = 2 * LONGEST_BACKUP_S
-#: Time from a listing to the deletion of its objects, retries of requests included.
+#: Time between listing objects and deleting them, including retries of requests.
 SETTLED_S: Final = 1800
-#: The largest difference of clocks.
+#: Maximum difference between clocks.
 CLOCKS_S: Final = 3600
 
 _LOGGER = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ _PROBE = ".kafka-index-backup.probe"
 _MS_NS = 1_000_000
 # The pause between checks of an object that another process is writing.
 _OTHER_WRITER_S = 0.05
-# The longest time for which an object may neither exist nor be absent.
+# The longest time for which an object may be reported both as existing and as missing.
 _OTHERS_S = 10.0
 
 
@@ -85,11 +86,11 @@ class Repository:
     def __init__(self, root: str, store: Store) -> None:
         self.root = root.rstrip("/") or "/"
         self.store = UnlinkedStore(self.root) if store.has_links else store
-        # Manifests that the backup builds on, and their partitions by folder.
+        # Manifests on which this backup is based, and their partitions by folder.
         self._built_on: list[tuple[str, int]] = []
         self._named: dict[str, list[PartitionBackup]] = {}
         self._begun_ms = now_ms()
-        # The time at which objects were put or checked last.
+        # When objects were last put or checked.
         self._last_at = time.monotonic()
 
     def create(self, cluster_id: str, brokers: tuple[int, ...] = ()) -> Self:
@@ -150,8 +151,8 @@ class Repository:
         return {backup_id: tuple(sorted(found[backup_id])) for backup_id in sorted(found)}
 
     def brokers_with_heads(self) -> dict[str, tuple[int, ...]]:
-        """Return the brokers with manifests or heads in each backup, from two listings."""
-        # In this order, because a head is deleted before its manifest.
+        """Return the brokers with a manifest or a head in each backup, from two listings."""
+        # Heads first, because a head is deleted before its manifest.
         heads = self.brokers_by_backup(HEADS_FOLDER)
         found = self.brokers_by_backup()
         backups = sorted({*heads, *found})
@@ -217,7 +218,7 @@ class Repository:
         return None
 
     def count_on(self, backup_id: str, node_id: int) -> Manifest:
-        """Return a manifest whose objects a backup may reuse from then on."""
+        """Return a manifest and allow the backup to reuse its objects."""
         found = self.manifest(backup_id, node_id)
         self._built_on.append((backup_id, node_id))
         for each in found.partitions:
@@ -225,9 +226,10 @@ class Repository:
         return found
 
     def newest(self, node_id: int) -> Manifest | None:
-        """Return the newest manifest of a broker, on which a backup builds; None if there is none.
+        """Return the newest manifest of a broker, None if there is none.
 
-        From then on the repository counts on what is read, and not on what it has read before.
+        The backup may reuse the objects of this manifest, and no longer those of manifests read
+        before.
         """
         self._built_on.clear()
         self._named.clear()
@@ -240,7 +242,7 @@ class Repository:
             ]
             if not backups:
                 return None
-            with suppress(MissingManifestError):  # it has expired, so that a newer one exists
+            with suppress(MissingManifestError):
                 return self.count_on(backups[-1], node_id)
 
     def newest_complete(self, time_ms: int | None = None) -> str | None:
@@ -249,12 +251,12 @@ class Repository:
         The time is in milliseconds since the epoch; None where there is no such backup.
         """
         while True:
-            with suppress(MissingManifestError):  # it has expired, so that a newer one exists
+            with suppress(MissingManifestError):
                 return self._newest_complete(time_ms)
 
     def _newest_complete(self, time_ms: int | None) -> str | None:
         for backup_id, brokers in sorted(self.brokers_by_backup().items(), reverse=True):
-            # The cutoff time is not before the opening.
+            # The cutoff time is never earlier than the backup ID.
             if time_ms is None or backup_id_ms(backup_id) <= time_ms:
                 manifests = self._manifests_of_all(backup_id, brokers)
                 if manifests and (time_ms is None or cutoff_time(manifests) <= time_ms):
@@ -311,7 +313,7 @@ class Repository:
         )
 
     def complete_manifests(self, backup_id: str, brokers: tuple[int, ...]) -> list[Manifest]:
-        """Return the manifests of a backup; none if it is incomplete or expired concurrently."""
+        """Return the manifests of a backup; empty if it is incomplete or expires concurrently."""
         with suppress(MissingManifestError):
             return self._manifests_of_all(backup_id, brokers)
         return []
@@ -325,9 +327,9 @@ class Repository:
         return found
 
     def names(self, folder: str) -> set[str]:
-        """Return the names of the objects in a partition's folder that a manifest may refer to.
+        """Return the objects in a partition's folder that a manifest may refer to.
 
-        An old unreferenced object is omitted: `put` puts it again.
+        Old unreferenced objects are omitted: `put` puts them again.
         """
         named = self._named_in(folder)
         found = {
@@ -342,7 +344,7 @@ class Repository:
     def put(self, relative_path: str, data: bytes | memoryview) -> bool:
         """Put an object if its name is free; return whether an object with these bytes exists.
 
-        An old unreferenced object is put again, to renew its age.
+        An old unreferenced object is put again to renew its age.
         """
         path = f"{self.root}/{relative_path}"
         found = _put_with_retries(
@@ -360,11 +362,11 @@ class Repository:
         _put_with_retries(path, lambda: self.store.put(path, data))
 
     def mark_damaged(self, folder: str, name: str) -> None:
-        """Mark a damaged object of a partition's folder: the next backup puts it again."""
+        """Mark an object as damaged, so that the next backup puts it again."""
         self.put_again(self._mark(folder, name), b"")
 
     def unmark_damaged(self, folder: str, names: Iterable[str]) -> None:
-        """Delete the marks of objects that are intact now, or not needed any more."""
+        """Delete the marks of objects that are intact again or no longer needed."""
         self.store.delete([f"{self.root}/{self._mark(folder, name)}" for name in names])
 
     def damaged(self) -> dict[str, set[str]]:
@@ -380,7 +382,7 @@ class Repository:
         return f"{DAMAGED_FOLDER}{folder.removeprefix(DATA_FOLDER)}/{name}"
 
     def announce(self, names: Mapping[str, Iterable[str]]) -> None:
-        """Announce that objects are about to be deleted: their names, by folder."""
+        """Announce the deletion of objects, by folder."""
         announcement = Announcement(names={folder: (*own,) for folder, own in names.items()})
         name = f"{backup_id_at(now_ms())}-{uuid.uuid4().hex}{MANIFEST_SUFFIX}"
         self.put(f"{ANNOUNCED_FOLDER}/{name}", encode(announcement))
@@ -414,12 +416,12 @@ class Repository:
 
         It is put again if an earlier expiration was killed before it deleted the manifest.
         """
-        with suppress(FileNotFoundError):  # another expiration has moved it
+        with suppress(FileNotFoundError):
             data = self.store.read(manifest_path(self.root, backup_id, node_id))
             self.put_again(f"{EXPIRED_FOLDER}/{backup_id}/{node_id}{MANIFEST_SUFFIX}", data)
 
     def _is_kept(self, relative_path: str, data: bytes | memoryview) -> bool:
-        """Return whether an existing object has these bytes; put an old object again."""
+        """Return whether an object with these bytes exists; put an old one again."""
         path = f"{self.root}/{relative_path}"
         folder, _, name = relative_path.rpartition("/")
         found = self.store.info(path)
@@ -430,7 +432,7 @@ class Repository:
         return True
 
     def _named_in(self, folder: str) -> set[str]:
-        """Return the names of the objects of a folder in the manifests that are built on."""
+        """Return the names of the objects in a folder that the base manifests contain."""
         return {
             each.object_name
             for partition in self._named.get(folder, ())
@@ -438,7 +440,7 @@ class Repository:
         }
 
     def _refuse_deleted(self, manifest: Manifest) -> None:
-        """Raise `PublishError` if an object of a manifest was deleted, or may be from now on."""
+        """Raise `PublishError` if an object of the manifest was deleted or may be deleted soon."""
         announced = self._announced()
         wanted = self._names_in(manifest, announced) if announced else {}
         if any(wanted.values()):
@@ -463,9 +465,9 @@ class Repository:
     def _names_in(
         self, manifest: Manifest, announced: Mapping[str, set[str]] | None = None
     ) -> dict[str, set[str]]:
-        """Return the objects of a manifest, only announced ones if these are given, by folder.
+        """Return the objects of a manifest, by folder, without those of the base manifests.
 
-        It is without what manifests name that are counted on.
+        If `announced` is given, only the objects in it are returned.
         """
         found = {}
         for each in manifest.partitions:
@@ -476,7 +478,7 @@ class Repository:
 
     def _announced(self) -> dict[str, set[str]]:
         """Return the names announced since shortly before the backup, by folder."""
-        # The longest time from an announcement to the listing before a deletion.
+        # The longest time between an announcement and the listing that precedes the deletion.
         since_ns = (self._begun_ms - int((CLOCKS_S + 2 * SETTLED_S) * 1000)) * _MS_NS
         found: dict[str, set[str]] = {}
         for entry in self.store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}"):
@@ -488,7 +490,7 @@ class Repository:
         return found
 
     def _refuse_expired(self) -> None:
-        """Raise `PublishError` if a manifest that is built on expired long ago."""
+        """Raise `PublishError` if a base manifest expired too long ago."""
         for backup_id, node_id in self._built_on:
             with suppress(FileNotFoundError):
                 self.store.info(manifest_path(self.root, backup_id, node_id))
@@ -504,7 +506,7 @@ class Repository:
             )
 
     def _refuse_overwriting_store(self) -> None:
-        """Raise `InputError` if the store overwrites an object of a conditional put."""
+        """Raise `InputError` if the store ignores the condition of a conditional put."""
         if not self.store.needs_requests and self.store.is_file(self.root):
             raise InputError("the repository is a file", path=self.root, expected="a folder")
         path = f"{self.root}/{_PROBE}-{uuid.uuid4().hex}"
@@ -527,7 +529,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """The bytes of a manifest, which takes about ten times the memory when parsed."""
+    """The bytes of a manifest; parsed manifests need about ten times the memory."""
 
     backup_id: str
     node_id: int
@@ -535,10 +537,10 @@ class StoredManifest:
     data: bytes
 
     def parse(self) -> Manifest:
-        """Return the manifest.
+        """Parse the manifest.
 
-        Raises `CorruptObjectError` if it is damaged or another's, and `InputError` if it has a
-        later format.
+        Raises `CorruptObjectError` if it is damaged or belongs to another backup or broker, and
+        `InputError` if it has a later format.
         """
         found = parse_manifest(self.data, self.path)
         if (found.backup_id, found.node_id) != (self.backup_id, self.node_id):
@@ -552,15 +554,15 @@ class StoredManifest:
 
 
 class NotARepositoryError(InputError):
-    """A folder is not a repository of backups."""
+    pass
 
 
 class MissingManifestError(InputError):
-    """A backup has no manifest of a broker."""
+    pass
 
 
 def _put_with_retries(path: str, put: Callable[[], bool]) -> bool:
-    """Put an object while other processes may put or delete it, or remove its folder.
+    """Put an object while other processes may put it, delete it, or remove its folder.
 
     Raises `PublishError` if the object stays unreadable although its name is taken.
     """
@@ -584,5 +586,5 @@ def _put_with_retries(path: str, put: Callable[[], bool]) -> bool:
 
 
 def _is_recent(mtime_ns: int) -> bool:
-    """Return whether an object of this age stays for as long as a backup takes."""
+    """Return whether an object of this age outlives any backup."""
     return mtime_ns > (now_ms() - int((LONGEST_BACKUP_S - CLOCKS_S) * 1000)) * _MS_NS

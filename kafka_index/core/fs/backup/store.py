@@ -1,8 +1,8 @@
-"""A backup as one data directory, with the paths of `backup_paths`.
+"""A backup presented as one data directory, with the paths of `backup_paths`.
 
-Each partition is the copy of its leader, otherwise the copy with the greatest end offset. Its
-chunks are joined to segments, which begin where the segments of the broker began. All other files
-are made from the manifests.
+Each partition is read from the copy of its leader, or else from the copy with the greatest end
+offset. Chunks are joined to segments with the original base offsets. All other files are generated
+from the manifests.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 
 _MAX_BACKUPS = 4
 _MS_NS = 1_000_000
-# The size of reads of local chunks, so that the checksum is computed over cached bytes.
+# Local chunks are read in this size, so that the checksum is computed over cached bytes.
 _LOCAL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BackupFile:
-    """A file of a backup: concatenated objects of a folder, or bytes from the manifest."""
+    """A file of a backup: the concatenated objects of a folder, or bytes from the manifest."""
 
     folder: str = ""
     objects: tuple[LogChunk | KeptFile, ...] = ()
@@ -79,18 +79,17 @@ class BackupFile:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file."""
         return len(self.data) + sum(each.size_bytes for each in self.objects)
 
 
 class Backup:
-    """A backup: its manifests by ascending broker, the copies that are read, and its files.
+    """A backup: its manifests in order of broker ID, the selected copies, and its files.
 
     Raises `InputError` if the repository has no such backup.
     """
 
     def __init__(self, repository: Repository, name: str) -> None:
-        # In this order, because expiration copies a manifest before it deletes it.
+        # Backups first, because expiration copies a manifest before it deletes it.
         folders = BACKUPS_FOLDER, EXPIRED_FOLDER
         brokers = {node for folder in folders for node in repository.brokers_of(name, folder)}
         self.repository, self.name = repository, name
@@ -122,7 +121,7 @@ class Backup:
 
     @cached_property
     def partitions(self) -> dict[str, PartitionBackup]:
-        """The copies that are read, by the ascending names of their directories."""
+        """The selected copies, in order of directory name."""
         found = {key.directory_name: partition for key, (_, partition) in self.copies.items()}
         return dict(sorted(found.items()))
 
@@ -135,7 +134,8 @@ class Backup:
             if each.topic != CLUSTER_METADATA_TOPIC
         }
         ends = {key: each.end_offset for key, each in of_logs.items()}
-        # Like a broker, which writes a log start only above the base offset of the first segment.
+        # A broker writes a log start offset only if it is above the base offset of the first
+        # segment.
         starts = {
             key: each.start_offset
             for key, each in of_logs.items()
@@ -199,17 +199,17 @@ class Backup:
 
 
 def _order(manifest: Manifest, partition: PartitionBackup) -> tuple[bool, int, int, int]:
-    """Return the sort key of the copies of a partition: the greatest is read.
+    """Return the sort key of the copies of a partition; the greatest is selected.
 
-    A stopped or isolated broker does not know that another broker leads now. The new leader has a
-    higher epoch, and its log may be shorter after an unclean election.
+    A stopped or isolated broker may still consider itself the leader. The new leader has a higher
+    epoch, even if its log is shorter after an unclean election.
     """
     last_epoch = partition.epochs[-1][0] if partition.epochs else -1
     return partition.is_leader is True, last_epoch, partition.end_offset, -manifest.node_id
 
 
 class SurvivingObject(NamedTuple):
-    """The existing bytes of an object, and the error if it differs from its manifest."""
+    """The remaining bytes of an object, and the error if they differ from the manifest."""
 
     named: LogChunk | KeptFile
     data: bytes
@@ -219,8 +219,8 @@ class SurvivingObject(NamedTuple):
 class JoinedFile:
     """A file of a backup, open for reading (`ByteSource`).
 
-    The CRC-32 is checked of every object that is read completely. Raises `CorruptObjectError` if an
-    object is missing or altered.
+    The CRC-32 of every completely read object is verified. Raises `CorruptObjectError` if an object
+    is missing or altered.
     """
 
     def __init__(self, path: str, backup: Backup, file: BackupFile) -> None:
@@ -234,18 +234,16 @@ class JoinedFile:
         self._parts = tuple(part for part in file.objects if part.size_bytes)
         self._starts = [0, *accumulate(part.size_bytes for part in self._parts)]
         self._is_far = self._objects.needs_requests
-        # The number of the object in the middle of which a stream is.
+        # Number of the object in which a stream is currently positioned.
         self._begun: int | None = None
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
         if position_bytes < 0 or size_bytes < 0:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
         end = min(position_bytes + size_bytes, self.size_bytes)
         return self.read_ranges([position_bytes], [max(position_bytes, end)])[0]
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-        """Return the bytes of ascending ranges, end exclusive."""
         if not self._parts:
             return [self._data[start:end] for start, end in zip(starts, ends, strict=True)]
         wanted: dict[int, list[tuple[int, int, int]]] = {}
@@ -262,14 +260,13 @@ class JoinedFile:
         ]
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position to the end, read ahead of the caller."""
         if self._parts:
             yield from self._stream(start_bytes, self.size_bytes)
         elif start_bytes < self.size_bytes:
             yield self._data[start_bytes:]
 
     def _stream(self, start: int, end: int) -> Iterator[Bytes]:
-        """Yield the bytes of objects; each is checked if it is read completely."""
+        """Yield the bytes of objects; verify each object that is read completely."""
         most = PIECE_BYTES if self._is_far else _LOCAL_BYTES
         reads = (
             (partial(self._read_part, number, first, size), size)
@@ -293,7 +290,7 @@ class JoinedFile:
         return self._read(self._parts[number], [first], [first + size])[0]
 
     def surviving(self) -> Iterator[SurvivingObject]:
-        """Yield each object with its existing bytes, at most as many as its manifest has."""
+        """Yield the remaining bytes of each object, at most as many as its manifest lists."""
         for part in self._parts:
             data, error = b"", None
             try:
@@ -308,20 +305,20 @@ class JoinedFile:
             yield SurvivingObject(part, data[: part.size_bytes], error)
 
     def changed(self) -> None:
-        """Return None: objects never change.
+        """Return None, since objects never change.
 
-        If a stream ended within an object, as at corrupt batches, the object is checked first.
+        If a stream stopped within an object, for example at corrupt batches, the object is verified
+        first.
         """
         number, self._begun = self._begun, None
         if number is not None:
             for _ in self._stream(self._starts[number], self._starts[number + 1]):
                 pass
 
-    def close(self) -> None:
-        """Do nothing: objects are open only while they are read."""
+    def close(self) -> None: ...
 
     def _within(self, start: int, end: int, most: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the parts of a range: an object's number, position in it, at most `most` bytes."""
+        """Split a range into parts: object number, position in the object, at most `most` bytes."""
         number = bisect_right(self._starts, start) - 1
         while start < end:
             first = start - self._starts[number]
@@ -358,17 +355,17 @@ class JoinedFile:
     def _read(
         self, part: LogChunk | KeptFile, starts: Sequence[int], ends: Sequence[int]
     ) -> list[Bytes]:
-        """Return ranges of an object without checking it."""
+        """Return ranges of an object without verifying it."""
         path = self._path_of(part)
         try:
-            # In an object store no request is needed before the first read.
+            # An object store needs no request before the first read.
             info = None if self._objects.has_rename else FileInfo(path, part.size_bytes, 0)
             with closing(self._objects.open(path, info)) as source:
                 if source.size_bytes != part.size_bytes:
                     raise self._altered(part, part.size_bytes, source.size_bytes, "bytes")
                 if not isinstance(source, MappedFile):
                     return source.read_ranges(starts, ends)
-                # Copies, because the source is closed before the bytes are used.
+                # Copied, because the source is closed before the bytes are used.
                 found = [
                     np.empty(end - start, np.uint8) for start, end in zip(starts, ends, strict=True)
                 ]
@@ -383,7 +380,7 @@ class JoinedFile:
             raise error from None
 
     def _explain(self, part: LogChunk | KeptFile) -> None:
-        """Raise `CorruptObjectError` if an object that could not be read is missing or altered."""
+        """Raise `CorruptObjectError` if an unreadable object is missing or altered."""
         path = self._path_of(part)
         try:
             found = self._objects.info(path).size_bytes
@@ -423,9 +420,9 @@ def _only(read: Callable[[], list[Bytes]]) -> Bytes:
 
 
 class BackupStore(ReadOnlyStore):
-    """The backups in the repositories of a store, as read-only data directories.
+    """The backups in a store as read-only data directories.
 
-    `objects` is the store of the repositories.
+    `objects` is the store that holds the repositories.
     """
 
     _NAME = "backups are"
@@ -436,7 +433,7 @@ class BackupStore(ReadOnlyStore):
         self._lock = threading.Lock()
 
     def backup(self, path: str) -> tuple[Backup, str]:
-        """Return the backup that a path is in, and the path below it.
+        """Return the backup that contains a path, and the path below it.
 
         Raises the errors of `Backup`, and `InputError` if the path is in no backup.
         """
@@ -460,12 +457,10 @@ class BackupStore(ReadOnlyStore):
         return found, parsed.below
 
     def info(self, path: str) -> FileInfo:
-        """Return the size of a file, and the cutoff time of its backup."""
         backup, file = self._file(path)
         return FileInfo(path, file.size_bytes, backup.mtime_ns)
 
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:  # noqa: ARG002, a file of a backup never changes
-        """Open a file."""
         try:
             backup, file = self._file(path)
         except FileNotFoundError:
@@ -475,13 +470,11 @@ class BackupStore(ReadOnlyStore):
         return JoinedFile(path, backup, file)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        """Return the bytes of a file, or its first ones."""
         backup, file = self._file(path)
         size = file.size_bytes if max_bytes is None else max_bytes
         return JoinedFile(path, backup, file).read_at(0, size).tobytes()
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the files of a directory, and the directories of partitions at the root."""
         backup, below = self.backup(path)
         files = backup.directory(below) if below else backup.root_files
         top = path.rstrip("/")
@@ -496,7 +489,6 @@ class BackupStore(ReadOnlyStore):
         return sorted(entries, key=lambda entry: entry.path)
 
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Return the files below a directory, by path."""
         return list_by_directory(self, path)
 
     def _file(self, path: str) -> tuple[Backup, BackupFile]:

@@ -1,1 +1,1 @@
-"""Objects of tiered storage plugins."""
+"""Objects of remote storage plugins (tiered storage)."""

@@ -1,7 +1,7 @@
-"""Encrypted segments: key pairs from files, data keys, and AES-256-GCM.
+"""Encrypted segments: RSA key pairs from files, data keys, and AES-256-GCM.
 
-Each process reads the key files that it needs; key material is in no option, report or message.
-Data keys are encrypted by RSA-OAEP with SHA3-512.
+Each process reads the key files that it needs; options, reports and messages never contain key
+material. Data keys are encrypted by RSA-OAEP with SHA3-512.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _DATA_KEY_BYTES = 32
 _IV_BYTES = 12
 _TAG_BYTES = 16
-#: What encryption adds to a chunk.
+#: Size that encryption adds to a chunk.
 OVERHEAD_BYTES = _IV_BYTES + _TAG_BYTES
 _OPTION = "--tiered-key"
 
 
 class KeyRing:
-    """The key pairs of a process, PEM files with a private key by id, read on first use."""
+    """The private keys (PEM files) of a process by ID, read on first use."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
@@ -35,8 +35,8 @@ class KeyRing:
     def open(self, encrypted: EncryptedDataKey, manifest_path: str) -> Decryption:
         """Decrypt the data key of a segment.
 
-        Raises `InputError` if there is no key pair of this id, or its file cannot be read, and
-        `CorruptObjectError` if the data key was encrypted with another key pair, or altered.
+        Raises `InputError` if there is no key pair with this ID or its file cannot be read, and
+        `CorruptObjectError` if the data key is altered or encrypted with another key pair.
         """
         path = self._paths.get(encrypted.key_id)
         if path is None:
@@ -75,8 +75,7 @@ class Decryption:
     def decrypt(self, chunk: bytes | memoryview) -> bytes:
         """Decrypt an IV, a ciphertext and a tag.
 
-        Raises `ValueError` if the tag does not fit: the bytes were altered, or the key is another
-        one.
+        Raises `ValueError` if the tag does not match: the bytes were altered or the key is wrong.
         """
         from Crypto.Cipher import AES  # noqa: PLC0415, an extra
 
@@ -95,7 +94,7 @@ class Decryption:
 def read_private_key(path: str) -> PKCS1OAEP_Cipher:
     """Read an RSA private key (PEM, PKCS #8 or PKCS #1, without a passphrase).
 
-    Raises `InputError` if the file cannot be read, or holds no such key, or the extra is not
+    Raises `InputError` if the file cannot be read or has no such key, or if the extra is not
     installed.
     """
     try:
@@ -116,7 +115,7 @@ def read_private_key(path: str) -> PKCS1OAEP_Cipher:
     except (ValueError, IndexError, TypeError):
         key = None
     if key is None or not key.has_private():
-        # The library's text is not shown: it may quote the file.
+        # The library's message is not shown, because it may quote the key.
         raise InputError(
             "not an RSA private key that can be read",
             path=path,

@@ -28,7 +28,7 @@ _MAX_WIDTH = 4
 _PACKED_OVERHEAD_BYTES = 13
 
 MANIFEST_VERSION = "1"
-#: The indexes in the order of the ``.indexes`` object, by the suffixes of their files.
+#: Indexes in the order of the ``.indexes`` object, by file suffix.
 INDEX_NAMES = {
     ".index": "offset",
     ".timeindex": "timestamp",
@@ -41,10 +41,10 @@ _SHOWN = 80
 
 @dataclass(frozen=True)
 class ChunkIndex:
-    """The chunks of a log, each with `chunk_size_bytes` of it; the last has the rest.
+    """The chunks of a log: each has `chunk_size_bytes` of it, the last one the rest.
 
-    `starts`, of shape (n + 1,), has the start of each chunk in the object, and the end of the last
-    one. Raises `ValueError` if the number of chunks is not that of the sizes, or the object would
+    `starts`, of shape (n + 1,), has the start of each chunk in the object and the end of the last
+    one. Raises `ValueError` if the number of chunks contradicts the sizes, or the object would
     exceed 2^31 - 1 bytes.
     """
 
@@ -63,7 +63,7 @@ class ChunkIndex:
     def fixed(
         cls, original_size: int, chunk_size: int, stored_size: int, last_stored_size: int
     ) -> Self:
-        """Return the index of chunks that are stored in one size, except the last one."""
+        """Return the index for stored chunks of one size, except the last one."""
         sizes = np.full(_count(original_size, chunk_size), stored_size, np.int64)
         sizes[-1:] = last_stored_size
         return cls._of_sizes(original_size, chunk_size, sizes)
@@ -74,12 +74,10 @@ class ChunkIndex:
 
     @property
     def count(self) -> int:
-        """Number of chunks."""
         return len(self.starts) - 1
 
     @property
     def stored_size_bytes(self) -> int:
-        """Size of the object."""
         return int(self.starts[-1])
 
     def original_size(self, chunk: int) -> int:
@@ -88,7 +86,7 @@ class ChunkIndex:
         return min(self.chunk_size_bytes, self.original_size_bytes - start)
 
     def within(self, start_bytes: int, end_bytes: int) -> range:
-        """Return the chunks that hold a range of the log, end exclusive."""
+        """Return the chunks that contain a range of the log, end exclusive."""
         if start_bytes >= end_bytes:
             return range(0)
         return range(
@@ -102,9 +100,9 @@ class ChunkIndex:
 
 
 def parse_chunk_index(original_size: int, chunk_size: int, packed: bytes) -> ChunkIndex:
-    """Return the index of chunks of various sizes from ``transformedChunks``, one zstd frame.
+    """Parse ``transformedChunks``, a zstd frame with the sizes of chunks.
 
-    Raises `ValueError` if the frame or its content is damaged, or does not fit the log.
+    Raises `ValueError` if the frame or its content is damaged or contradicts the log.
     """
     count = _count(original_size, chunk_size)
     largest = _PACKED_OVERHEAD_BYTES + _MAX_WIDTH * count
@@ -153,7 +151,7 @@ def _count(original_size: int, chunk_size: int) -> int:
 class EncryptedDataKey:
     """The AES key of one segment's chunks and indexes, encrypted with a key pair.
 
-    `aad` authenticates each chunk, besides its own bytes.
+    `aad` is additional authenticated data for each chunk.
     """
 
     key_id: str
@@ -162,7 +160,7 @@ class EncryptedDataKey:
 
 
 class StoredIndex(Struct, frozen=True, rename={"position_bytes": "position", "size_bytes": "size"}):
-    """The place of an index in ``.indexes``, as it is stored."""
+    """Position and size of an index in the ``.indexes`` object."""
 
     position_bytes: Int32
     size_bytes: Int32
@@ -170,13 +168,13 @@ class StoredIndex(Struct, frozen=True, rename={"position_bytes": "position", "si
 
 @dataclass(frozen=True, slots=True)
 class SegmentManifest:
-    """A manifest, read from the object at `path`.
+    """The manifest object at `path`.
 
-    Ids are as Kafka prints them, first and last offset inclusive; the largest timestamp includes
-    control batches, and the event timestamp is that of the start of the upload. The leader epochs
-    ascend. Indexes are by suffix, in the order of the object; without a transaction index if the
-    segment has none. `is_compressed`: each chunk is a zstd frame. `encryption` is None if chunks
-    and indexes are not encrypted.
+    IDs are formatted as in Kafka; the end offset is inclusive. The maximum timestamp includes
+    control batches, and the event timestamp is the start of the upload. Leader epochs ascend.
+    `indexes` has index positions by suffix, in the order of the object; segments without aborted
+    transactions have no transaction index. If `is_compressed`, each chunk is a zstd frame.
+    `encryption` is None if chunks and indexes are not encrypted.
     """
 
     path: str
@@ -196,12 +194,10 @@ class SegmentManifest:
 
     @property
     def log_size_bytes(self) -> int:
-        """Size of the log before its transformation."""
         return self.chunks.original_size_bytes
 
     @property
     def indexes_size_bytes(self) -> int:
-        """Size of the ``.indexes`` object."""
         return sum(index.size_bytes for index in self.indexes.values())
 
 
@@ -271,7 +267,7 @@ class _Encryption(Struct, rename="camel"):
     def parse(self) -> EncryptedDataKey:
         key_id, separator, data_key = self.data_key.rpartition(":")
         if not separator:
-            # Not shown, though the key is encrypted.
+            # The key is not shown, although it is encrypted.
             raise ValueError("a data key without the id of its key pair")
         return EncryptedDataKey(key_id, b64decode(data_key, validate=True), self.aad)
 
@@ -289,13 +285,13 @@ class _Manifest(Struct, rename="camel"):
 
 
 def parse_manifest(text: bytes, path: str) -> SegmentManifest:
-    """Parse a manifest, the whole object at a path.
+    """Parse a manifest, the complete object at a path.
 
-    Raises `CorruptObjectError` if it is not JSON, or a field is missing or impossible, and
-    `InputError` for another version.
+    Raises `CorruptObjectError` if it is not JSON or a field is missing or invalid, and `InputError`
+    for another version.
     """
     try:
-        # Members that are not known are not decoded otherwise.
+        # Members of unknown versions are not decoded.
         document = text.decode()
         version = decoder_of(_Versioned).decode(document).version
         if version != MANIFEST_VERSION:
@@ -341,11 +337,11 @@ def _parse(fields: _Manifest, path: str) -> SegmentManifest:
 
 
 def _found_at(text: bytes, error: Exception) -> str | None:
-    """Return the value that an error is about, if it names the place of one."""
+    """Return the value that an error refers to, if the error has its JSON path."""
     value = None
     with suppress(*MALFORMED, AttributeError):
         value = json.decode(text)
         for name in re.findall(r"\.(\w+)", str(error).rpartition(" - at ")[2]):
             value = value.get(name)
-    # An object may have a data key in it.
+    # Objects are not shown, because they may contain a data key.
     return None if value is None or isinstance(value, dict | list) else repr(value)[:_SHOWN]

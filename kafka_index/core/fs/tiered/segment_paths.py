@@ -1,18 +1,18 @@
 """Names of remote segments: the keys of both layouts, and the paths by which segments are opened.
 
-Kafka's LocalTieredStorage and Aiven's plugin name the objects of a segment::
+Kafka's LocalTieredStorage and Aiven's plugin use these keys for the objects of a segment::
 
     {root}/kafka-tiered-storage/{topic}-{partition}-{topic id}/{start offset}-{segment id}{suffix}
     {root}/{prefix}{topic}-{topic id}/{partition}/{start offset}-{segment id}{suffix}
 
-The path of a segment's file is the key with a folder for the segment, so that the names of its
-files are those of a data directory. Its scheme holds the layout, and that of the store::
+The path of a segment's file is the key with a folder for the segment, so that the files have
+the same names as in a data directory. The scheme contains the layout and the store's scheme::
 
     tiered+aiven+s3://bucket/orders-ID/0/SEGMENT/00000000000000000078.index
     tiered+local:///mnt/tier/kafka-tiered-storage/orders-0-ID/SEGMENT/00000000000000000078.log
 
-``SEGMENT@BYTES`` is the beginning of a segment whose end another segment serves; such a one has no
-index files.
+``SEGMENT@BYTES`` is the start of a segment whose remaining offsets are read from another
+segment. It has no index files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PATH = re.compile(
 
 
 class Layout(Enum):
-    """A plugin's way of naming and storing segments."""
+    """The object layout of a tiered storage plugin."""
 
     LOCAL = "local"
     AIVEN = "aiven"
@@ -57,10 +57,10 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """A key of a remote segment, without its suffix.
+    """The key of a remote segment without its suffix.
 
-    `parent` comes before the start offset, with a slash at its end. In Aiven's layout the topic has
-    the key prefix before it. Ids are UUIDs as Kafka prints them.
+    `parent` precedes the start offset and ends with a slash. In Aiven's layout, `prefixed_topic`
+    includes the key prefix. IDs are UUIDs as Kafka prints them.
     """
 
     parent: str
@@ -72,12 +72,11 @@ class SegmentKey:
 
     @property
     def name(self) -> str:
-        """The key without its suffix."""
         return f"{self.parent}{self.start_offset:0{OFFSET_DIGITS}d}-{self.segment_id}"
 
 
 def parse_key(layout: Layout, key: str) -> tuple[SegmentKey, str] | None:
-    """Split a key into that of its segment and its suffix; None if no segment has such a key."""
+    """Split a key into the segment's key and the suffix; None if it is not the key of a segment."""
     match = _KEYS[layout].fullmatch(key)
     if match is None:
         return None
@@ -96,10 +95,10 @@ def parse_key(layout: Layout, key: str) -> tuple[SegmentKey, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPath:
-    """A file of a remote segment, by the path that it is opened with.
+    """A file of a remote segment, parsed from its path.
 
-    `name` is the path or URI of the segment's objects, without suffix; the log may be cut at
-    `limit_bytes`.
+    `name` is the path or URI of the segment's objects without a suffix. If `limit_bytes` is given,
+    the log ends there.
     """
 
     layout: Layout
@@ -111,9 +110,9 @@ class SegmentPath:
 def segment_path(
     layout: Layout, root: str, key: SegmentKey, suffix: str, limit_bytes: int | None = None
 ) -> str:
-    """Return the path by which a file of a segment, whose key is below a root, is opened.
+    """Return the path by which a file of a segment is opened.
 
-    The log may be cut at `limit_bytes`.
+    If `limit_bytes` is given, the log ends there.
     """
     limit = "" if limit_bytes is None else f"@{limit_bytes}"
     file = f"{key.start_offset:0{OFFSET_DIGITS}d}{suffix}"
@@ -123,12 +122,11 @@ def segment_path(
 
 
 def is_segment_path(path: str) -> bool:
-    """Return whether a path names a file of a remote segment."""
     return path.startswith(SCHEME_PREFIX)
 
 
 def inner_root(root: str) -> tuple[Layout, str]:
-    """Split the scheme and authority of a segment's path into the layout and the store's own.
+    """Split the scheme and authority of a segment's path into the layout and the store's root.
 
     ``tiered+aiven+s3://bucket`` is Aiven's layout in ``s3://bucket``; the local disk is ``/``.
     """
@@ -143,7 +141,7 @@ def inner_root(root: str) -> tuple[Layout, str]:
 
 
 def parse_segment_path(path: str) -> SegmentPath:
-    """Return the segment and the file that a path names; raises `InputError` for another form."""
+    """Parse the path of a segment's file; raises `InputError` for any other path."""
     scheme, separator, rest = path.partition("://")
     match = _PATH.fullmatch(rest)
     if not separator or match is None:

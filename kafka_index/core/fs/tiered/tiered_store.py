@@ -1,4 +1,4 @@
-"""Remote segments as files: the log and the indexes of each, by the paths of `segment_paths`."""
+"""Remote segments as files: the log and indexes of each, under the paths of `segment_paths`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ _Value = TypeVar("_Value")
 
 
 class RecentCache(Generic[_Key, _Value]):
-    """The values that were used last, as many as a limit allows for the sum of their sizes.
-
-    By default the size of each is 1. Threads may share it.
-    """
+    """A thread-safe LRU cache with a limit for the sum of sizes; the default size is 1."""
 
     def __init__(self, limit: int, size_of: Callable[[_Value], int] = lambda _: 1) -> None:
         self._limit = limit
@@ -42,7 +39,6 @@ class RecentCache(Generic[_Key, _Value]):
         self._lock = threading.Lock()
 
     def get(self, key: _Key) -> _Value | None:
-        """Return a value, if it is there."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -50,7 +46,7 @@ class RecentCache(Generic[_Key, _Value]):
             return self._values[key]
 
     def put(self, key: _Key, value: _Value) -> None:
-        """Keep a value, in the place of the least recently used ones."""
+        """Keep a value; evict the least recently used values if needed."""
         size = self._size_of(value)
         if size > self._limit:
             return
@@ -63,16 +59,16 @@ class RecentCache(Generic[_Key, _Value]):
                 self._used -= self._size_of(self._values.popitem(last=False)[1])
 
 
-#: The chunks of all logs of a store, by path and number.
+#: Chunks of all logs of a store, by path and number.
 ChunkCache: TypeAlias = RecentCache[tuple[str, int], Bytes]
 
 
 class ChunkedLog:
-    """A log that is stored in transformed chunks, open for reading (`ByteSource`).
+    """A log stored in transformed chunks, open for reading (`ByteSource`).
 
-    `path` is the path it was opened with, `stored` the ``.log`` object, and the cache that of the
-    store; the decryption is given if the chunks are encrypted. Raises `CorruptObjectError` if the
-    object has another size than the manifest says.
+    `path` is the path by which it was opened, and `stored` the ``.log`` object. `cache` is shared
+    by the store. `decryption` is given if the chunks are encrypted. Raises `CorruptObjectError` if
+    the size of the object differs from its manifest.
     """
 
     def __init__(
@@ -94,21 +90,18 @@ class ChunkedLog:
         self._check_sizes(manifest)
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
         if position_bytes < 0 or size_bytes < 0:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
         end = min(position_bytes + size_bytes, self.size_bytes)
         return self.read_ranges([position_bytes], [max(position_bytes, end)])[0]
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-        """Return the bytes of ascending ranges, end exclusive."""
         ranges = list(zip(starts, [min(end, self.size_bytes) for end in ends], strict=True))
         needed = sorted({chunk for each in ranges for chunk in self._chunks.within(*each)})
         found = self._read_chunks(needed)
         return [self._join(found, start, end) for start, end in ranges]
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position to the end, a chunk at a time."""
         first = start_bytes // self._chunks.chunk_size_bytes
         if start_bytes >= self.size_bytes:
             return
@@ -121,11 +114,9 @@ class ChunkedLog:
             offset = 0
 
     def changed(self) -> str | None:
-        """Return how the object differs from the one opened, None when it does not."""
         return self._stored.changed()
 
     def close(self) -> None:
-        """Close the object."""
         self._stored.close()
 
     def _check_sizes(self, manifest: SegmentManifest) -> None:
@@ -203,7 +194,7 @@ class ChunkedLog:
 
 
 class LimitedLog:
-    """The beginning of a log (`ByteSource`), cut at `size_bytes`."""
+    """The first `size_bytes` of a log (`ByteSource`)."""
 
     def __init__(self, path: str, log: ByteSource, size_bytes: int) -> None:
         self.path = path
@@ -212,16 +203,13 @@ class LimitedLog:
         self._log = log
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
         left = max(self.size_bytes - position_bytes, 0)
         return self._log.read_at(position_bytes, min(size_bytes, left))
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-        """Return the bytes of ascending ranges, end exclusive."""
         return self._log.read_ranges(starts, [min(end, self.size_bytes) for end in ends])
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position to the end."""
         left = self.size_bytes - start_bytes
         if left <= 0:
             return
@@ -232,16 +220,14 @@ class LimitedLog:
                 return
 
     def changed(self) -> str | None:
-        """Return how the log differs from the one opened, None when it does not."""
         return self._log.changed()
 
     def close(self) -> None:
-        """Close the log."""
         self._log.close()
 
 
 def _regroup(pieces: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
-    """Cut a stream of pieces into others of given sizes."""
+    """Regroup a stream of byte arrays into arrays of the given sizes."""
     waiting: list[Bytes] = []
     have = 0
     source = iter(pieces)
@@ -259,15 +245,15 @@ MANIFEST_SUFFIX = ".rsm-manifest"
 INDEXES_SUFFIX = ".indexes"
 
 _MAX_MANIFESTS = 1024
-# The indexes of a segment are asked for one after the other; whoever needs them longer keeps them.
+# The indexes of a segment are read in succession; readers that need them longer keep them.
 _MAX_INDEXES = 16
 _CHUNKS_BYTES = 64 << 20
 
 
 class TieredStore(ReadOnlyStore):
-    """The segments of a store of Aiven's plugin, or of LocalTieredStorage; read-only.
+    """The segments in a store of Aiven's plugin or of LocalTieredStorage, read-only.
 
-    The layout is that of the objects, and the keys are for encrypted segments.
+    `layout` is the object layout; `keys` decrypts encrypted segments.
     """
 
     _NAME = "tiered storage is"
@@ -282,7 +268,7 @@ class TieredStore(ReadOnlyStore):
         self._chunks: ChunkCache = RecentCache(_CHUNKS_BYTES, len)
 
     def info(self, path: str) -> FileInfo:
-        """Return the size of a file of a segment, and its object's modification time."""
+        """Return the size of a segment's file and the modification time of its object."""
         source = self.open(path)
         try:
             return FileInfo(path, source.size_bytes, source.mtime_ns)
@@ -290,9 +276,9 @@ class TieredStore(ReadOnlyStore):
             source.close()
 
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
-        """Open a log; the indexes are read whole, by `read`.
+        """Open a log.
 
-        Raises `CorruptObjectError` if its objects contradict each other, or the listing.
+        Raises `CorruptObjectError` if its objects contradict each other or the listing.
         """
         file = parse_segment_path(path)
         if file.file_suffix != LOG_SUFFIX:
@@ -317,7 +303,7 @@ class TieredStore(ReadOnlyStore):
         return log
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        """Return an index, or the first bytes of it.
+        """Return an index, or its first bytes.
 
         Raises `FileNotFoundError` if the segment has no such index, and `CorruptObjectError` if its
         objects contradict each other.
@@ -337,11 +323,11 @@ class TieredStore(ReadOnlyStore):
         return self._read_index(file.name, file.file_suffix)[:max_bytes]
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Refuse: segments are listed from the store itself."""
+        """Not supported: segments are listed from the underlying store."""
         self._unsupported(path)
 
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Refuse: segments are listed from the store itself."""
+        """Not supported: segments are listed from the underlying store."""
         self._unsupported(path)
 
     def manifest(self, name: str) -> SegmentManifest:
@@ -388,7 +374,7 @@ class TieredStore(ReadOnlyStore):
             ) from error
 
     def _indexes_object(self, path: str) -> bytes:
-        """Return all indexes of a segment: one request for all costs what one for each would."""
+        """Return all indexes of a segment; one request for all costs as much as for one."""
         kept = self._indexes.get(path)
         if kept is not None:
             return kept
@@ -405,9 +391,9 @@ class TieredStore(ReadOnlyStore):
 
 
 def read_manifest(objects: Store, name: str) -> SegmentManifest:
-    """Read the manifest of a segment, by the path of its objects without suffix.
+    """Read the manifest of a segment; `name` is the path of its objects without a suffix.
 
-    Raises `CorruptObjectError` if it is missing, damaged, or that of another segment, and
+    Raises `CorruptObjectError` if it is missing, damaged or belongs to another segment, and
     `InputError` for another version.
     """
     path = name + MANIFEST_SUFFIX
