@@ -1,4 +1,4 @@
-"""Appending batches: what a leader does to them, when a segment is full, and which get entries.
+"""Appends: fields set by the leader, rolling of segments, and selection of index entries.
 
 Sources: Kafka's ``LogValidator``, ``DefaultRecordBatch.setLastOffset`` and ``setMaxTimestamp``,
 ``LogSegment.shouldRoll`` and ``LogSegment.append``.
@@ -29,16 +29,15 @@ from kafka_index.core.kernels.memory import Integer, write_int32, write_int64
 from kafka_index.core.kernels.record_fields import RECORD_SOUND
 from kafka_index.core.kernels.records import batch_section, next_record
 
-#: Code of `largest_timestamps` for a batch whose records are compressed, and were not read.
+#: Code of `largest_timestamps` for a batch whose records are compressed and were not read.
 PACKED_RECORDS = -1
-#: And for one with a record whose timestamp is out of bounds. Any other is a code of
+#: Code for a record whose timestamp is out of bounds; other codes are defined in
 #: `kafka_index.core.kernels.record_fields`.
 TIMESTAMP_OUT_OF_BOUNDS = 100
 
-#: The state of a segment before an append, changed by `plan_appends`: that of the selection of
-#: entries (the position of the last, the largest timestamp so far and the offset it is indexed
-#: under), bytes of the log, the timestamp of the first batch (`NO_BATCH` for none), entries of both
-#: indexes, and the timestamp of the last time entry.
+#: State of a segment, updated by `plan_appends`: position of the last index entry, largest
+#: timestamp and its indexed offset, bytes of the log, timestamp of the first batch (`NO_BATCH` for
+#: none), entries of both indexes, timestamp of the last time index entry.
 (
     GROWTH_LAST_INDEX_POSITION,
     GROWTH_MAX_TIMESTAMP,
@@ -52,9 +51,8 @@ TIMESTAMP_OUT_OF_BOUNDS = 100
 GROWTH_SIZE_OF_STATE = 8
 NO_BATCH = -(2**63)
 
-#: What does not change from append to append: the base offset, ``segment.bytes``, how long the
-#: segment may wait (``segment.ms`` less the jitter), when it was made and what time it is,
-#: ``index.interval.bytes``, and how many entries there is room for.
+#: Constants of a segment: base offset, ``segment.bytes``, ``segment.ms`` less the jitter, creation
+#: time, current time, ``index.interval.bytes``, maximum number of index entries.
 (
     LIMIT_BASE_OFFSET,
     LIMIT_SEGMENT_BYTES,
@@ -67,8 +65,8 @@ NO_BATCH = -(2**63)
 ) = range(8)
 LIMITS = 8
 
-#: Why `plan_appends` came back: all appends are taken, the segment has to be rolled before the
-#: next, an index is full inside an append, or an offset does not fit the segment.
+#: Why `plan_appends` returned: all appends are planned, the segment must be rolled before the next
+#: append, an index becomes full within an append, or an offset does not fit the segment.
 PLAN_DONE, PLAN_ROLL, PLAN_INDEX_FULL, PLAN_OFFSET_OVERFLOW = range(4)
 
 _LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
@@ -88,13 +86,12 @@ def largest_timestamps(
     largest: NDArray[np.int64],
     codes: NDArray[np.int64],
 ) -> None:
-    """Read the records of plain batches of magic 2, for their largest timestamps.
+    """Read the records of uncompressed v2 batches and find their largest timestamps.
 
-    `window` (uint8): the batches; `positions`, `sizes`, `counts` (int64, (n,)): where each batch
-    is, its bytes, and the record count of its header; `min_timestamp`, `max_timestamp_bound`:
-    bounds for timestamps other than -1, in ms; `largest` (int64, (n,)): filled with the largest
-    timestamp of the records, -1 for none; `codes` (int64, (n,)): filled with `RECORD_SOUND` or what
-    is wrong.
+    `window` (uint8): the batches. `positions`, `sizes`, `counts` (int64, (n,)): position, size and
+    record count of each batch. `min_timestamp`, `max_timestamp_bound`: bounds for timestamps other
+    than -1, in ms. `largest` (int64, (n,)): filled with the largest timestamp of the records, -1
+    for none. `codes` (int64, (n,)): filled with `RECORD_SOUND` or an error code.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
@@ -135,13 +132,13 @@ def stamp_batches(
     base_offsets: NDArray[np.int64],
     last_offsets: NDArray[np.int64],
 ) -> int:
-    """Write into batches of magic 2 what a leader gives them; return the offset after the last.
+    """Write offsets, epoch and timestamps into v2 batches as a leader; return the next offset.
 
-    `window` (uint8): the batches, changed in place; a checksum only where its bytes changed.
-    `positions`, `sizes` (int64, (n,)): where each batch is, and its bytes; `next_offset`,
-    `leader_epoch`: the first offset to give, and the epoch of the leader; `timestamp_type`: 0, or
-    `TIMESTAMP_TYPE_MASK` for the time of the append; `max_timestamps` (int64, (n,)): what the
-    headers get; `base_offsets`, `last_offsets` (int64, (n,)): filled with the offsets given.
+    `window` (uint8): the batches, changed in place; a checksum is updated only if its bytes
+    changed. `positions`, `sizes` (int64, (n,)): position and size of each batch. `next_offset`,
+    `leader_epoch`: the first offset to assign, and the leader epoch. `timestamp_type`: 0, or
+    `TIMESTAMP_TYPE_MASK` for LogAppendTime. `max_timestamps` (int64, (n,)): values for the headers.
+    `base_offsets`, `last_offsets` (int64, (n,)): filled with the assigned offsets.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
@@ -157,7 +154,7 @@ def stamp_batches(
         stored = read_max_timestamp(start)
         if typed == attributes and stored == max_timestamps[row]:
             continue
-        # The flags are all in the low byte; the high one is cleared, as Kafka clears it.
+        # All flags are in the low byte; Kafka clears the high byte.
         window[positions[row] + _ATTRIBUTES] = 0
         window[positions[row] + _ATTRIBUTES + 1] = typed & 0x7F
         write_int64(start + np.uint64(_MAX_TIMESTAMP), max_timestamps[row])
@@ -181,15 +178,15 @@ def plan_appends(
     entry_timestamps: NDArray[np.int64],
     entry_timestamp_offsets: NDArray[np.int64],
 ) -> tuple[int, int, Integer]:
-    """Plan appends to a segment until it has to be rolled, and choose their index entries.
+    """Plan appends to a segment until it must be rolled, and choose their index entries.
 
-    `ends` (int64, (m,)): the row after the last batch of each append; `first_append`: the first of
-    them to plan; `positions` (int64, (n,)): filled with the places in the log of the batches that
-    are taken; `sizes`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches; `may_roll`:
-    whether the first append may ask for a roll: not when it just did. `limits`, `state`: as above;
-    the state is changed. `entry_rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (n,)):
-    filled: the batch of each offset entry, and the time entry with it. Returns one of the ``PLAN_``
-    codes, the next append (of a fault: its row), and the entries filled.
+    `ends` (int64, (m,)): the row after the last batch of each append. `first_append`: the first
+    append to plan. `positions` (int64, (n,)): filled with the log positions of the planned batches.
+    `sizes`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches. `may_roll`: False if the
+    segment was just rolled for the first append. `limits`, `state`: as above; the state is updated.
+    `entry_rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (n,)): filled with the batch
+    of each offset index entry and the time index entry with it. Returns a ``PLAN_`` code, the next
+    append (for an error: its row), and the number of entries.
     """
     base = limits[LIMIT_BASE_OFFSET]
     size = state[GROWTH_SIZE]
@@ -258,7 +255,6 @@ def plan_appends(
 
 
 def warm_up(window: NDArray[np.uint8], nothing: NDArray[np.int64]) -> None:
-    """Load or compile the kernels of this module, over no batches."""
     largest_timestamps(window, nothing, nothing, nothing, 0, 0, nothing, nothing)
     stamp_batches(window, nothing, nothing, 0, 0, 0, nothing, nothing, nothing)
     plan_appends(

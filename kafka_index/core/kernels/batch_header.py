@@ -1,7 +1,6 @@
-"""The header of a batch: its fields, its size, whether it is a batch at all, and its checksum.
+"""Batch headers: fields, size, validity and checksum.
 
-Every walk over a log, verified or not, reads headers through this module. All functions take memory
-addresses and are inlined where they are called.
+All functions take memory addresses and are inlined.
 
 Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid`` and
 ``LegacyRecord.ensureValid``.
@@ -33,13 +32,13 @@ from kafka_index.core.kernels.checksums import crc32, crc32c_extend
 from kafka_index.core.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.core.kernels.memory import Integer, field_reader, prefetch
 
-#: Fields that every magic has at the same place. ``base_offset`` of a compressed message of magic 0
-#: or 1 is the offset of its LAST record.
+#: Fields at the same position in all versions. ``base_offset`` of a compressed v0 or v1 message is
+#: the offset of its LAST record.
 read_base_offset: Any = field_reader(RECORD_BATCH_HEADER, "base_offset")
 read_length: Any = field_reader(RECORD_BATCH_HEADER, "length")
 _read_magic: Any = field_reader(RECORD_BATCH_HEADER, "magic")
 
-#: Fields of magic 2 and above.
+#: Fields of v2 batches.
 read_leader_epoch: Any = field_reader(RECORD_BATCH_HEADER, "leader_epoch")
 read_crc: Any = field_reader(RECORD_BATCH_HEADER, "crc")
 read_attributes: Any = field_reader(RECORD_BATCH_HEADER, "attributes")
@@ -51,46 +50,43 @@ read_producer_epoch: Any = field_reader(RECORD_BATCH_HEADER, "producer_epoch")
 read_base_sequence: Any = field_reader(RECORD_BATCH_HEADER, "base_sequence")
 read_record_count: Any = field_reader(RECORD_BATCH_HEADER, "record_count")
 
-#: Fields of magic 0 and 1; the timestamp is that of magic 1 alone.
+#: Fields of v0 and v1 messages; only v1 has the timestamp.
 read_message_crc: Any = field_reader(MESSAGE_V0_HEADER, "crc")
 read_message_attributes: Any = field_reader(MESSAGE_V0_HEADER, "attributes")
 read_message_timestamp: Any = field_reader(MESSAGE_V1_HEADER, "timestamp_ms")
 
-#: In place of the size of a batch: the log ends here, or why there is no valid batch at this
-#: position. `AT_END` also stands in place of a position: no batch up to the end of the log fits.
+#: Returned instead of a batch size: the end of the log, or why there is no valid batch. `AT_END` is
+#: also returned instead of a position, if no batch up to the end of the log matches.
 AT_END, TORN_HEADER, BAD_LENGTH, TORN_BATCH, BAD_SIZE = range(-1, -6, -1)
-#: There is no valid batch at a position: the log is damaged, cut off, or ends in zeros. In place of
-#: the position of a batch stands `damage_at`.
+#: No valid batch at a position: corrupt, truncated or zeros. `damage_at` encodes its position.
 AT_DAMAGE = -2
 
-#: In place of a base offset that is not in the header of a batch.
+#: Returned instead of a base offset that is not in the header.
 NOT_IN_HEADER = -(2**63)
 
-# Enough batches to hide a trip to memory.
+# Enough batches to hide the memory latency.
 _BATCHES_AHEAD = 16
 _CHECKSUM_START = field_position(RECORD_BATCH_HEADER, "attributes")
 
 
 @compiled
 def damage_at(position: Integer) -> Integer:
-    """Return the code for damage at a position, or (it is its own inverse) that position."""
+    """Encode the position of a corruption as a code, or decode it (the function is its inverse)."""
     return AT_DAMAGE - position
 
 
 @compiled
 def magic_of(start: np.uint64) -> Integer:
-    """Return the magic of a batch."""
     magic: Integer = _read_magic(start)
     return magic
 
 
 @compiled
 def batch_size(start: np.uint64, left: Integer) -> Integer:
-    """Return the size in bytes of a batch, `AT_END`, or the code of what is wrong with it.
+    """Return the size of a batch in bytes, `AT_END`, or an error code.
 
-    `start`: address of the batch. `left`: how many bytes of the log there are from it on. All of
-    the batch is in them, or the result is `TORN_BATCH`; no more than the header up to the magic is
-    read.
+    `start`: address of the batch. `left`: bytes of the log from there on; if the batch is longer,
+    the result is `TORN_BATCH`. Only the header up to the magic byte is read.
     """
     if left <= HEADER_SIZE_UP_TO_MAGIC:
         return AT_END if left == 0 else TORN_HEADER
@@ -107,7 +103,6 @@ def batch_size(start: np.uint64, left: Integer) -> Integer:
 
 @compiled
 def last_offset_of(start: np.uint64) -> Integer:
-    """Return the last offset of a batch of any magic."""
     offset: Integer = read_base_offset(start)
     if magic_of(start) >= MAGIC_RECORD_BATCH:
         offset += read_last_offset_delta(start)
@@ -116,7 +111,7 @@ def last_offset_of(start: np.uint64) -> Integer:
 
 @compiled
 def max_timestamp_of(start: np.uint64) -> Integer:
-    """Return the largest timestamp in ms of a batch of any magic, as its header has it."""
+    """Return the largest timestamp in the header of a batch of any version, in ms."""
     magic = magic_of(start)
     timestamp: Integer = np.int64(NO_TIMESTAMP)
     if magic >= MAGIC_RECORD_BATCH:
@@ -128,7 +123,6 @@ def max_timestamp_of(start: np.uint64) -> Integer:
 
 @compiled
 def attributes_of(start: np.uint64) -> Integer:
-    """Return the attributes of a batch of any magic."""
     attributes: Integer = read_message_attributes(start)
     if magic_of(start) >= MAGIC_RECORD_BATCH:
         attributes = read_attributes(start)
@@ -137,13 +131,11 @@ def attributes_of(start: np.uint64) -> Integer:
 
 @compiled
 def codec_of(start: np.uint64) -> Integer:
-    """Return the codec of a batch of any magic, 0 for none."""
     return attributes_of(start) & COMPRESSION_MASK
 
 
 @compiled
 def leader_epoch_of(start: np.uint64) -> Integer:
-    """Return the leader epoch of a batch of any magic, -1 for none."""
     epoch: Integer = np.int64(NO_LEADER_EPOCH)
     if magic_of(start) >= MAGIC_RECORD_BATCH:
         epoch = read_leader_epoch(start)
@@ -152,13 +144,13 @@ def leader_epoch_of(start: np.uint64) -> Integer:
 
 @compiled
 def is_compressed_message(start: np.uint64) -> bool:
-    """Return whether this is a compressed message of magic 0 or 1, whose first offset is inside."""
+    """Return whether this is a compressed v0 or v1 message, whose base offset is inside."""
     return bool(magic_of(start) < MAGIC_RECORD_BATCH and codec_of(start) != 0)
 
 
 @compiled
 def checksums_of(start: np.uint64, size: Integer) -> tuple[Integer, Integer]:
-    """Return the stored and the computed checksum of a batch of any magic."""
+    """Return the stored and the computed checksum."""
     if magic_of(start) >= MAGIC_RECORD_BATCH:
         covered = start + np.uint64(_CHECKSUM_START)
         computed = crc32c_extend(np.uint32(0), covered, np.uint64(size - _CHECKSUM_START))
@@ -169,7 +161,6 @@ def checksums_of(start: np.uint64, size: Integer) -> tuple[Integer, Integer]:
 
 @compiled
 def checksum_matches(start: np.uint64, size: Integer) -> bool:
-    """Return whether the checksum of a batch of any magic is right."""
     stored, computed = checksums_of(start, size)
     return bool(stored == computed)
 
@@ -181,10 +172,10 @@ def fill_checksum_matches(
     sizes: NDArray[np.int64],
     matches: NDArray[np.bool_],
 ) -> None:
-    """Find out whether the checksums of batches are right.
+    """Verify the checksums of batches.
 
-    `window` (uint8): bytes of a log; `starts`, `sizes` (int64, (n,)): where in the window each
-    batch begins, and how many bytes it has; `matches` (bool, (n,)): filled.
+    `window` (uint8): bytes of a log. `starts`, `sizes` (int64, (n,)): position in the window and
+    size of each batch. `matches` (bool, (n,)): filled.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(starts)):
@@ -205,11 +196,11 @@ def read_batch_fields(
     last_offsets: NDArray[np.int64],
     sizes: NDArray[np.int64],
 ) -> None:
-    """Read the headers of batches; rows without a position are left as they are.
+    """Read the headers of batches; skip rows with a negative position.
 
-    `log`: memory address of the log. `batches` (int64, (n,)): positions of batches; negative for
-    none. `base_offsets`, `last_offsets`, `sizes` (int64, (n,)): filled; with `NOT_IN_HEADER` for
-    the base offset of a compressed message of magic 0 or 1.
+    `log`: memory address of the log. `batches` (int64, (n,)): positions of batches. `base_offsets`,
+    `last_offsets`, `sizes` (int64, (n,)): filled; the base offset of a compressed v0 or v1 message
+    is `NOT_IN_HEADER`.
     """
     for row in range(len(batches)):
         if row + _BATCHES_AHEAD < len(batches) and batches[row + _BATCHES_AHEAD] >= 0:
@@ -224,7 +215,6 @@ def read_batch_fields(
 
 
 def warm_up() -> None:
-    """Load or compile the kernels that Python calls, over a batch of zeros."""
     batch = np.zeros(RECORD_BATCH_HEADER.itemsize, np.uint8)
     start, size = np.uint64(batch.ctypes.data), len(batch)
     damage_at(0)

@@ -1,9 +1,9 @@
-"""Walks over the batch headers of a log, from a position that an index gave to the batch asked for.
+"""Seek over the batch headers of a log, from the position in an index entry to the target batch.
 
-Ascending targets share one walk: batches that the search for one target has passed are not visited
-for the next. The walk jumps where an index entry leads further ahead, and then the entry is
-verified: the batches from its position on must reach a batch that ends at its offset. An entry of a
-time index fits when the first batch as late has its timestamp and its offset.
+Ascending targets share one pass: batches that were passed for one target are not read for the next.
+If the next index entry is further ahead, the pass jumps there and verifies the entry: the batches
+from its position must include one that ends at its offset. A time index entry is valid if the first
+batch with a timestamp at or after the entry's has exactly its timestamp and contains its offset.
 
 Sources: Kafka's ``FileRecords.searchForOffsetFromPosition`` and ``searchForTimestamp``.
 """
@@ -36,12 +36,12 @@ from kafka_index.core.kernels.memory import Integer, prefetch
 
 @compiled
 def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer) -> Integer:
-    """Return where the batch begins that an entry of an offset index ends with.
+    """Return the position of the batch whose last offset is the offset of an offset index entry.
 
-    `log`: memory address of the log; `log_size`: how many bytes of it count; `position`, `offset`:
-    the entry, its offset absolute. Returns position of the batch whose last offset it is. That is
-    the one the entry leads to, or (an entry an append, as older brokers made them) one after it.
-    `AT_END` when no batch ends there, `AT_DAMAGE` when damage comes first.
+    `log`: memory address of the log. `log_size`: its size. `position`, `offset`: the entry, its
+    offset absolute. The batch is at the position of the entry, or later if an older broker wrote
+    one entry per append. Returns `AT_END` if no batch ends at the offset, `AT_DAMAGE` if a
+    corruption comes first.
     """
     while True:
         size = batch_size(log + np.uint64(position), log_size - position)
@@ -55,7 +55,7 @@ def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer)
 
 @compiled
 def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) -> bool:
-    """Return whether a walk over batches from a start reaches a position."""
+    """Return whether iterating over batches from `start` reaches exactly `position`."""
     while start < position:
         size = batch_size(log + np.uint64(start), log_size - start)
         if size < 0:
@@ -68,12 +68,12 @@ def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) ->
 def time_entry_end(
     log: np.uint64, log_size: int, position: Integer, timestamp: Integer, offset: Integer
 ) -> Integer:
-    """Return where the batch begins that an entry of a time index was made of.
+    """Return the position of the batch that produced a time index entry.
 
-    `log`, `log_size`: as for `entry_end`; `position`: where to begin: where the offset index leads
-    for the entry's offset; `timestamp`, `offset`: the entry, its offset absolute. Returns position
-    of the first batch that is as late, if it has that very timestamp and holds the offset;
-    `AT_DAMAGE` otherwise.
+    `log`, `log_size`: as in `entry_end`. `position`: start of the search, from the offset index.
+    `timestamp`, `offset`: the entry, its offset absolute. The result is the first batch with a
+    timestamp at or after the entry's, if it has exactly this timestamp and contains the offset;
+    otherwise `AT_DAMAGE`.
     """
     while True:
         size = batch_size(log + np.uint64(position), log_size - position)
@@ -82,7 +82,7 @@ def time_entry_end(
         start = log + np.uint64(position)
         latest = max_timestamp_of(start)
         if latest >= timestamp:
-            # Magic 0 and 1: the last offset of a wrapper, and its records lie below it.
+            # Formats v0 and v1: the last offset of a wrapper message; its records precede it.
             legacy = magic_of(start) < MAGIC_RECORD_BATCH
             begins = legacy or read_base_offset(start) <= offset
             holds = begins and offset <= last_offset_of(start)
@@ -97,12 +97,11 @@ def time_entries_hold(
     timestamps: NDArray[np.int64],
     offsets: NDArray[np.int64],
 ) -> bool:
-    """Return whether all entries of a time index hold, each against the log from its start.
+    """Return whether all time index entries are valid, each searched from the start of the log.
 
-    Where offsets go back, the offset index may lead past the batch that an entry was made of.
-
-    `log`, `log_size`: as for `entry_end`; `timestamps`, `offsets` (int64, (n,)): the entries,
-    timestamps ascending, offsets absolute.
+    If offsets decrease, the offset index may point past the batch of an entry. `log`, `log_size`:
+    as in `entry_end`. `timestamps`, `offsets` (int64, (n,)): the entries, timestamps ascending,
+    offsets absolute.
     """
     position: Integer = np.int64(0)
     for row in range(len(timestamps)):
@@ -116,10 +115,10 @@ def time_entries_hold(
 def largest_timestamp_after(
     log: np.uint64, log_size: int, position: Integer
 ) -> tuple[Integer, Integer, Integer]:
-    """Walk to the end of the log and return the largest timestamp on the way.
+    """Return the largest timestamp between a position and the end of the log.
 
-    Returns the timestamp (-1 for none), the last offset of the first batch that has it, and where
-    the walk ended: the end of the log, or damage.
+    Returns the timestamp (-1 for none), the last offset of the first batch that has it, and the
+    position where the batches end, by the end of the log or a corruption.
     """
     timestamp: Integer = np.int64(NO_TIMESTAMP)
     offset: Integer = np.int64(-1)
@@ -139,9 +138,9 @@ def largest_timestamp_after(
 def first_with_timestamp(
     log: np.uint64, log_size: int, position: Integer, timestamp: Integer
 ) -> Integer:
-    """Return the first batch from a position on whose largest timestamp is this very one.
+    """Return the first batch from a position on whose largest timestamp equals `timestamp`.
 
-    Without one it is `AT_END`, or `damage_at`.
+    Returns `AT_END` or `damage_at` if there is none.
     """
     while True:
         size = batch_size(log + np.uint64(position), log_size - position)
@@ -152,12 +151,11 @@ def first_with_timestamp(
         position += size
 
 
-#: Why a call of a walk came back: it is done; an entry of the offset index, or of the time index,
-#: does not hold; or the first offset of a compressed message of magic 0 or 1 is needed, which is
-#: known only when it is decompressed.
+#: Why a seek returned: it is complete; an offset or time index entry does not match the log; or it
+#: needs the first offset of a compressed v0 or v1 message, which the caller must decompress.
 WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
 
-#: The state of a walk, an array of int64 that begins as zeros but for `NOWHERE`.
+#: State of a seek, an int64 array that is zero except for `NOWHERE`.
 (
     STATE_QUERY,
     STATE_POSITION,
@@ -170,10 +168,10 @@ WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
     STATE_TIMES_HOLD,
 ) = range(9)
 STATE_SIZE = 9
-#: In place of a position in the state: there is none.
+#: Stored in the state instead of a position: none.
 NOWHERE = -1
 
-# The walk after a floor entry is at most as long as an index interval, which is 4 KiB.
+# The distance from an index entry to the target is at most the index interval, 4 KiB.
 _AHEAD_TARGETS = 8
 _AHEAD_BYTES = 4096
 _CACHE_LINE = 64
@@ -181,7 +179,6 @@ _SMALL_BATCH = 512
 
 
 def new_state() -> NDArray[np.int64]:
-    """Return the state of a walk that has not begun."""
     state = np.zeros(STATE_SIZE, np.int64)
     state[[STATE_PREVIOUS, STATE_UNPACKED_POSITION, STATE_DAMAGE, STATE_DAMAGED_ENTRY]] = NOWHERE
     return state
@@ -189,9 +186,10 @@ def new_state() -> NDArray[np.int64]:
 
 @compiled
 def _prefetch_walk(start: np.uint64, size: Integer) -> None:
-    """Prefetch the headers that a walk from an address will visit, if batches are of a size."""
+    """Prefetch the headers ahead, assuming that the next batches have the size of this one."""
     step = _CACHE_LINE if size <= _SMALL_BATCH else size
-    # Not over a range, which LLVM unrolls: requests that close together have no effect.
+    # Not a range loop, which LLVM unrolls: prefetches that follow each other too closely are
+    # dropped.
     ahead = np.uint64(0)
     while ahead < np.uint64(_AHEAD_BYTES):
         prefetch(start + ahead)
@@ -208,17 +206,17 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
     state: NDArray[np.int64],
     batches: NDArray[np.int64],
 ) -> int:
-    """Find the batches that contain ascending offsets, or the next ones.
+    """Find the batches that contain ascending offsets, or the first ones after them.
 
-    `log`: memory address of the log; `log_size`: how many bytes of it count; `targets` (int64,
-    (n,)): absolute offsets, ascending. `entry_offsets`, `entry_positions` (int64, (n,)): the index
-    entry at or below each; position 0 where there is none. `state` (int64, (STATE_SIZE,)): from
-    `new_state`; a call that came back before the end is continued with it. After
-    `WALK_NEEDS_FIRST_OFFSET` the caller fills in ``STATE_UNPACKED_FIRST_OFFSET``, and after damage
-    inside that message sets ``STATE_DAMAGE`` to its position instead. After `WALK_MISFIT` it may
-    find that the log is to blame, set ``STATE_DAMAGED_ENTRY`` to the position of the entry, and go
-    on. `batches` (int64, (n,)): filled with positions of batches, `AT_END` or `damage_at`. Returns
-    one of the ``WALK_`` codes; ``state[STATE_QUERY]`` is the target it concerns.
+    `log`: memory address of the log. `log_size`: its size. `targets` (int64, (n,)): absolute
+    offsets, ascending. `entry_offsets`, `entry_positions` (int64, (n,)): the index entry at or
+    below each target; position 0 for none. `state` (int64, (STATE_SIZE,)): from `new_state`; call
+    again with it to continue. After `WALK_NEEDS_FIRST_OFFSET`, the caller sets
+    ``STATE_UNPACKED_FIRST_OFFSET``, or sets ``STATE_DAMAGE`` to the position of a corrupt message.
+    After `WALK_MISFIT`, the caller may continue if the log is corrupt and not the index: it sets
+    ``STATE_DAMAGED_ENTRY`` to the position of the entry. `batches` (int64, (n,)): filled with
+    positions of batches, `AT_END` or `damage_at`. Returns a ``WALK_`` code for the target
+    ``state[STATE_QUERY]``.
     """
     position = state[STATE_POSITION]
     previous = state[STATE_PREVIOUS]
@@ -299,22 +297,21 @@ def walk_to_timestamps(
     state: NDArray[np.int64],
     batches: NDArray[np.int64],
 ) -> int:
-    """Find the first batches whose largest timestamp is at or above ascending timestamps.
+    """Find the first batches whose largest timestamp is at or after ascending timestamps.
 
-    `log`, `log_size`: as for `walk_to_offsets`; `starting_offset`: the log start offset: what lies
-    below it counts for nothing. `least_offset`: a batch that ends below it does not count. To find
-    records, all count: then the records are compared with the starting offset. `targets`
-    (int64, (n,)): timestamps in ms, ascending. `entry_timestamps`, `entry_offsets` (int64, (n,)):
-    the time index entry at or below each; timestamp -1 where there is none. `floor_offsets`,
-    `floor_positions` (int64, (n,)): the offset index entry at or below the larger of that offset
-    and the starting offset; position 0 where there is none. `state`, `batches`: as for
-    `walk_to_offsets`. After `WALK_TIME_MISFIT` the caller may find that all entries of the time
-    index hold against the whole log, set ``STATE_TIMES_HOLD`` to 1, and call again. Returns
-    `WALK_DONE`, `WALK_MISFIT` or `WALK_TIME_MISFIT`.
+    `log`, `log_size`: as in `walk_to_offsets`. `starting_offset`: the log start offset.
+    `least_offset`: batches that end below it are skipped; to find records, no batch is skipped,
+    since the records are compared with the starting offset later. `targets` (int64, (n,)):
+    timestamps in ms, ascending. `entry_timestamps`, `entry_offsets` (int64, (n,)): the time index
+    entry at or below each target; timestamp -1 for none. `floor_offsets`, `floor_positions` (int64,
+    (n,)): the offset index entry at or below the larger of that offset and the starting offset;
+    position 0 for none. `state`, `batches`: as in `walk_to_offsets`. After `WALK_TIME_MISFIT`, the
+    caller may verify all time index entries against the whole log, set ``STATE_TIMES_HOLD`` to 1,
+    and call again. Returns `WALK_DONE`, `WALK_MISFIT` or `WALK_TIME_MISFIT`.
     """
     position = state[STATE_POSITION]
     query = state[STATE_QUERY]
-    # The last time entry that was verified.
+    # The last time index entry that was verified.
     proven = state[STATE_PREVIOUS]
     size: Integer = np.int64(0)
     code = WALK_DONE
@@ -347,7 +344,7 @@ def walk_to_timestamps(
                 if end == AT_DAMAGE:
                     code = WALK_TIME_MISFIT
                     break
-                # All before it are earlier than it is.
+                # All batches before it have smaller timestamps.
                 position = end
                 proven = offset
         while True:
@@ -368,7 +365,6 @@ def walk_to_timestamps(
 
 
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
-    """Load or compile the walks, over a log without bytes."""
     entry_end(address, 0, 0, 0)
     reaches(address, 0, 0, 0)
     time_entry_end(address, 0, 0, 0, 0)

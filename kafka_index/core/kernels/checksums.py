@@ -1,10 +1,10 @@
 """Checksums of batches, callable from compiled loops.
 
-Magic 2 is covered by CRC-32C. The fastest function for this CPU is registered with LLVM under a
-name that numba can call and cache (a ctypes pointer cannot be cached): one of our own, or
-google-crc32c's on processors other than x86 and where `METHOD_VARIABLE` asks for it. Magic 0 and 1
-are covered by CRC-32 (IEEE), for which no library has a symbol everywhere: eight bytes a step by
-table.
+v2 batches use CRC-32C. The fastest function for this CPU is registered with LLVM under a name that
+numba can call and cache; a ctypes pointer cannot be cached. It is generated here, or
+google-crc32c's on CPUs other than x86 and if `METHOD_VARIABLE` selects it. v0 and v1 messages use
+CRC-32 (IEEE), computed here by table, eight bytes at a time, since no library function is available
+everywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kafka_index.core.kernels.memory import read_int8, read_int32_little
 #: The polynomial of CRC-32C, without its highest term.
 POLYNOMIAL = 0x1EDC6F41
 
-#: What a module of a method declares.
+#: Declarations in the module of a method.
 DECLARATIONS = """
 declare <8 x i64> @llvm.x86.pclmulqdq.512(<8 x i64>, <8 x i64>, i8 immarg)
 declare <2 x i64> @llvm.x86.pclmulqdq(<2 x i64>, <2 x i64>, i8 immarg)
@@ -38,14 +38,12 @@ declare i32 @llvm.x86.sse42.crc32.32.8(i32, i8)
 
 
 def last_words(*arrivals: tuple[str, str, str, str]) -> str:
-    """Return code for the words and bytes that are left, from where either method gets to.
+    """Return code for the remaining words and bytes, shared by both methods.
 
-    The last 1 to 7 bytes are one step: shifted to the end of a word, with the checksum so far added
-    to them, they follow nothing but zeros. They are loaded with the bytes before them, so that
-    nothing after the end is read.
-
-    `arrivals` (tuple of str): for each block that leads here: its name, and the values of the
-    checksum so far, the address and the size of what is left.
+    The last 1 to 7 bytes are handled in one step: they are shifted to the end of a word and
+    combined with the checksum so far. They are loaded together with the bytes before them, so
+    nothing after the end is read. `arrivals`: for each preceding block its name and the values of
+    checksum, address and remaining size.
     """
     crcs, addresses, sizes = (
         "".join(f"[ {arrival[value]}, %{arrival[0]} ], " for arrival in arrivals)
@@ -109,12 +107,12 @@ done:
 }}"""
 
 
-# The CPU's own prefetching ends with a page of memory.
+# The CPU's own prefetcher stops at page boundaries.
 _PREFETCH_BYTES = 4096
 
 
 def folding_source(name: str) -> str:
-    """Return a module that defines ``uint32 (uint32 crc, address, size)`` by this name."""
+    """Return a module that defines ``uint32 (uint32 crc, address, size)`` under this name."""
     registers = range(4)
     end = last_words(
         ("entry", "%start", "%address", "%size"), ("one_end", "%crc.high", "%oa", "%os")
@@ -183,10 +181,10 @@ attributes #0 = {{ nounwind "min-legal-vector-width"="512" "prefer-vector-width"
 
 
 def _power(exponent: int) -> int:
-    """Return x to a power modulo P, its bits in reverse, as a multiplier for reversed data."""
+    """Return x**exponent modulo P with reversed bits, as a multiplier for reversed data."""
     value = 1
     for digit in f"{exponent:b}":
-        value = _reduced(int(f"{value:b}", 4))  # squared: a zero after each bit but the last
+        value = _reduced(int(f"{value:b}", 4))  # Squared: a zero after each bit except the last.
         if digit == "1":
             value = _reduced(value << 1)
     return int(f"{value:032b}"[::-1], 2) << 1
@@ -200,7 +198,7 @@ def _reduced(value: int) -> int:
 
 
 def _fold(result: str, value: str, onto: str, distance_bits: int, lanes: int = 4) -> str:
-    """Return code that folds a register forward over a distance onto another."""
+    """Return code that folds a register over a distance into another."""
     kind = f"<{2 * lanes} x i64>"
     function = "@llvm.x86.pclmulqdq.512" if lanes > 1 else "@llvm.x86.pclmulqdq"
     pair = f"i64 {_power(distance_bits + 32)}, i64 {_power(distance_bits - 32)}"
@@ -233,18 +231,17 @@ def _lane(result: str, number: int) -> str:
 
 
 _WORD_BITS = 64
-# Words in a stream. With fewer, joining the streams takes longer than one stream does; for more,
-# google-crc32c has a loop that prefetches.
+# Words per stream. With fewer, combining the streams costs more than it saves; with more, the loop
+# of google-crc32c is faster because it prefetches.
 _MIN_STREAM_WORDS = 3
 _MAX_STREAM_WORDS = 128
 _STREAMS_BYTES = 24
 
 
 def streams_source(name: str, library_address: int) -> str:
-    """Return a module that defines ``uint32 (uint32 crc, address, size)`` by this name.
+    """Return a module that defines ``uint32 (uint32 crc, address, size)`` under this name.
 
-    `name`: of the function; `library_address`: the same function of google-crc32c, for long
-    messages.
+    `library_address`: the same function of google-crc32c, used for long messages.
     """
     end = last_words(
         ("short", "%start", "%address", "%size"), ("join", "%crc.joined", "%block_end", "%left")
@@ -311,7 +308,7 @@ attributes #0 = {{ nounwind }}
 
 
 def _stream_multipliers() -> str:
-    """Return, for each number of words, the multipliers for two and for one stream after it."""
+    """Return, for each stream length, the multipliers that combine the streams."""
     power = {}
     value = 1
     for exponent in range(2 * _WORD_BITS * _MAX_STREAM_WORDS):
@@ -319,7 +316,7 @@ def _stream_multipliers() -> str:
         value = (value << 1) ^ (POLYNOMIAL | 1 << 32 if value >> 31 else 0)
 
     def multiplier(bits: int) -> int:
-        # The product of two reversed values stands one bit off, and crc32 multiplies by x^32.
+        # The product of two reversed values is shifted by one bit, and crc32 multiplies by x^32.
         return int(f"{power[bits - 33]:032b}"[::-1], 2) if bits else 0
 
     rows = (
@@ -329,7 +326,7 @@ def _stream_multipliers() -> str:
     return ", ".join(rows)
 
 
-#: The methods, the fastest first, and the CPU features that each needs, by LLVM's names.
+#: Methods from fastest to slowest, and the CPU features (LLVM names) that each needs.
 METHODS = {
     "vpclmulqdq": ("sse4.2", "pclmul", "vpclmulqdq", "avx512f"),
     "pclmulqdq": ("sse4.2", "pclmul"),
@@ -337,14 +334,14 @@ METHODS = {
 
 
 def supported_methods() -> list[str]:
-    """Return the methods that this CPU has the instructions for, the fastest first."""
+    """Return the methods that this CPU supports, fastest first."""
     return [method for method, features in METHODS.items() if host_has(*features)]
 
 
 def fast_crc32c_address(method: str, library_address: int) -> int:
-    """Compile ``uint32 (uint32 crc, address, size)``.
+    """Compile ``uint32 (uint32 crc, address, size)`` and return its address.
 
-    `method`: a method that this CPU supports; `library_address`: the same function of
+    `method`: a method that this CPU supports. `library_address`: the same function of
     google-crc32c.
     """
     name = f"kafka_index_crc32c_{method}"
@@ -356,10 +353,9 @@ def fast_crc32c_address(method: str, library_address: int) -> int:
 
 _log = logging.getLogger(__name__)
 
-#: Environment variable that names the method of CRC-32C, one of `crc32c_methods`, instead of the
-#: fastest.
+#: Environment variable that selects one of `crc32c_methods` instead of the fastest.
 METHOD_VARIABLE = "KAFKA_INDEX_CRC32C"
-#: The method of google-crc32c, which works everywhere.
+#: google-crc32c, which works on every CPU.
 LIBRARY_METHOD = "library"
 
 _SYMBOL = "kafka_index_crc32c_extend"
@@ -378,17 +374,17 @@ def _library_address() -> int:
 
 
 def crc32c_methods() -> list[str]:
-    """Return the methods that work on this CPU, the fastest first."""
+    """Return the methods that work on this CPU, fastest first."""
     return [*supported_methods(), LIBRARY_METHOD]
 
 
 def chosen_method() -> str:
-    """Return the method that the environment asks for, or else the fastest."""
+    """Return the method selected by the environment, otherwise the fastest."""
     methods = crc32c_methods()
     chosen = os.environ.get(METHOD_VARIABLE) or methods[0]
     if chosen in methods:
         return chosen
-    # Not an error: on a cluster of different machines some may not have what the others do.
+    # Only a warning: the machines of a cluster may support different methods.
     _log.warning(
         "%s=%s is not one of the methods of this CPU (%s); using %s",
         METHOD_VARIABLE,
@@ -400,7 +396,7 @@ def chosen_method() -> str:
 
 
 def method_address(method: str) -> int:
-    """Return the address of ``uint32 (uint32 crc, address, size)`` by a method of this CPU."""
+    """Return the address of ``uint32 (uint32 crc, address, size)`` for a supported method."""
     library = _library_address()
     return library if method == LIBRARY_METHOD else fast_crc32c_address(method, library)
 
@@ -409,7 +405,7 @@ def method_address(method: str) -> int:
 CRC32C_METHOD = chosen_method()
 llvmlite.binding.add_symbol(_SYMBOL, method_address(CRC32C_METHOD))
 
-#: ``crc32c_extend(crc, address, size)``: the CRC-32C of what ``crc`` covers and these bytes.
+#: ``crc32c_extend(crc, address, size)``: extend the CRC-32C ``crc`` by these bytes.
 crc32c_extend: Any = types.ExternalFunction(
     _SYMBOL, types.uint32(types.uint32, types.uintp, types.uintp)
 )
@@ -459,6 +455,5 @@ def _crc32c(address: np.uint64, size: np.uint64) -> np.int64:
 
 
 def crc32c(data: bytes | memoryview) -> int:
-    """Return the CRC-32C of some bytes, 0 .. 2^32 - 1."""
     memory = np.frombuffer(data, np.uint8)
     return int(_crc32c(np.uint64(memory.ctypes.data), np.uint64(len(memory))))

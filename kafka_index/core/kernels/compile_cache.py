@@ -1,13 +1,12 @@
 """`compiled`: numba for the kernels, with a cache of machine code that is safe on executors.
 
-Numba's own ``cache=True`` keys its files by the path of the module. On an executor the package is
-loaded from a zip whose path is new for every application, so that cache never hits there, and it
-raises if its folder cannot be written. It also ignores changes in other modules whose code or
-constants were compiled in. Here the key is content: the sources of the kernel's module and of
-every module that it imports from this package, the versions of the compiler, the argument types
-and the CPU. Each file is written aside and renamed, one file per compiled signature, so that any
-number of processes may write at once. Whatever fails in the cache, the kernels still compile. No
-other user can write to its folders. Code that comes with the package is loaded before any other.
+Numba's own ``cache=True`` uses the path of the module as key. On an executor, the package is in a
+zip whose path changes with every application, so this cache never hits, and it raises if its folder
+is not writable. It also ignores changes in other modules that were compiled in. This cache uses
+content as key: the sources of the kernel's module and of all modules that it imports from this
+package, compiler versions, argument types and CPU. Each compiled signature is a file that is
+written atomically, so processes can write concurrently. If the cache fails, kernels are still
+compiled. Other users cannot write to its folders. Code in the installed package takes precedence.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from kafka_index.core.kernels.compile_clock import compile_clock
 from kafka_index.core.kernels.machine_code import COMPILED_BY, read_packaged, usable_levels
 from kafka_index.core.signals import deferred_signals
 
-# The one place where numba, which has no types of its own, is `Any`.
+# Numba has no type hints, so it is `Any` here.
 _config: Any = config
 
 _log = logging.getLogger(__name__)
 
 _PACKAGE = __name__.partition(".")[0]
-#: The name of a folder for what these versions of the compiler have made.
+#: Folder name for code from these compiler versions.
 _VERSIONS = "kernels-{}".format(
     hashlib.sha256(
         repr(
@@ -59,7 +58,7 @@ _VERSIONS = "kernels-{}".format(
 
 
 class CacheFolders(NamedTuple):
-    """The folders that compiled kernels are read from, and the one to keep them in, or None."""
+    """Folders from which compiled kernels are read, and the folder for writing them, if any."""
 
     readable: tuple[Path, ...]
     writable: Path | None
@@ -67,7 +66,7 @@ class CacheFolders(NamedTuple):
 
 @functools.cache
 def cache_folders() -> CacheFolders:
-    """Return the folders for these versions of the compiler that no other user can write to."""
+    """Return the cache folders for these compiler versions that other users cannot write to."""
     shared = shared_folder()
     readable = [shared] if _is_trusted(shared) else []
     writable = None
@@ -91,19 +90,19 @@ def cache_folders() -> CacheFolders:
 
 
 def are_all_packaged() -> bool:
-    """Return whether no kernel of this process was looked for outside of the package."""
+    """Return whether all kernels so far came from the package."""
     return not cache_folders.cache_info().currsize
 
 
 def shared_folder() -> Path:
-    """Return the folder beside the installed packages, for whoever may run them."""
+    """Return the cache folder next to the installed packages, shared by all users."""
     return Path(sys.prefix, "var", "cache", _PACKAGE, _VERSIONS)
 
 
 def keep_in_shared_folder() -> None:
-    """Keep the kernels that this process compiles in `shared_folder`.
+    """Write the kernels that this process compiles to `shared_folder`.
 
-    Raises `OSError` if it cannot be written.
+    Raises `OSError` if it is not writable.
     """
     folder = shared_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,7 +115,7 @@ def keep_in_shared_folder() -> None:
 
 @functools.cache
 def warn_of_unwritable_cache() -> None:
-    """Warn once that nothing can be kept."""
+    """Warn once that no folder is writable."""
     _log.warning(
         "compiled kernels cannot be kept in %s, so every run compiles them again; set "
         "NUMBA_CACHE_DIR to a folder that you alone can write to",
@@ -135,14 +134,14 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Return whether nobody else can write machine code to a folder."""
+    """Return whether no other user can write machine code to a folder."""
     if not hasattr(os, "geteuid"):
         return True
     return _is_written_by(folder, {os.geteuid()})
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Return whether only those can write to a folder who can change this package, or all."""
+    """Return whether only users who can also change this package can write to a folder."""
     if not hasattr(os, "geteuid"):
         return folder.is_dir()
     with contextlib.suppress(OSError):
@@ -171,16 +170,16 @@ _runtime: Any = rtsys
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _KERNELS = __name__.rpartition(".")[0] + "."
-#: An import of another module of the package, whose code or constants may be compiled in.
+#: Imports of other modules of the package, whose code or constants may be compiled in.
 _IMPORT = re.compile(rb"^(?:from|import) " + _PACKAGE.encode() + rb"\.([a-z0-9_.]+)", re.MULTILINE)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile a kernel at its first call: no GIL, no fast-math, numpy's division, code cached.
+    """Compile a kernel on first call: no GIL, no fast-math, numpy division, cached code.
 
-    `function`: a module-level function of `core.kernels` (any other is compiled, but not cached).
-    Returns the compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
+    Functions outside `core.kernels` are compiled but not cached. With ``NUMBA_DISABLE_JIT=1``, the
+    function itself is returned.
     """
     if _config.DISABLE_JIT:
         return function
@@ -189,10 +188,10 @@ def compiled(function: _Function) -> _Function:
 
 
 def inlined(function: _Function) -> _Function:
-    """Compile a kernel as `compiled` does, and inline it into every other that calls it.
+    """Compile a kernel like `compiled`, and inline it into all callers.
 
-    LLVM decides about others by their size. It is for the step of a hot loop: a call that takes and
-    returns structs was a quarter of a walk over records.
+    By default, LLVM decides by size. Use it for steps of hot loops: calls that pass and return
+    structs took a quarter of the time of iterating over records.
     """
     if _config.DISABLE_JIT:
         return function
@@ -201,7 +200,7 @@ def inlined(function: _Function) -> _Function:
 
 
 def writable_and_not(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield an array and, as Arrow's are, one not to write to: numba compiles for each apart."""
+    """Yield an array and a read-only view, as Arrow arrays are: numba compiles both types."""
     yield array
     view = array.view()
     view.setflags(write=False)
@@ -209,9 +208,9 @@ def writable_and_not(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
-    """A function compiled for each combination of argument types, and cached."""
+    """A function that is compiled and cached for each combination of argument types."""
 
-    #: What is compiled of it, in the names of its files.
+    #: Part of the file names, to distinguish variants.
     kind = ""
     pipeline: Any = _Compiler
     options: ClassVar[dict[str, object]] = {
@@ -227,16 +226,16 @@ class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
             self._cache = _ContentCache(function, self.kind)
 
     def compile(self, sig: Any) -> Any:
-        # LLVM calls numba back for its code: an exception there is lost, and the code incomplete.
+        # LLVM calls back into numba. An exception there would be lost, and the code incomplete.
         with deferred_signals():
             return super().compile(sig)
 
 
 class _LinkedLibrary(_JITCodeLibrary):  # type: ignore[misc]
-    """The code of a kernel as others link it: as it was before machine code was made of it.
+    """A kernel's code before machine code generation, for linking into other kernels.
 
-    LLVM rewrites sums of addresses meanwhile (CodeGenPrepare), so that an offset of 0 that an
-    inlined call has may become a null pointer, and the read from it be removed as undefined.
+    The CodeGenPrepare pass rewrites address arithmetic. An offset of 0 in an inlined call could
+    then become a null pointer, and the read from it be removed as undefined behavior.
     """
 
     def _finalize_final_module(self) -> None:
@@ -246,8 +245,6 @@ class _LinkedLibrary(_JITCodeLibrary):  # type: ignore[misc]
 
 
 class _LinkedCompiler(_Compiler):  # type: ignore[misc]
-    """Numba's compiler into a `_LinkedLibrary`."""
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         library = _LinkedLibrary(self.state.targetctx.codegen(), "kernel")
@@ -256,10 +253,10 @@ class _LinkedCompiler(_Compiler):  # type: ignore[misc]
 
 
 class _Linked(_CachedDispatcher):
-    """A kernel as the others call it.
+    """A kernel that is called only from other kernels.
 
-    Half of the time of compiling one went into what only Python needs, an entry point, and into
-    variants for the values of literal arguments, which LLVM knows once it is inlined.
+    It omits the Python entry point and the variants for literal arguments, which took half of the
+    compile time.
     """
 
     kind = "-linked"
@@ -274,13 +271,13 @@ class _Linked(_CachedDispatcher):
 
 
 class _AlwaysInlined(_Linked):
-    """A kernel whose code is copied into the others."""
+    """A kernel that is inlined into its callers."""
 
     options: ClassVar[dict[str, object]] = {**_Linked.options, "forceinline": True}
 
 
 class _Kernel(_CachedDispatcher):
-    """A kernel as Python calls it."""
+    """A kernel that is called from Python."""
 
     def __init__(self, function: Callable[..., Any], linked: type[_Linked] = _Linked) -> None:
         super().__init__(function)
@@ -288,12 +285,12 @@ class _Kernel(_CachedDispatcher):
 
     @property
     def _numba_type_(self) -> Any:
-        """The type of the kernel's name for numba, inside of others."""
+        """Numba's type of the kernel when other kernels call it."""
         return types.Dispatcher(self._linked)
 
 
 class _ContentCache(caching._Cache):  # noqa: SLF001
-    """The compiled signatures of one function, a file each."""
+    """The compiled signatures of one function, one file per signature."""
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
         self._module = function.__module__
@@ -316,12 +313,12 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
             path.unlink(missing_ok=True)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        # Where it compiles, numba also registers what it knows of Python and numpy, which takes as
-        # long as a short command. Code that is loaded needs no more than the runtime's symbols.
+        # Compiling registers numba's support for Python and numpy, which takes as long as a short
+        # command. Cached code needs only the runtime's symbols.
         _runtime.initialize(target_context)
         found = self._load(sig, target_context) if self._enabled else None
         if found is None:
-            # Numba compiles it, and saves it at the end.
+            # Numba compiles the kernel and then calls `save_overload`.
             compile_clock.start()
         return found
 
@@ -356,10 +353,10 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
         return None
 
     def _found(self, sig: Any, codegen: Any) -> Iterator[tuple[object, bytes]]:
-        """Yield where a compiled signature is kept, and its content: first the package's."""
+        """Yield locations and content of a compiled signature, the package's first."""
         triple, _, features = codegen.magic_tuple()
         for level in usable_levels(features):
-            # As a compiler for this level alone names it: without further features.
+            # The name that a compiler for this level uses, without further CPU features.
             file = self._file(sig, (triple, level, ""))
             content = read_packaged(file)
             if content is not None:
@@ -374,14 +371,14 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
         return f"{self._function}-{_content_hash(self._module)}"
 
     def _file(self, sig: Any, target: tuple[str, str, str]) -> str:
-        """Return the name of a file: `target` is the triple, name and features of the CPU."""
+        """Return the file name for a signature; `target` is the CPU's triple, name and features."""
         key = repr((sig, target))
         return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
 
 
 @functools.cache
 def _content_hash(module: str) -> str:
-    """Return a hash over the sources of a module and of all that it imports from the package."""
+    """Return a hash of the sources of a module and of all its imports from the package."""
     digest = hashlib.sha256()
     reached, waiting = {module}, [module]
     while waiting:

@@ -1,4 +1,4 @@
-"""The time that this process has compiled kernels, for displays and for callers that wait."""
+"""Measures how long this process has compiled kernels, for progress displays."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class CompileClock:
-    """Runs while at least one kernel is being compiled.
+    """A clock that runs while at least one kernel is being compiled.
 
-    `count`: how many compilations have begun; `on_first` (callable, optional): called once, when
-    the first of them begins.
+    `count` is the number of compilations started. `on_first` is called once, when the first one
+    starts.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,16 @@ class CompileClock:
 
     @property
     def is_running(self) -> bool:
-        """Whether a kernel is being compiled."""
         return self._running > 0
 
     @property
     def seconds(self) -> float:
-        """For how long kernels have been compiled."""
         with self._guard:
             since = time.monotonic() - self._since if self._running else 0.0
             return self._seconds + since
 
     def start(self) -> None:
-        """Count a compilation, which may be a part of another."""
+        """Start a compilation; compilations can be nested."""
         with self._guard:
             is_first = not self.count
             self.count += 1
@@ -46,7 +44,7 @@ class CompileClock:
             self.on_first()
 
     def stop(self) -> None:
-        """End the last compilation that has begun."""
+        """End the compilation that was started last."""
         with self._guard:
             self._running -= 1
             if not self._running:

@@ -1,6 +1,6 @@
 """The state of decoding between two calls of `record_columns.decode_batches`.
 
-A call may end anywhere: with a chunk that is full, or at records that the caller has to decompress.
+A call ends when a chunk is full, or at records that the caller must decompress.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Records, record_type
 from kafka_index.core.kernels.records import RecordSection
 
-#: What is wanted besides offsets and timestamps, as bits.
+#: Columns to decode in addition to offsets and timestamps, as bits.
 PART_KEYS, PART_VALUES, PART_HEADERS = 1, 2, 4
 
-#: Where the columns of a chunk are: addresses of offsets and timestamps; of keys and of values the
-#: addresses of their ends (int32, one more than rows, the first one filled in), of a byte each for
-#: whether they are present, and of their bytes, and how many of these there may be,
-#: `UNPACK_SLACK_BYTES` aside; the address of the array of header places, and how many bytes its
-#: rows have; and how many records there may be.
+#: Addresses and capacities of a chunk's columns. For keys and values: the addresses of their end
+#: offsets (int32, one more than rows, the first one initialized), of their validity bytes, and of
+#: their data, and the data capacity without `UNPACK_SLACK_BYTES`. Also the address and row stride
+#: of the array of header places, and the maximum number of records.
 CHUNK = record_type(
     "offsets",
     "timestamps",
@@ -38,10 +37,10 @@ CHUNK = record_type(
     "rows",
 )
 
-#: Why a call returned: the batches are done; the chunk is full, or the arena is; the next record
-#: alone has more bytes (``needed_key_bytes``, ``needed_value_bytes``) than the chunk has room for;
-#: the caller has to decompress the records of the batch; those handed in are done; or the batch is
-#: damaged (``fault``), after the records before the damage.
+#: Why a call returned: all batches are decoded; the chunk or the arena is full; the next record
+#: alone needs more bytes (``needed_key_bytes``, ``needed_value_bytes``) than the chunk has; the
+#: caller must decompress the batch; the section handed in is decoded; or the batch is corrupt
+#: (``fault``) after the records decoded so far.
 (
     DECODE_DONE,
     DECODE_FULL,
@@ -52,16 +51,15 @@ CHUNK = record_type(
     DECODE_FAULT,
 ) = range(7)
 
-#: What ``fault`` can be besides the codes of `core.kernels.record_fields`: a batch with a
-#: negative record count, a message that ends before its key or its value does, and a record with
-#: more than `MAX_HEADERS` headers.
+#: Further values of ``fault``, besides the codes of `core.kernels.record_fields`: a negative record
+#: count, a message that ends within its key or value, or a record with more than `MAX_HEADERS`
+#: headers.
 NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
 
-#: The number of the batch; how many of its records are left (`NOT_OPEN`: all of them) and the
-#: address of the next one; rows of the chunk so far, how many of them have headers, how many
-#: headers, and their bytes; bytes of the arena in use; why the batch is damaged; what key and value
-#: of the next record need; whether the records of the batch were handed in, and the fields of their
-#: `RecordSection`.
+#: Number of the batch; its remaining records (`NOT_OPEN`: all) and the address of the next one;
+#: rows of the chunk, rows with headers, number of headers, bytes of headers; used bytes of the
+#: arena; the corruption; bytes needed for key and value of the next record; whether the section of
+#: the batch was handed in, and the fields of its `RecordSection`.
 STATE = record_type(
     "batch",
     "left",
@@ -81,14 +79,13 @@ NOT_OPEN = -1
 
 
 def new_state() -> Records:
-    """Return the state before the first batch, an array of one."""
+    """Return the state before the first batch, an array of one row."""
     states = np.zeros(1, STATE)
     states["left"] = NOT_OPEN
     return states
 
 
 def hand_in_section(state: Any, section: RecordSection) -> None:
-    """Hand in the decompressed records of the batch."""
     for name, value in zip(section._fields, section, strict=True):
         setattr(state, name, int(value))
     state.left = max(state.record_count, 0)
@@ -97,7 +94,7 @@ def hand_in_section(state: Any, section: RecordSection) -> None:
 
 
 def skip_batch(state: Any, batch_ends: Longs) -> None:
-    """Continue after the batch, which has no further records."""
+    """Skip the remaining records of the batch."""
     batch_ends[state.batch] = state.rows
     state.batch += 1
     state.left = NOT_OPEN
@@ -105,13 +102,12 @@ def skip_batch(state: Any, batch_ends: Longs) -> None:
 
 
 def begin_chunk(state: Any) -> None:
-    """Begin a chunk: the rows so far have been taken."""
+    """Start a new chunk, after the caller has consumed the previous rows."""
     state.rows = state.header_rows = state.headers = state.header_bytes = 0
 
 
 @compiled
 def load_section(state: Any) -> RecordSection:
-    """Return the section of the batch."""
     return RecordSection(
         np.uint64(state.start),
         np.uint64(state.end),
@@ -126,7 +122,6 @@ def load_section(state: Any) -> RecordSection:
 
 @compiled
 def store_section(state: Any, section: RecordSection) -> None:
-    """Keep the section of the batch."""
     state.start = np.int64(section.start)
     state.end = np.int64(section.end)
     state.record_count = section.record_count

@@ -1,14 +1,13 @@
-"""Decompressing the records of a batch inside a compiled loop.
+"""Decompression of a batch's records inside compiled loops.
 
-A call from Python takes longer than to decompress a small batch. So the forms in which clients
-write the codecs are read here: lz4 frames of independent blocks, snappy in xerial framing, and one
-zstd frame or gzip stream. Whatever is in any other form, or not right, is refused, and left to
-`kafka_index.core.records.compressed_streams`, which knows what Kafka makes of it. Sources: Kafka's
+A call from Python takes longer than decompressing a small batch. So the formats written by common
+clients are decoded here: lz4 frames of independent blocks, snappy with xerial framing, a single
+zstd frame and a single gzip stream. Any other format or corrupt data is rejected and left to
+`kafka_index.core.records.compressed_streams`, which follows Kafka in all cases. Sources: Kafka's
 ``Lz4BlockInputStream``, snappy-java's ``SnappyInputStream``, the snappy format.
 
-zstd, gzip and the blocks of lz4 are decompressed by libraries, the system's, or what a Python
-package brings. zlib-ng accepts the gzip that zlib does, and so Java, and is faster. Where there is
-no library, every frame, stream and block is refused.
+zstd, gzip and lz4 blocks use libraries of the system or of Python packages. zlib-ng accepts the
+same gzip streams as zlib, which Java uses, and is faster. Without a library, the codec is rejected.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _ZSTD_SYMBOLS = (
     "ZSTD_findFrameCompressedSize",
     "ZSTD_versionNumber",
 )
-# Earlier ones take some frames that are corrupt, and write what was in the context before.
+# Earlier versions accept some corrupt frames and output leftovers of the previous frame.
 _ZSTD_MIN_VERSION = 1_05_06
 _ZLIB_SYMBOLS = ("zng_inflateInit2", "zng_inflateReset", "zng_inflate", "zng_inflateEnd")
 
@@ -59,7 +58,7 @@ def _find_library(
     symbols: Iterable[str],
     is_right: Callable[[ctypes.CDLL], bool] = lambda _library: True,
 ) -> ctypes.CDLL | None:
-    """Return the first of some libraries that can be loaded, has these functions and is right."""
+    """Return the first library that can be loaded, has these functions and passes the check."""
     for name in names:
         try:
             library = ctypes.CDLL(name)
@@ -73,7 +72,7 @@ def _find_library(
 
 
 def _extension(*modules: str) -> list[str]:
-    """Return the files of extension modules, which bring or load the libraries they wrap."""
+    """Return the files of extension modules, which contain or load the libraries."""
     found = []
     for module in modules:
         try:
@@ -95,14 +94,14 @@ _zstd = _find_library(
 
 
 def _external(name: str, library: ctypes.CDLL | None, function: str, signature: Any) -> Any:
-    """Make a function of a library callable from compiled loops under a name of our own.
+    """Make a library function callable from compiled loops under a fixed name.
 
-    The name is the same whatever the library: cached code goes by it.
+    The name does not depend on the library, because cached code refers to it.
     """
     symbol = f"kafka_index_{name}"
     address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value if library else None
     if address is None:
-        # Never called: there is no context for it. A kernel that names it must load all the same.
+        # Never called, since there is no context for it. But a kernel that refers to it must load.
         address = llvmlite.binding.address_of_symbol("memcpy")
     llvmlite.binding.add_symbol(symbol, address)
     return types.ExternalFunction(symbol, signature)
@@ -128,25 +127,25 @@ _inflate_reset = _external("inflate_reset", _zlib, "zng_inflateReset", types.int
 
 _ZSTD_MAGIC = int.from_bytes(b"\x28\xb5\x2f\xfd", "little", signed=True)
 _ZSTD_SINGLE_SEGMENT = 0x20
-#: What a stream accepts unless it is told otherwise (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
+#: Maximum window that a stream accepts by default (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
 _ZSTD_MAX_WINDOW_LOG, _ZSTD_MIN_WINDOW_LOG = 27, 10
 _ZSTD_NO_ROOM = -70
 _ZSTD_MIN_BYTES = 6
 
-#: ``zng_stream`` where pointers have 8 bytes.
+#: Size of ``zng_stream`` with 8-byte pointers.
 _WORD_BYTES = 8
 _Z_STREAM_BYTES = 104
 _Z_NEXT_IN, _Z_AVAIL_IN, _Z_NEXT_OUT, _Z_AVAIL_OUT = 0, 8, 24, 32
 _Z_FINISH, _Z_STREAM_END = 4, 1
 _Z_GZIP_WINDOW_BITS = 31
 
-#: Rows of the array of contexts; that of lz4 is 1 where there is a library, which needs none.
+#: Rows of the array of contexts. lz4 needs no context: its row is 1 if there is a library.
 CONTEXT_ZSTD, CONTEXT_GZIP, CONTEXT_LZ4 = range(3)
 CONTEXTS = 3
 
 
 def new_contexts(owner: object) -> NDArray[np.int64]:
-    """Return the libraries' contexts for one thread, freed with their owner; 0 for none."""
+    """Return the libraries' contexts for one thread, freed with `owner`; 0 for none."""
     contexts = np.zeros(CONTEXTS, np.int64)
     contexts[CONTEXT_LZ4] = _lz4 is not None
     if _zstd is not None:
@@ -166,7 +165,7 @@ def new_contexts(owner: object) -> NDArray[np.int64]:
 def unpack_zstd(
     context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress one frame whose window a stream would accept."""
+    """Decompress a single frame whose window size a stream would accept."""
     size = np.int64(end) - np.int64(source)
     if context == 0 or size < _ZSTD_MIN_BYTES or read_int32_little(source) != _ZSTD_MAGIC:
         return np.int64(UNPACK_REFUSED)
@@ -188,7 +187,7 @@ def unpack_zstd(
 def unpack_gzip(
     context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress one stream that nothing follows."""
+    """Decompress a single stream without trailing data."""
     stream = np.uint64(context)
     if context == 0 or _inflate_reset(stream) != 0:
         return np.int64(UNPACK_REFUSED)
@@ -211,7 +210,7 @@ def unpack_gzip(
 def unpack_lz4_block(
     context: Integer, source: np.uint64, size: Integer, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress one block; `UNPACK_NO_ROOM` also for a broken block."""
+    """Decompress one block; also returns `UNPACK_NO_ROOM` for a corrupt block."""
     if context == 0:
         return np.int64(UNPACK_REFUSED)
     found = _lz4_decompress(source, out, np.int32(size), np.int32(room))
@@ -224,8 +223,8 @@ _LZ4_HEADER_BYTES = 7
 _LZ4_STORED = 0x80000000
 _LZ4_UINT32 = 0xFFFFFFFF
 _LZ4_CONTENT_CHECKSUM = 4
-#: Flags (with or without a checksum of the content), block descriptor, and the checksum of both;
-#: and the most bytes of a block.
+#: Flags (with or without content checksum), block descriptor, checksum of both, and the maximum
+#: block size.
 _LZ4_HEADERS = np.array(
     [
         (0x60, 0x40, 0x82, 1 << 16),
@@ -245,7 +244,6 @@ _LZ4_HEADERS = np.array(
 def unpack_lz4(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exit
     context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress a frame; parameters and result as for `unpack`."""
     if np.int64(end) - np.int64(source) < _LZ4_HEADER_BYTES + _INT32_BYTES:
         return np.int64(UNPACK_REFUSED)
     if read_int32_little(source) != _LZ4_MAGIC:
@@ -269,7 +267,7 @@ def unpack_lz4(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exi
         is_stored = size & _LZ4_STORED
         size &= _LZ4_STORED - 1
         if size == 0:
-            # Kafka reads no further, but a checksum of the content has to be there.
+            # Kafka does not verify the content checksum, but it must be present.
             rest = np.int64(end) - np.int64(source)
             if flags & _LZ4_CONTENT_CHECKSUM and rest < _INT32_BYTES:
                 return np.int64(UNPACK_REFUSED)
@@ -287,7 +285,7 @@ def unpack_lz4(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exi
             block_room = min(max_block, room - total)
             found = unpack_lz4_block(context, source, size, out + np.uint64(total), block_room)
             if found < 0:
-                # A block that does not fit in what its frame allows is for others to judge.
+                # A block larger than its frame allows is left to `compressed_streams`.
                 is_full = found == UNPACK_NO_ROOM and block_room < max_block
                 return np.int64(UNPACK_NO_ROOM if is_full else UNPACK_REFUSED)
         total += found
@@ -303,7 +301,7 @@ _XERIAL_HEADER_BYTES = 16
 def _snappy_block(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exit
     source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress a block; return its size, or a refusal."""
+    """Decompress a block; return its size or an error code."""
     size = np.int64(0)
     shift = np.int64(0)
     while True:
@@ -315,7 +313,7 @@ def _snappy_block(  # noqa: PLR0911, PLR0912, C901, because each refusal is one 
         shift += 7
         if byte >= 0:
             break
-    # Snappy cannot make more than 64 bytes of 3.
+    # Snappy cannot produce more than 64 bytes from 3.
     if size > 64 * (np.int64(end) - np.int64(source)):
         return np.int64(UNPACK_REFUSED)
     if size > room:
@@ -370,7 +368,6 @@ def _snappy_block(  # noqa: PLR0911, PLR0912, C901, because each refusal is one 
 
 @compiled
 def unpack_snappy(source: np.uint64, end: np.uint64, out: np.uint64, room: Integer) -> Integer:
-    """Decompress blocks; parameters and result as for `unpack`."""
     if np.int64(end) - np.int64(source) < _XERIAL_HEADER_BYTES:
         return np.int64(UNPACK_REFUSED)
     if read_int64(source) != _XERIAL_MAGIC:
@@ -407,12 +404,12 @@ def unpack(
     room: Integer,
     contexts: NDArray[np.int64],
 ) -> Integer:
-    """Decompress the records of a batch of magic 2.
+    """Decompress the records of a v2 batch.
 
-    `codec`: the codec bits of the attributes; `source`, `end`: addresses where they begin and end;
-    `out`: address of the memory for what they decompress to, `UNPACK_SLACK_BYTES` longer than
-    `room`, the most bytes of it, below 2^31; `contexts`: from `new_contexts`; for no two threads at
-    a time. Returns how many bytes there are, `UNPACK_REFUSED` or `UNPACK_NO_ROOM`.
+    `codec`: the codec bits of the attributes. `source`, `end`: start and end address of the input.
+    `out`: output address; `room`: its capacity in bytes, below 2^31, without `UNPACK_SLACK_BYTES`.
+    `contexts`: from `new_contexts`, used by one thread at a time. Returns the number of bytes,
+    `UNPACK_REFUSED` or `UNPACK_NO_ROOM`.
     """
     if codec == _LZ4:
         return unpack_lz4(contexts[CONTEXT_LZ4], source, end, out, room)
@@ -426,6 +423,5 @@ def unpack(
 
 
 def warm_up() -> None:
-    """Load or compile the codecs, over no bytes."""
     nothing = np.uint64(0)
     unpack(0, nothing, nothing, nothing, 0, np.zeros(CONTEXTS, np.int64))

@@ -1,7 +1,7 @@
-"""From batches to records: the first record at or after an offset, or as late as a timestamp.
+"""Find records in batches: the first at or after an offset or a timestamp.
 
-Ascending targets share one pass, and each batch that is looked into is verified and read once. A
-compressed batch is decompressed by the caller and handed in as a `RecordSection`.
+Ascending targets share one pass, in which each batch is verified and read once. The caller
+decompresses batches and passes them as `RecordSection`.
 
 Sources: Kafka's ``FileRecords.searchForTimestamp`` and ``DefaultRecordBatch.iterator``.
 """
@@ -37,23 +37,22 @@ from kafka_index.core.kernels.records import (
     next_record,
 )
 
-#: Why a call came back: it is done, or the records of the batch at ``STATE_OPEN`` are needed.
+#: Why a call returned: complete, or it needs the records of the batch at ``STATE_OPEN``.
 FIND_DONE, FIND_NEEDS_RECORDS = range(2)
 
-#: What can be wrong with a batch: nothing, its checksum, one of its records.
+#: Errors of a batch: none, its checksum, or one of its records.
 FAULT_NONE, FAULT_CRC, FAULT_RECORD = range(3)
 
-#: The state between two calls, an array of int64 from `new_state`.
+#: Fields of the state, an int64 array from `new_state`.
 STATE_QUERY, STATE_OPEN, STATE_FAULT = range(3)
 STATE_SIZE = 3
 
-#: Rows of the array that is filled.
+#: Rows of the result array.
 FOUND_BATCH, FOUND_OFFSET, FOUND_TIMESTAMP, FOUND_EPOCH = range(4)
 FOUND_ROWS = 4
 
 
 def new_state() -> NDArray[np.int64]:
-    """Return the state of a pass that has not begun."""
     state = np.zeros(STATE_SIZE, np.int64)
     state[STATE_OPEN] = NOWHERE
     return state
@@ -71,22 +70,22 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     state: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> int:
-    """Find the first record that fits each of ascending targets, in its batch or a later one.
+    """Find the first record that matches each of ascending targets, in its batch or a later one.
 
-    `log`: memory address of the log; `log_size`: how many bytes of it count. `by_timestamp`:
-    whether targets are timestamps; else they are offsets. `starting_offset`: no record below it
-    fits; `targets` (int64, (n,)): ascending; `batches` (int64, (n,)): where to begin for each: the
-    position of a batch, or something negative, which is kept. `given` (tuple): the fields of a
-    `RecordSection`: the records of the batch at ``state[STATE_OPEN]``, which stay in memory until
-    the next call; `EMPTY_SECTION` in the first one. `state` (int64, (STATE_SIZE,)): from
-    `new_state`. After `FIND_NEEDS_RECORDS` the caller hands in the records of the batch at
-    ``STATE_OPEN``, sets ``STATE_FAULT`` to what is wrong after them, and calls again. `found`
-    (int64, (FOUND_ROWS, n)): filled: position of the batch (or `AT_END`, or `damage_at`), offset,
-    timestamp and leader epoch. Returns one of the ``FIND_`` codes.
+    `log`: memory address of the log. `log_size`: its size. `by_timestamp`: whether targets are
+    timestamps rather than offsets. `starting_offset`: records below it never match. `targets`
+    (int64, (n,)): ascending. `batches` (int64, (n,)): position of the batch where the search for
+    each target starts; negative values are copied to the result. `given`: the fields of a
+    `RecordSection` with the records of the batch at ``state[STATE_OPEN]``, which must stay in
+    memory until the next call; `EMPTY_SECTION` in the first call. `state` (int64, (STATE_SIZE,)):
+    from `new_state`. After `FIND_NEEDS_RECORDS`, the caller passes the records of the batch at
+    ``STATE_OPEN``, sets ``STATE_FAULT`` to the error after them, and calls again. `found` (int64,
+    (FOUND_ROWS, n)): filled with the position of the batch (or `AT_END`, or `damage_at`), offset,
+    timestamp and leader epoch. Returns a ``FIND_`` code.
     """
     query = state[STATE_QUERY]
     opened = state[STATE_OPEN]
-    # Records of the open batch that are left, where the next one is, and what is wrong after them.
+    # Remaining records of the open batch, the address of the next one, and the error after them.
     section = named_section(given)
     left = np.int64(0)
     cursor = section.start
@@ -170,7 +169,6 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
 
 
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
-    """Load or compile the search for records, over a log without bytes."""
     found = np.empty((FOUND_ROWS, 0), np.int64)
     for targets in writable_and_not(nothing):
         find_records(

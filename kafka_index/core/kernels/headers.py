@@ -1,9 +1,9 @@
-"""The columns of the batch table that an index build does not need, and the control record.
+"""Batch table columns that an index build does not need, and control records.
 
-Recovery reads the first record of every control batch that has a producer id. A fault in it either
-ends the scan after the batch (Kafka: InvalidRecordException), or is not foreseen and keeps the
-broker from starting. Sources: Kafka's ``ProducerStateManager`` with ``ProducerAppendInfo.append``,
-``DefaultRecord.readFrom``, ``ControlRecordType.parse``, ``EndTransactionMarker.deserialize``.
+Recovery reads the first record of each control batch with a producer ID. An invalid record either
+ends recovery after the batch (InvalidRecordException) or keeps the broker from starting. Sources:
+Kafka's ``ProducerStateManager`` with ``ProducerAppendInfo.append``, ``DefaultRecord.readFrom``,
+``ControlRecordType.parse``, ``EndTransactionMarker.deserialize``.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Integer, read_int16, read_int32
 from kafka_index.core.kernels.record_fields import RECORD_SIZE_TOO_LONG, RECORD_SOUND, read_fields
 
-#: No control batch (or one without a producer, whose record recovery does not read).
+#: Not a control batch, or one without a producer ID, whose record recovery does not read.
 CONTROL_NONE = -1
-#: A control batch without records: the cleaner took its transaction away.
+#: A control batch without records, after the log cleaner removed its transaction.
 CONTROL_EMPTY = -2
-#: A marker that ends the scan: its batch is kept, what follows is not.
+#: A marker that ends the scan; its batch is kept.
 CONTROL_INVALID = -3
-#: A marker that recovery fails on.
+#: A marker on which recovery fails.
 CONTROL_REFUSED = -4
-#: A control batch whose records are compressed, which is refused without a look at them.
+#: A control batch with compressed records, rejected without reading them.
 CONTROL_COMPRESSED = -5
-#: A message of magic 0 or 1, which producer state never sees.
+#: A v0 or v1 message, which producer state ignores.
 CONTROL_MESSAGE = -6
 
 _CONTROL_KEY_BYTES = 4
@@ -89,11 +89,10 @@ def _read_marker(  # noqa: PLR0911, because each of Kafka's refusals is one exit
 def read_control_batch(  # noqa: PLR0911, because each of Kafka's refusals is one exit
     start: Integer, end: Integer
 ) -> tuple[Integer, Integer, Integer]:
-    """Read the marker of a control batch with a producer id.
+    """Read the transaction marker of a control batch with a producer ID.
 
-    `start`, `end`: the addresses where the batch starts and ends. Returns the control type or one
-    of this module's codes, the coordinator epoch (-1 when there is none) and the marker's timestamp
-    in ms (-1 when there is none).
+    `start`, `end`: start and end address of the batch. Returns the control type or a code of this
+    module, the coordinator epoch and the timestamp in ms (-1 if there is none).
     """
     at = np.uint64(start)
     attributes = read_attributes(at)
@@ -140,11 +139,10 @@ def read_headers(
 ) -> None:
     """Read further header fields of batches that a scan has accepted.
 
-    `window` (uint8): bytes of the log from ``window_position`` on, the batches whole among them;
-    `window_position`: byte position in the log of ``window[0]``; `positions` (int64, (n,)): byte
-    positions of the batches in the log. `columns` (int64, (HEADER_COLUMNS, at least n)): filled. A
-    message of magic 0 or 1 counts as one record; control fields are those of
-    `kafka_index.core.kernels.headers`.
+    `window` (uint8): bytes of the log from `window_position` on, containing the complete batches.
+    `positions` (int64, (n,)): byte positions of the batches in the log. `columns` (int64,
+    (HEADER_COLUMNS, at least n)): filled. A v0 or v1 message counts as one record; control fields
+    contain the codes of this module.
     """
     address = window.ctypes.data - window_position
     if _read_fields(address, positions, columns):
@@ -186,7 +184,7 @@ def _read_fields(log: int, positions: NDArray[np.int64], columns: NDArray[np.int
 def _read_control_fields(
     log: int, positions: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> None:
-    """Read the records of control batches; apart from the headers, for most logs have none."""
+    """Read the records of control batches, in a separate pass because most logs have none."""
     for row in range(len(positions)):
         start = log + positions[row]
         if columns[HEADER_MAGIC, row] < MAGIC_RECORD_BATCH:
@@ -201,6 +199,5 @@ def _read_control_fields(
 
 
 def warm_up(nothing: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-    """Load or compile the reading of headers, of no batches."""
     _read_fields(0, nothing, columns)
     _read_control_fields(0, nothing, columns)

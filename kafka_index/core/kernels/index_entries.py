@@ -1,4 +1,4 @@
-"""Index entries: which batches get one, which offsets fit one, and appending them in Kafka's order.
+"""Index entries: which batches get one, which offsets fit, and appending them as Kafka does.
 
 Sources: Kafka's ``LogSegment.recover`` and ``append`` (batch by batch since 3.9.1 and 4.1),
 ``AbstractIndex.toRelative``, ``OffsetIndex.append`` and ``TimeIndex.maybeAppend``.
@@ -14,7 +14,7 @@ from kafka_index.core.format.records import OFFSET_ENTRY, TIME_ENTRY, field_posi
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Integer, write_int32, write_int64
 
-#: The state of the selection between chunks, as places of an int64 array.
+#: Fields of the selection state between chunks, an int64 array.
 STATE_LAST_INDEX_POSITION, STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP = range(3)
 
 _OFFSET_ENTRY_BYTES = OFFSET_ENTRY.itemsize
@@ -25,7 +25,7 @@ _TIME_OFFSET = field_position(TIME_ENTRY, "relative_offset")
 
 @compiled
 def can_convert_to_relative_offset(offset: Integer, base_offset: Integer) -> bool:
-    """Return whether an offset fits a segment: entries hold it relative to the base offset."""
+    """Return whether an offset can be stored relative to the base offset of a segment."""
     relative = offset - base_offset
     return bool(relative >= 0 and relative <= INT32_MAX)
 
@@ -44,15 +44,15 @@ def choose_entries(
     entry_timestamp_offsets: NDArray[np.int64],
     count: Integer,
 ) -> Integer:
-    """Choose the batches that get an entry (``LogSegment.recover`` and ``append``).
+    """Choose the batches that get index entries (``LogSegment.recover`` and ``append``).
 
-    `positions`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches, in file order; bytes,
-    absolute offsets, ms. `first`, `end`: the rows to choose from. `index_interval_bytes`: an entry
-    is due when more than this lies since the last. `state` (int64, (3 or more,)): changed in place;
-    starts as (0, -1, -1) in an empty segment. `rows`, `entry_timestamps`, `entry_timestamp_offsets`
-    (int64, (at least n,)): filled from `count` on: the row of the batch that gets the offset entry,
-    and the largest timestamp so far with the last offset of its batch. Returns how many entries are
-    filled in then.
+    `positions`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches in file order, in
+    bytes, absolute offsets and ms. `first`, `end`: the range of rows. `index_interval_bytes`: an
+    entry is due after more than this many bytes. `state` (int64, (3 or more,)): updated; (0, -1,
+    -1) for an empty segment. `rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (at
+    least n,)): filled from `count` on with the row of the batch that gets the offset index entry,
+    and the largest timestamp so far with the last offset of its batch. Returns the new number of
+    entries.
     """
     last_index_position = state[STATE_LAST_INDEX_POSITION]
     max_timestamp = state[STATE_MAX_TIMESTAMP]
@@ -83,12 +83,12 @@ def append_offset_entries(
     offsets: NDArray[np.int64],
     positions: NDArray[np.int64],
 ) -> int:
-    """Append offset entries up to the first that must be refused.
+    """Append offset index entries until one must be rejected.
 
-    `data` (uint8): the map, with room for what is appended; `entries`, `max_entries`: how many
-    entries there are, and may be. `base_offset`, `last_offset`: of the segment, and of the last
-    entry; absolute. `offsets`, `positions` (int64, (n,)): the new entries: absolute offsets, bytes.
-    Returns how many were appended.
+    `data` (uint8): the index file, with space for the new entries. `entries`, `max_entries`:
+    current and maximum number of entries. `base_offset`, `last_offset`: of the segment and of the
+    last entry, absolute. `offsets`, `positions` (int64, (n,)): the new entries, absolute offsets
+    and bytes. Returns the number of appended entries.
     """
     address = np.uint64(data.ctypes.data)
     for row in range(len(offsets)):
@@ -117,13 +117,13 @@ def append_time_entries(
     timestamps: NDArray[np.int64],
     offsets: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Append time entries, leaving out equal timestamps, up to the first that must be refused.
+    """Append time index entries, skipping equal timestamps, until one must be rejected.
 
-    `data`, `entries`, `max_entries`, `base_offset`, `offsets`: as for `append_offset_entries`;
-    `full_entries`: from how many entries on even an entry that would be left out is refused.
-    `last_timestamp`, `last_offset`: of the last entry; (-1, base offset) when there is none.
-    `timestamps` (int64, (n,)): in ms. Returns how many were accepted, how many entries there are
-    now, and the row of the last one appended (-1 when none was).
+    `data`, `entries`, `max_entries`, `base_offset`, `offsets`: as in `append_offset_entries`.
+    `full_entries`: with at least this many entries, even skipped entries are rejected.
+    `last_timestamp`, `last_offset`: the last entry; (-1, base offset) if there is none.
+    `timestamps` (int64, (n,)): in ms. Returns how many were accepted, the new number of entries,
+    and the row of the last one appended (-1 for none).
     """
     last_row = -1
     address = np.uint64(data.ctypes.data)

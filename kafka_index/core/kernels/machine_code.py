@@ -1,10 +1,9 @@
-"""Machine code from elsewhere: compiled from LLVM assembly, and carried by wheels.
+"""Machine code compiled from LLVM assembly, and machine code contained in wheels.
 
-Where `core.kernels.compile_cache` keeps code for the CPU that it was compiled on, wheels
-carry it for every CPU of a level, each signature in a file of the same format. It is found by the
-same content: the sources, the argument types, and the versions of what compiled it. A file that is
-not there, is damaged, or is for something else, is not used. It is trusted as the package's modules
-are, because nobody can change it who cannot change them.
+`core.kernels.compile_cache` caches code for the local CPU. Wheels contain code for each CPU level,
+one file per signature in the same format. Its key is the same content: sources, argument types and
+compiler versions. Files that are missing, damaged or for other content are ignored. Wheel code is
+as trustworthy as the modules of the package, which the same users can change.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import llvmlite.binding
 import numba
 import numpy as np
 
-# Machine code lives as long as its engine, and its address is held elsewhere: none is ever freed.
+# Engines are never freed, because the addresses of their code are stored elsewhere.
 _engines: list[Any] = []
 
 _X86_64_V3 = (
@@ -31,9 +30,8 @@ _X86_64_V3 = (
     "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
 )
 
-#: By machine, the levels that wheels have code for, the best first: LLVM's name of the level, and
-#: of the features that a CPU must have.
-#: The code for aarch64 needs nothing that not every CPU of Linux has there.
+#: CPU levels for which wheels contain code, by machine, best first: LLVM's name of the level, and
+#: the CPU features that it needs. The code for aarch64 needs only features of every Linux CPU.
 LEVELS: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "x86_64": MappingProxyType({"x86-64-v3": frozenset(_X86_64_V3.split())}),
@@ -41,7 +39,7 @@ LEVELS: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 
-#: The versions that the code is compiled by, by the names of their packages.
+#: Versions of the compiler, by package name.
 COMPILED_BY = MappingProxyType(
     {
         "numba": numba.__version__,
@@ -52,16 +50,13 @@ COMPILED_BY = MappingProxyType(
 
 
 def host_has(*features: str) -> bool:
-    """Return whether this CPU has all of these features, by LLVM's names."""
+    """Return whether this CPU has all of these features (LLVM names)."""
     found = llvmlite.binding.get_host_cpu_features()
     return all(found.get(feature, False) for feature in features)
 
 
 def compile_function(name: str, source: str) -> int:
-    """Compile LLVM assembly for this CPU.
-
-    `name`: the function wanted; `source`: a module that defines it. Returns its address.
-    """
+    """Compile LLVM assembly for this CPU and return the address of function `name`."""
     llvmlite.binding.initialize_native_target()
     llvmlite.binding.initialize_native_asmprinter()
     machine = llvmlite.binding.Target.from_default_triple().create_target_machine(
@@ -78,9 +73,9 @@ def compile_function(name: str, source: str) -> int:
 
 
 def folder_for(machine: str) -> str:
-    """Return the folder of the code in this package, for this Python and these versions.
+    """Return the folder of machine code in this package for this Python and compiler.
 
-    Extension modules, too, serve every release of a minor version of Python on one kind of system.
+    Like extension modules, it applies to all releases of a minor version of Python.
     """
     suffix = EXTENSION_SUFFIXES[0].replace(platform.machine(), machine)
     key = repr((suffix, *COMPILED_BY.items()))
@@ -92,10 +87,9 @@ _FOLDER = folder_for(platform.machine())
 
 @functools.cache
 def usable_levels(features: str) -> tuple[str, ...]:
-    """Return the levels whose code runs on a CPU, the best first.
+    """Return the levels whose code runs on a CPU, best first.
 
-    `features`: LLVM's names of the CPU's features, each after ``+``, or after ``-`` if it is
-    missing, with commas between.
+    `features`: LLVM's comma-separated names, each with the prefix ``+`` or, if missing, ``-``.
     """
     found = {name[1:] for name in features.split(",") if name.startswith("+")}
     levels = LEVELS.get(platform.machine(), {})
@@ -103,8 +97,8 @@ def usable_levels(features: str) -> tuple[str, ...]:
 
 
 def read_packaged(file: str) -> bytes | None:
-    """Return the content of a file of machine code, or None where the package has none."""
-    # The loader opens a zip anew for each file, so that forked workers may read at once.
+    """Return the content of a machine code file in the package, None if it does not exist."""
+    # The loader reopens a zip for each file, so forked workers can read concurrently.
     try:
         return pkgutil.get_data(__name__.rpartition(".")[0], f"{_FOLDER}/{file}")
     except OSError:

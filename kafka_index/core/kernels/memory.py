@@ -1,7 +1,7 @@
-"""Reading, writing and copying memory inside compiled loops, by address.
+"""Memory access by address inside compiled loops: read, write and copy.
 
-An array handed to a function costs a counted reference, which at 80-byte batches is most of the
-time of a scan. Whoever calls a kernel keeps the array alive, and the kernel keeps to its bounds.
+Passing an array to a function updates its reference count, which for 80-byte batches is most of the
+time of a scan. The caller of a kernel keeps the array alive; the kernel checks the bounds.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 from kafka_index.core.format.records import field_position
 from kafka_index.core.kernels.compile_cache import compiled, inlined
 
-#: What compiled code calls an integer: Python's type and numpy's mix there.
+#: An integer in compiled code, where Python and numpy types mix.
 Integer: TypeAlias = int | np.integer[Any]
 
-#: Rows of integers with names, of a type that `record_type` makes.
+#: Rows of named integers, of a type made by `record_type`.
 Records: TypeAlias = NDArray[np.record]
 
 _WIDEST = 64
 
 
 def record_type(*names: str) -> np.dtype[Any]:
-    """Return the type of a row of integers, whose fields are attributes in Python as in numba."""
+    """Return a dtype of integers whose fields are attributes in Python and in numba."""
     return np.dtype((np.record, [(name, np.int64) for name in names]))
 
 
 def _reader(bits: int, *, swap: bool = True, offset: int = 0, signed: bool = True) -> Any:
-    """Make the intrinsic that loads an unaligned integer, widened to int64."""
+    """Return an intrinsic that loads an unaligned integer, widened to int64."""
 
     @numba.extending.intrinsic
     def read(_context: Any, _address: Any) -> tuple[Any, Callable[..., Any]]:
@@ -52,10 +52,9 @@ def _reader(bits: int, *, swap: bool = True, offset: int = 0, signed: bool = Tru
 
 
 def field_reader(layout: np.dtype[np.void], name: str) -> Any:
-    """Make the function that reads a big-endian field of a structure at an address, as int64.
+    """Return a function that reads a big-endian field of a structure at an address, as int64.
 
-    `layout` (numpy structured dtype): the structure; `name`: the field: an integer of 8 to 64 bits,
-    signed or not.
+    `layout`: structured dtype. `name`: an integer field of 8 to 64 bits, signed or unsigned.
     """
     kind = layout[name]
     return _reader(
@@ -67,7 +66,7 @@ def field_reader(layout: np.dtype[np.void], name: str) -> Any:
 
 
 def _writer(bits: int, *, swap: bool = True, offset: int = 0) -> Any:
-    """Make the intrinsic that stores the low bits of an int64, unaligned."""
+    """Return an intrinsic that stores the low bits of an int64, unaligned."""
 
     @numba.extending.intrinsic
     def write(_context: Any, _address: Any, _value: Any) -> tuple[Any, Callable[..., Any]]:
@@ -85,13 +84,13 @@ def _writer(bits: int, *, swap: bool = True, offset: int = 0) -> Any:
 
 
 def field_writer(layout: np.dtype[np.void], name: str) -> Any:
-    """Make the function that writes an int64 to a big-endian field of a structure at an address."""
+    """Return a function that writes an int64 to a big-endian field of a structure at an address."""
     kind = layout[name]
     return _writer(8 * kind.itemsize, swap=kind.itemsize > 1, offset=field_position(layout, name))
 
 
 def _prefetcher() -> Any:
-    """Make the intrinsic that asks for the cache line of an address, which may be any at all."""
+    """Return an intrinsic that prefetches the cache line of any address, valid or not."""
 
     @numba.extending.intrinsic
     def ask(_context: Any, _address: Any) -> tuple[Any, Callable[..., Any]]:
@@ -100,7 +99,7 @@ def _prefetcher() -> Any:
             kind = ir.FunctionType(ir.VoidType(), [pointer_type, number, number, number])
             function = builder.module.declare_intrinsic("llvm.prefetch", [pointer_type], kind)
             pointer = builder.inttoptr(arguments[0], pointer_type)
-            # A read of data that stays in all caches.
+            # Arguments: a read, to be kept in all cache levels, of data.
             builder.call(function, [pointer, number(0), number(3), number(1)])
             return context.get_dummy_value()
 
@@ -109,37 +108,37 @@ def _prefetcher() -> Any:
     return ask
 
 
-#: Ask for a cache line before it is needed.
+#: Prefetch a cache line.
 prefetch = _prefetcher()
 
-#: Read an int8, int16, int32 or int64 at an address (uint64); all come back as int64.
+#: Read a big-endian int8, int16, int32 or int64 at an address (uint64), as int64.
 read_int8 = _reader(8, swap=False)
 read_int16 = _reader(16)
 read_int32 = _reader(32)
 read_int64 = _reader(64)
-#: The same of a little-endian int32, for checksums (every machine Kafka runs on is one).
+#: Read a little-endian int32; all supported machines are little-endian.
 read_int32_little = _reader(32, swap=False)
-#: Read an int64 as this machine has it.
+#: Read an int64 in native byte order.
 read_int64_native = _reader(64, swap=False)
-#: Write an int64 as an int8, int32 or int64 at an address (uint64).
+#: Write an int64 as a big-endian int8, int32 or int64 at an address (uint64).
 write_int8 = _writer(8, swap=False)
 write_int32 = _writer(32)
 write_int64 = _writer(64)
-#: Write an int64 as this machine has an int32 or int64, into memory of its own.
+#: Write an int64 as int32 or int64 in native byte order.
 write_int32_native = _writer(32, swap=False)
 write_int64_native = _writer(64, swap=False)
 
 
-#: What `copy_line` copies, as much as a line of the cache.
+#: Bytes copied by `copy_line`, a cache line.
 LINE_BYTES = 64
-#: What `copy_vector` copies.
+#: Bytes copied by `copy_vector`.
 VECTOR_BYTES = 32
-#: What `copy_word` copies.
+#: Bytes copied by `copy_word`.
 WORD_BYTES = 8
 
 
 def _copier(size: int | None) -> Any:
-    """Make the intrinsic that copies so many bytes, or as many as a third argument says."""
+    """Return an intrinsic that copies `size` bytes, or as many as its third argument."""
 
     @numba.extending.intrinsic
     def copy(
@@ -165,23 +164,21 @@ def _copier(size: int | None) -> Any:
     return copy
 
 
-#: Copy 64, 32, 8 or 1 bytes to an address from another (uint64 each); the third argument is
-#: ignored.
+#: Copy 64, 32, 8 or 1 bytes to an address from another (uint64 each); ignores the third argument.
 copy_line = _copier(LINE_BYTES)
 copy_vector = _copier(VECTOR_BYTES)
 copy_word = _copier(WORD_BYTES)
 copy_byte = _copier(1)
-#: Copy so many bytes (int64) that do not overlap.
+#: Copy bytes between ranges that do not overlap; the size is int64.
 copy_bytes = _copier(None)
 
-#: In place of the size that something decompresses to: it is of a form that no compiled loop reads,
-#: or the room does not suffice.
+#: Returned instead of a decompressed size: unsupported format, or output too small.
 UNPACK_REFUSED, UNPACK_NO_ROOM = -1, -2
 
-#: Bytes after the room of an output that may be overwritten.
+#: Bytes after the end of an output that may be overwritten.
 UNPACK_SLACK_BYTES = LINE_BYTES
 
-#: From this size on memcpy is faster than a loop.
+# From this size on, memcpy is faster than a loop.
 _LONG_COPY_BYTES = 512
 
 
@@ -189,9 +186,9 @@ _LONG_COPY_BYTES = 512
 def copy_field(
     target: np.uint64, source: np.uint64, size: Integer, readable_end: np.uint64
 ) -> None:
-    """Copy a key or a value, if it has any bytes; up to 31 bytes after them are overwritten.
+    """Copy a key or value of any size; up to 31 bytes after it are overwritten.
 
-    Nothing at or after `readable_end` is read.
+    Never reads at or after `readable_end`.
     """
     if size <= 0:
         return
@@ -207,7 +204,7 @@ def copy_field(
 
 @inlined
 def copy_lines(target: np.uint64, source: np.uint64, size: Integer) -> None:
-    """Copy a short key or value; 64 bytes after it are read, and may be overwritten."""
+    """Copy a short key or value; 64 bytes after it are read and may be overwritten."""
     copy_line(target, source, size)
     if size <= LINE_BYTES:
         return
@@ -225,7 +222,7 @@ def copy_lines(target: np.uint64, source: np.uint64, size: Integer) -> None:
 
 @compiled
 def copy_match(target: np.uint64, distance: np.uint64, size: Integer) -> None:
-    """Copy bytes that may overlap with themselves; up to 31 bytes after them are overwritten."""
+    """Copy bytes to an overlapping range; up to 31 bytes after it are overwritten."""
     source = target - distance
     end = target + np.uint64(size)
     if distance >= np.uint64(VECTOR_BYTES):
@@ -248,7 +245,7 @@ def copy_match(target: np.uint64, distance: np.uint64, size: Integer) -> None:
 
 @compiled
 def copy_literals(target: np.uint64, source: np.uint64, size: Integer, end: np.uint64) -> None:
-    """Copy literals; nothing at or after `end` is read."""
+    """Copy literals; never reads at or after `end`."""
     if source + np.uint64(size + VECTOR_BYTES) > end:
         copy_bytes(target, source, size)
         return

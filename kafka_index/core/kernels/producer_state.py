@@ -1,7 +1,7 @@
-"""The producers of a partition, followed batch by batch: epochs, sequences, transactions.
+"""Producer state of a partition, tracked batch by batch: epochs, sequences, transactions.
 
-The caller makes and grows the tables. They begin empty: what was before is not known yet. What a
-later look at the past may change is kept beside the state itself (see `PRODUCER`).
+The caller allocates and grows the tables. They start empty, since the state before the segment is
+not yet known. Values that depend on it are kept separately (see `PRODUCER`).
 
 Source: Kafka's ``LogSegment.updateProducerState``, ``ProducerAppendInfo.append``,
 ``ProducerStateManager`` and ``LeaderEpochFileCache.assign``.
@@ -45,7 +45,7 @@ _add_batch = compiled(producer_tables.add_batch)
 _add_marker = compiled(producer_tables.add_marker)
 _last_sequence_of = compiled(producer_tables.last_sequence_of)
 
-#: What `follow_producers` found.
+#: Results of `follow_producers`.
 (
     PRODUCERS_OK,
     PRODUCERS_NO_ROOM,
@@ -61,7 +61,7 @@ _HIGH_HALF = np.uint64(32)
 
 @compiled
 def find_producer(producers: Records, buckets: Longs, producer_id: Integer) -> tuple[Any, Any]:
-    """Return the row of a producer, or -1, and its bucket or the one where it belongs."""
+    """Return the row of a producer (-1 for none), and its bucket or the one for inserting it."""
     mask = np.uint64(len(buckets) - 1)
     bucket = ((np.uint64(producer_id) * _MULTIPLIER) >> _HIGH_HALF) & mask
     while buckets[bucket] >= 0 and producers[buckets[bucket]].producer_id != producer_id:
@@ -71,7 +71,6 @@ def find_producer(producers: Records, buckets: Longs, producer_id: Integer) -> t
 
 @compiled
 def fill_buckets(tables: ProducerTables) -> None:
-    """Fill the hash table with the producers."""
     producers, buckets = tables.producers, tables.buckets
     buckets[:] = -1
     for row in range(tables.counts[0].producers):
@@ -83,7 +82,7 @@ def fill_buckets(tables: ProducerTables) -> None:
 def add_producer(
     producers: Records, buckets: Longs, counts: Any, producer_id: Integer, bucket: Integer
 ) -> Any:
-    """Add an entry without any batch; return its row."""
+    """Add a producer without batches; return its row."""
     row = counts.producers
     counts.producers += 1
     buckets[bucket] = row
@@ -103,7 +102,7 @@ def add_producer(
 
 @compiled
 def _follow_epoch(entry: Any, kind: int, position: Integer, epoch: Integer) -> None:
-    """Follow the producer epoch of a batch that counts, and record the first such batch."""
+    """Update the producer epoch, and record the first batch that affects the state."""
     if _change_epoch(entry, epoch) and entry.first_kind != FIRST_NONE:
         entry.epoch_changed = 1
     if entry.first_kind == FIRST_NONE:
@@ -116,14 +115,14 @@ def _follow_epoch(entry: Any, kind: int, position: Integer, epoch: Integer) -> N
 def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one loop, and hot
     batches: BatchColumns, first_row: int, tables: ProducerTables
 ) -> tuple[int, int]:
-    """Follow producers and leader epochs through a chunk and stop where recovery would.
+    """Track producers and leader epochs through a chunk; stop where recovery would fail.
 
-    `batches` (BatchColumns): the chunk, in file order; columns from ``attributes`` on count where
-    there is a producer. `first_row`: where to begin in it; `tables` (ProducerTables): changed in
-    place. Returns one of the ``PRODUCERS_`` codes, and the row concerned (n when there is none).
-    After `PRODUCERS_NO_ROOM` nothing of that row has been recorded but its leader epoch.
+    `batches`: the chunk, in file order; columns from ``attributes`` on are used only for batches
+    with a producer ID. `first_row`: the row to start at. `tables`: updated in place. Returns a
+    ``PRODUCERS_`` code and its row (n if there is none). After `PRODUCERS_NO_ROOM`, only the leader
+    epoch of that row has been recorded.
     """
-    # Named once: an access to a field of a tuple in the loop costs updates of reference counts.
+    # Local names: accessing a tuple field in the loop would update reference counts.
     (
         position_bytes,
         _,
@@ -159,7 +158,7 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
         if producer_id < 0:
             continue
         if counts.open_transactions == len(nodes):
-            # Most often that alone makes room: the list grows with what is open at a time.
+            # This usually frees enough space, since few transactions are open at a time.
             drop_closed(producers, nodes, counts)
             if 2 * counts.open_transactions >= len(nodes):
                 return PRODUCERS_NO_ROOM, row
@@ -172,7 +171,7 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
             control = control_types[row]
             if control == CONTROL_INVALID:
                 return PRODUCERS_MARKER_INVALID, row
-            # Every code from `CONTROL_REFUSED` down is a refusal, compressed markers included.
+            # `CONTROL_REFUSED` and all lower codes are errors, including compressed markers.
             if control <= CONTROL_REFUSED or control > CONTROL_COMMIT:
                 return PRODUCERS_MARKER_REFUSED, row
         number, bucket = find_producer(producers, buckets, producer_id)
@@ -191,7 +190,7 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
             if entry.has_marker == 0:
                 entry.has_marker = 1
                 entry.first_marker_row = counts.batches + row
-            # As the first of its producer it may end what began before.
+            # As the first batch of its producer, it may end a transaction of an earlier segment.
             if control == CONTROL_ABORT and (entry.node != NO_NODE or is_first):
                 abort = aborts[counts.aborts]
                 abort.row = counts.batches + row
@@ -227,13 +226,12 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
 
 @compiled
 def fill_last_sequences(base_sequences: Longs, offset_deltas: Longs, found: Longs) -> None:
-    """Fill in the sequences at some offsets after base sequences (`last_sequence_of`)."""
+    """Fill in the sequence at each offset delta after a base sequence (`last_sequence_of`)."""
     for row in range(len(found)):
         found[row] = _last_sequence_of(base_sequences[row], offset_deltas[row])
 
 
 def warm_up() -> None:
-    """Load or compile the kernels of this module."""
     nothing = np.empty(0, np.int64)
     tables = ProducerTables.empty(1)
     follow_producers(BatchColumns(*(nothing,) * SCAN_COLUMNS), 0, tables)

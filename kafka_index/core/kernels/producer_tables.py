@@ -1,11 +1,11 @@
-"""The tables that follow the producers of a log, and Kafka's rules for the entry of one producer.
+"""Tables that track the producers of a log, and Kafka's rules for a producer entry.
 
-The rules are plain Python over any object with the fields of an entry. The kernel that follows a
-scanned log compiles them over rows of its table; a log that grows calls them as they are.
+The rules are plain Python over any object with the fields of an entry. The scan kernel compiles
+them for rows of its table; a log writer calls them directly.
 
-Open transactions are a list sorted by first offset. Offsets rise, so a transaction most often goes
-to the end of the list, and the earliest open one is at its head. The functions take the tables one
-by one, and a row of `COUNTS`: each array that is passed costs two updates of its reference count.
+Open transactions are a list sorted by first offset. Offsets usually increase, so a transaction is
+appended at the end, and the earliest one is at the head. The functions take the tables separately,
+and a row of `COUNTS`, because each array passed costs two reference count updates.
 
 Sources: Kafka's ``ProducerStateEntry``, ``ProducerAppendInfo``, ``DefaultRecordBatch``, and
 ``ProducerStateManager.ongoingTxns``, ``lastStableOffset`` and ``completeTxn``.
@@ -34,7 +34,7 @@ from kafka_index.core.format.records import (
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Integer, Records, record_type
 
-#: For an offset: there is none, or it is not known here.
+#: No offset, or unknown.
 NO_OFFSET = -1
 
 
@@ -65,19 +65,19 @@ PRODUCER = record_type(
     "txn_is_first",
 )
 
-#: The kind of the first batch of a producer that counts (a marker without records does not).
+#: Kind of the first batch of a producer that affects its state; markers without records do not.
 FIRST_NONE, FIRST_TRANSACTIONAL, FIRST_PLAIN, FIRST_MARKER = range(4)
 
-#: An open transaction: its first offset, and whose it is, by the row or the id of the producer;
-#: `NO_OWNER` when it has ended.
+#: An open transaction: its first offset, and its owner, the row or ID of the producer; `NO_OWNER`
+#: after it has ended.
 OPEN_TRANSACTION = record_type("first_offset", "owner")
 NO_OWNER = -1
-#: In ``node``: no transaction is open; or it shares its place in the list with another, which began
-#: at the same offset and is named there; or that other one has ended, and the place with it.
+#: Values of ``node``: no open transaction; it shares the list entry of another transaction with the
+#: same first offset; or that other transaction has ended and removed the entry.
 NO_NODE, SHARED_NODE, GONE_NODE = -1, -2, -3
 
-#: An aborted transaction. ``row`` is the number of its marker in the segment; ``first_offset`` and
-#: ``next_open_offset`` are `NO_OFFSET` where none is known in the segment.
+#: An aborted transaction. ``row`` is the number of its marker in the segment. ``first_offset`` and
+#: ``next_open_offset`` are `NO_OFFSET` if the segment does not show them.
 ABORT = record_type(
     "row",
     "position_bytes",
@@ -88,11 +88,11 @@ ABORT = record_type(
     "may_begin_earlier",
 )
 
-#: A leader epoch that is above all before it in the segment.
+#: A leader epoch above all earlier ones in the segment.
 EPOCH = record_type("epoch", "start_offset", "position_bytes")
 
-#: Rows in use of each table; the first open transaction that may still be open; the latest epoch;
-#: batches followed; whether one was transactional.
+#: Used rows of each table; the head of the list of open transactions; the latest epoch; the number
+#: of batches tracked; whether one was transactional.
 COUNTS = record_type(
     "producers",
     "open_transactions",
@@ -106,13 +106,13 @@ COUNTS = record_type(
 
 
 class ProducerTables(NamedTuple):
-    """The state of the producers of a stretch of a log.
+    """Producer state over a range of a log.
 
-    `producers` (PRODUCER, (capacity,)): in the order they appeared; `buckets` (int64, (a power of
-    2, twice the producers or more,)): the hash table over them: rows, -1 for free;
-    `open_transactions` (OPEN_TRANSACTION, (capacity,)): by first offset; `aborts` (ABORT,
-    (capacity,)): in the order of their markers; `epochs` (EPOCH, (capacity,)): ascending; `counts`
-    (COUNTS, (1,)): how much of them is in use.
+    `producers` (PRODUCER, (capacity,)): in order of appearance. `buckets` (int64, (a power of 2, at
+    least twice the producers,)): hash table of their rows, -1 for free. `open_transactions`
+    (OPEN_TRANSACTION, (capacity,)): by first offset. `aborts` (ABORT, (capacity,)): in the order of
+    their markers. `epochs` (EPOCH, (capacity,)): ascending. `counts` (COUNTS, (1,)): how many rows
+    are in use.
     """
 
     producers: Records
@@ -124,7 +124,7 @@ class ProducerTables(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int) -> ProducerTables:
-        """Return tables with room for some rows, a power of 2."""
+        """Return empty tables with a capacity of `rows`, a power of 2."""
         counts = np.zeros(1, COUNTS)
         counts["latest_epoch"] = NO_LEADER_EPOCH
         return cls(
@@ -138,7 +138,7 @@ class ProducerTables(NamedTuple):
 
 
 def reset_entry(entry: Any, producer_id: Integer) -> None:
-    """Make the entry of a producer without any batch (ProducerStateEntry.empty)."""
+    """Reset the entry of a producer without batches (ProducerStateEntry.empty)."""
     entry.producer_id = producer_id
     entry.producer_epoch = NO_PRODUCER_EPOCH
     entry.last_sequence = NO_SEQUENCE
@@ -150,7 +150,7 @@ def reset_entry(entry: Any, producer_id: Integer) -> None:
 
 
 def change_epoch(entry: Any, epoch: Integer) -> bool:
-    """Forget the last batch when its producer epoch is another one; return whether it is.
+    """Clear the last batch if the producer epoch changes; return whether it changes.
 
     Source: ``ProducerStateEntry.maybeUpdateProducerEpoch``.
     """
@@ -170,7 +170,7 @@ def add_batch(
     offset_delta: Integer,
     timestamp_ms: Integer,
 ) -> None:
-    """Record a batch of data of the entry's epoch (ProducerStateEntry.addBatch)."""
+    """Add a data batch with the entry's producer epoch (ProducerStateEntry.addBatch)."""
     entry.last_sequence = last_sequence
     entry.last_offset = last_offset
     entry.offset_delta = offset_delta
@@ -178,9 +178,9 @@ def add_batch(
 
 
 def add_marker(entry: Any, coordinator_epoch: Integer, timestamp_ms: Integer) -> None:
-    """Record a marker of the entry's epoch, which ends its transaction.
+    """Add a transaction marker with the entry's producer epoch, which ends the transaction.
 
-    Source: ``ProducerStateEntry.update``, as ``ProducerAppendInfo.appendEndTxnMarker`` calls it.
+    Source: ``ProducerStateEntry.update``, called by ``ProducerAppendInfo.appendEndTxnMarker``.
     """
     entry.coordinator_epoch = coordinator_epoch
     entry.timestamp_ms = timestamp_ms
@@ -188,10 +188,10 @@ def add_marker(entry: Any, coordinator_epoch: Integer, timestamp_ms: Integer) ->
 
 
 def last_sequence_of(base_sequence: Integer, offset_delta: Integer) -> Any:
-    """Return the sequence that many records after a base sequence; after 2^31 - 1 comes 0.
+    """Return the sequence `offset_delta` records after a base sequence; 2^31 - 1 wraps to 0.
 
-    Source: ``DefaultRecordBatch.lastSequence`` and ``incrementSequence``. In Java the sums wrap
-    around, which only those of a negative delta reach; no broker writes one.
+    Source: ``DefaultRecordBatch.lastSequence`` and ``incrementSequence``. Java's integer overflow
+    is not reproduced: it needs a negative delta, which no broker writes.
     """
     if base_sequence == NO_SEQUENCE:
         return base_sequence
@@ -219,9 +219,9 @@ def first_sequence_of(last_sequence: Integer, offset_delta: Integer) -> Any:
 def open_transaction(
     producers: Records, nodes: Records, counts: Any, row: Integer, first_offset: Integer
 ) -> None:
-    """Put a producer's transaction into the list, which is sorted by first offset."""
+    """Insert a producer's transaction into the list, which is sorted by first offset."""
     head, place = counts.head, counts.open_transactions
-    # Offsets rise, so this ends at once but in a log that is out of order.
+    # Stops immediately unless offsets in the log decrease.
     while place > head and nodes[place - 1].first_offset > first_offset:
         place -= 1
     producers[row].current_txn_first_offset = first_offset
@@ -231,7 +231,7 @@ def open_transaction(
         and nodes[before].first_offset == first_offset
         and nodes[before].owner != NO_OWNER
     ):
-        # As in Kafka's map by first offset: the later one takes the place.
+        # As in Kafka's map by first offset, the later transaction replaces the earlier.
         producers[nodes[before].owner].node = SHARED_NODE
         nodes[before].owner = row
         producers[row].node = before
@@ -248,7 +248,7 @@ def open_transaction(
 
 @compiled
 def close_transaction(producers: Records, nodes: Records, counts: Any, row: Integer) -> bool:
-    """Remove a producer's transaction from the list; return whether it was there."""
+    """Remove a producer's transaction from the list; return whether there was one."""
     entry = producers[row]
     node = entry.node
     if node == SHARED_NODE:
@@ -270,7 +270,7 @@ def close_transaction(producers: Records, nodes: Records, counts: Any, row: Inte
 
 @compiled
 def drop_closed(producers: Records, nodes: Records, counts: Any) -> None:
-    """Remove the transactions that have ended from the list."""
+    """Remove transactions that have ended from the list."""
     kept = 0
     for node in range(counts.head, counts.open_transactions):
         row = nodes[node].owner
@@ -283,10 +283,11 @@ def drop_closed(producers: Records, nodes: Records, counts: Any) -> None:
 
 
 def next_open_offset(transactions: Any, first: Integer, end: Integer, owner: Integer) -> Any:
-    """Return where the earliest open transaction of another owner begins, `NO_OFFSET` for none.
+    """Return the first offset of the earliest open transaction of another owner.
 
-    `transactions` (sequence): by first offset; anything with the fields of `OPEN_TRANSACTION`.
-    `first`, `end`: which of them to look at; `owner`: the producer whose transaction has ended.
+    `NO_OFFSET` for none. `transactions`: by first offset, objects with the fields of
+    `OPEN_TRANSACTION`. `first`, `end`: range to search. `owner`: the producer whose transaction has
+    ended.
     """
     for place in range(first, end):
         if transactions[place].owner != NO_OWNER and transactions[place].owner != owner:
@@ -295,12 +296,11 @@ def next_open_offset(transactions: Any, first: Integer, end: Integer, owner: Int
 
 
 def last_stable_offset(next_open_offset: Integer, last_offset: Integer) -> Any:
-    """Return the last stable offset once a transaction has ended.
+    """Return the last stable offset after a transaction has ended.
 
-    `next_open_offset`: where the earliest one of another producer begins, `NO_OFFSET` for none;
-    `last_offset`: where the transaction has ended: the offset of its marker.
-
-    ProducerStateManager.lastStableOffset.
+    `next_open_offset`: first offset of the earliest open transaction of another producer,
+    `NO_OFFSET` for none. `last_offset`: offset of the marker. Source:
+    ``ProducerStateManager.lastStableOffset``.
     """
     return last_offset + 1 if next_open_offset == NO_OFFSET else next_open_offset
 
@@ -317,13 +317,13 @@ def fill_last_stable_offsets(
     aborts: Records,
     found: NDArray[np.int64],
 ) -> None:
-    """Find the last stable offset after each aborted transaction of a segment.
+    """Compute the last stable offset after each aborted transaction of a segment.
 
     `earlier` (OPEN_TRANSACTION, (m,)): transactions that were open before the segment, by first
-    offset, each owned by its producer id; transactions that end in the segment are closed.
-    `end_rows` (int64, (m,)): the row of the batch that ends each (a large number when none does);
-    `by_end` (int64, (m,)): the order of these; `aborts` (ABORT, (n,)): the aborted transactions, in
-    the order of their markers; `found` (int64, (n,)): filled.
+    offset, owned by producer IDs; those that end in the segment are closed. `end_rows` (int64,
+    (m,)): the row of the batch that ends each, a large number if none does. `by_end` (int64, (m,)):
+    the sort order of `end_rows`. `aborts` (ABORT, (n,)): aborted transactions in the order of their
+    markers. `found` (int64, (n,)): filled.
     """
     head = 0
     ended = 0

@@ -1,9 +1,8 @@
-"""Records of many batches into columns, in one pass.
+"""Decode the records of many batches into columns, in one pass.
 
-`decode_batches` verifies the structure of each record as it reads it, and writes what is asked for
-straight to the memory of Arrow's arrays: offsets and timestamps, the bytes of keys and values with
-their ends, and whether they are null. It notes where headers are, for `find_headers`: few records
-have any, and fewer columns of them are asked for. What nobody asked for costs nothing.
+`decode_batches` validates each record and writes the requested columns directly to the memory of
+Arrow arrays. It only notes the positions of headers; `find_headers` reads them later if they are
+requested, since few records have any.
 
 Sources: Kafka's ``DefaultRecordBatch.iterator`` and ``LegacyRecord``.
 """
@@ -72,25 +71,25 @@ from kafka_index.core.kernels.records import (
     next_record,
 )
 
-#: Rows of the array of places: the row of the chunk, where its headers begin, how many it has, and
-#: where the record ends.
+#: Rows of the array of header places: row of the chunk, start of the headers, their number, and end
+#: of the record.
 PLACE_ROW, PLACE_ADDRESS, PLACE_COUNT, PLACE_END = range(4)
 PLACE_ROWS = 4
 
-#: Rows of the array that `find_headers` fills.
+#: Rows of the result of `find_headers`.
 HEADER_KEY, HEADER_KEY_SIZE, HEADER_VALUE, HEADER_VALUE_SIZE = range(4)
 HEADER_ROWS = 4
 
 #: Bytes after the end of an output that `copy_fields` may overwrite.
 COPY_SLACK_BYTES = UNPACK_SLACK_BYTES
 
-#: A chunk ends after the record with which its headers exceed the first number. No record may have
-#: more than the second: headers take as much memory as they have in bytes sixteen times over.
+#: A chunk ends after the record at which its headers exceed the first limit. A record with more
+#: headers than the second limit is rejected: in memory, headers take sixteen times their bytes.
 MAX_CHUNK_HEADERS, MAX_HEADERS = 256 * 1024, 1024 * 1024
-#: The most bytes of headers of a chunk, unless they are of one record.
+#: Maximum bytes of headers in a chunk with more than one record.
 MAX_CHUNK_HEADER_BYTES = 4 * 1024 * 1024
 
-#: So few records of a batch are not worth a call.
+# For fewer records in a batch, the call of `decode_short_records` costs more than it saves.
 _FEW_RECORDS = 3
 _ALL_BITS = -1
 
@@ -102,16 +101,16 @@ _LONG_BYTES = np.uint64(8)
 def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
     """Find the headers of records.
 
-    `places` (int64, (PLACE_ROWS, n)): as `decode_batches` has filled them. `headers` (int64,
-    (HEADER_ROWS, k)): filled; k is the sum of the counts.
+    `places` (int64, (PLACE_ROWS, n)): filled by `decode_batches`. `headers` (int64, (HEADER_ROWS,
+    k)): filled; k is the sum of the counts.
     """
     at = 0
     for place in range(places.shape[1]):
         position: Integer = places[PLACE_ADDRESS, place]
         end = places[PLACE_END, place]
         for _ in range(places[PLACE_COUNT, place]):
-            # `decode_batches` has found that they end within their record. In a log that is
-            # overwritten meanwhile they may not: then the name is empty, and the value null.
+            # `decode_batches` has verified that they end within the record. If the log was
+            # overwritten since, the name is empty and the value null.
             key, key_size, position = read_sized_field(position, end)
             if key_size < 0 or position > end:
                 key_size, position = np.int64(0), VARINT_CUT
@@ -133,11 +132,11 @@ def copy_fields(
     ends: NDArray[np.int32],
     data: NDArray[np.uint8],
 ) -> int:
-    """Copy bytes to the layout of Arrow's binary arrays.
+    """Copy byte strings into Arrow's binary layout.
 
-    `addresses`, `sizes` (int64, (n,)): where they are; `FIELD_NULL` for null. `readable_end`:
-    nothing at or after this address is read; `ends` (int32, (n + 1,)): filled with offsets. `data`
-    (uint8): filled; `COPY_SLACK_BYTES` longer than all fields. Returns how many are null.
+    `addresses`, `sizes` (int64, (n,)): the strings; `FIELD_NULL` for null. `readable_end`: nothing
+    at or after this address is read. `ends` (int32, (n + 1,)): filled with offsets. `data` (uint8):
+    filled; `COPY_SLACK_BYTES` longer than all strings. Returns the number of nulls.
     """
     out = np.uint64(data.ctypes.data)
     total = np.int64(0)
@@ -158,12 +157,12 @@ def copy_fields(
 def may_have_short_records(
     section: RecordSection, readable_end: np.uint64, first_offset: int, last_offset: int
 ) -> bool:
-    """Return whether `decode_short_records` can read records of a section.
+    """Return whether `decode_short_records` can be used for a section.
 
-    `section` (RecordSection): the records; `readable_end`: nothing at or after this address may be
-    read; `first_offset`, `last_offset`: no record below the first or above the second is wanted.
+    `readable_end`: nothing at or after this address may be read. `first_offset`, `last_offset`: the
+    requested range of offsets.
     """
-    # Where all short deltas lead to a wanted offset, none has to be looked at. Differences of
+    # If all short deltas stay within the requested range, records need no check. Differences of
     # shifted offsets cannot overflow.
     block = section.base_offset >> SHORT_OFFSET_BITS
     return bool(
@@ -186,16 +185,14 @@ def decode_short_records(
     value_total: Integer,
     parts: int,
 ) -> tuple[np.uint64, Integer, Integer, Integer]:
-    """Decode records until one has another shape, is damaged, or does not fit in the chunk.
+    """Decode records until one has another shape, is corrupt, or does not fit in the chunk.
 
-    It is the hot loop, and a function of its own because it keeps less at hand than the loop around
-    it: what does not fit in the CPU's registers makes it a quarter slower.
-
-    `section` (RecordSection): the records, for which `may_have_short_records` is true; `cursor`:
-    address of the next one; `left`: how many are left; `chunk` (CHUNK): where the columns are;
-    `row`, `room`: the row of the next record, and how many rows there may be; `key_total`,
-    `value_total`: how many bytes of keys and values there are so far; `parts`: what is wanted, bits
-    of ``PART_``. Returns the address of the next record, its row, and bytes of keys and values.
+    This is the hot loop. As a separate function it needs fewer CPU registers, which makes it a
+    quarter faster. `section`: records for which `may_have_short_records` is True. `cursor`: address
+    of the next record. `left`: number of records left. `chunk` (CHUNK): the columns. `row`, `room`:
+    row of the next record, and the maximum number of rows. `key_total`, `value_total`: bytes of
+    keys and values so far. `parts`: bits of ``PART_``. Returns the address of the next record, its
+    row, and the bytes of keys and values.
     """
     offsets = np.uint64(chunk.offsets)
     timestamps = np.uint64(chunk.timestamps)
@@ -257,16 +254,15 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     batch_ends: NDArray[np.int64],
     states: Records,
 ) -> int:
-    """Decode the records of batches whose sizes have been checked.
+    """Decode the records of batches whose sizes have been verified.
 
-    `window`: memory address that positions count from; `window_bytes`: how many bytes may be read
-    there; `positions`, `sizes` (int64, (n,)): the batches; `first_offset`, `last_offset`: records
-    below the first or above the second are left out; `parts`: what is wanted, bits of ``PART_``;
-    `arena` (uint8): memory for decompressed records, and `UNPACK_SLACK_BYTES`; `contexts`: as for
-    `core.kernels.decompress.unpack`; `chunks` (CHUNK, (1,)): where the columns are, which are
-    filled from row ``rows`` of the state on; `batch_ends` (int64, (n,)): filled for each batch that
-    is done: the row of the chunk after its last record; `states` (STATE, (1,)): from `new_state`.
-    Returns one of the ``DECODE_`` codes.
+    `window`: memory address to which positions are relative. `window_bytes`: readable bytes there.
+    `positions`, `sizes` (int64, (n,)): the batches. `first_offset`, `last_offset`: the requested
+    range of offsets, both inclusive. `parts`: bits of ``PART_``. `arena` (uint8): memory for
+    decompressed records, plus `UNPACK_SLACK_BYTES`. `contexts`: as in
+    `core.kernels.decompress.unpack`. `chunks` (CHUNK, (1,)): the columns, filled from row ``rows``
+    of the state on. `batch_ends` (int64, (n,)): filled for each completed batch with the row after
+    its last record. `states` (STATE, (1,)): from `new_state`. Returns a ``DECODE_`` code.
     """
     chunk, state = chunks[0], states[0]
     offsets = np.uint64(chunk.offsets)
@@ -297,11 +293,11 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
         key_total = read_int32_little(key_ends + _INT32_BYTES * np.uint64(row))
     if wants_values:
         value_total = read_int32_little(value_ends + _INT32_BYTES * np.uint64(row))
-    # What there was before a compressed batch that can be undone; -1 for none.
+    # Row before a compressed batch that can be rolled back; -1 for none.
     undone_row = np.int64(-1)
     undone_header_rows = undone_headers = np.int64(0)
     undone_header_bytes: Integer = np.int64(0)
-    # How much of the arena was in use before a batch that was decompressed here; -1 for none.
+    # Used bytes of the arena before this batch was decompressed; -1 for none.
     used = np.int64(-1)
     code = DECODE_DONE
     while batch < len(positions):
@@ -327,8 +323,8 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                     break
                 section = batch_section(start, records, records + np.uint64(size))
                 state.arena_used = used + size
-                # Kafka reads a compressed batch whole before it returns the first record. Here it
-                # is undone at a fault instead.
+                # Kafka decodes a compressed batch completely before it returns its first record.
+                # Here the rows are removed again if the batch is corrupt.
                 undone_row = row
                 undone_header_rows, undone_headers = header_rows, headers
                 undone_header_bytes = header_bytes
@@ -338,7 +334,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 state.fault = NEGATIVE_RECORD_COUNT
                 code = DECODE_FAULT
                 break
-        # Where nothing can be read any more: nothing else is known of the input.
+        # The end of readable memory; nothing is known about what follows.
         readable_end = section.end
         if not handed_in:
             is_in_window = window <= section.start <= window_end
@@ -427,10 +423,10 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             if undone_row >= 0:
                 fault = np.int64(state.fault)
                 if code != DECODE_FAULT:
-                    # The chunk may end here only where the rest of the batch is sound.
+                    # The chunk may end here only if the rest of the batch is valid.
                     _, fault = check_rest(section, cursor, left)
                 if fault != RECORD_SOUND:
-                    # The caller finds out what Kafka makes of the batch.
+                    # The caller determines how Kafka handles the batch.
                     row, header_rows, headers = undone_row, undone_header_rows, undone_headers
                     header_bytes = undone_header_bytes
                     left = np.int64(NOT_OPEN)
@@ -441,7 +437,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             code = DECODE_SECTION_DONE
             break
         if used >= 0 and headers == undone_headers:
-            # Nothing points into what was decompressed.
+            # Nothing refers to the decompressed bytes any more.
             state.arena_used = used
         batch_ends[batch] = row
         batch += 1
@@ -466,7 +462,7 @@ def _write_place(
     count: Integer,
     end: np.uint64,
 ) -> None:
-    """Note where the headers of a record are."""
+    """Record the position of a record's headers."""
     place = np.uint64(chunk.places) + _LONG_BYTES * np.uint64(entry)
     stride = np.uint64(chunk.place_stride)
     write_int64_native(place + np.uint64(PLACE_ROW) * stride, row)
@@ -476,7 +472,6 @@ def _write_place(
 
 
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
-    """Load or compile the decoding of records, over no batches."""
     arena = np.empty(0, np.uint8)
     chunks = np.zeros(1, CHUNK)
     decode_batches(

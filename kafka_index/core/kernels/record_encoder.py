@@ -1,9 +1,8 @@
-"""Records from columns to batches of magic 2: the bytes of `DefaultRecord.writeTo`, in bulk.
+"""Encode columns of records as v2 batches, like `DefaultRecord.writeTo`, in bulk.
 
-`pack_batches` lays out whole batches one after the other, with room for their headers;
-`seal_batches` writes the headers and their checksums, once the records are compressed if they are
-to be. Sources: Kafka's ``DefaultRecord.writeTo``, ``MemoryRecordsBuilder`` and
-``DefaultRecordBatch.writeHeader``.
+`pack_batches` writes the records of consecutive batches and leaves space for the headers.
+`seal_batches` writes the headers and checksums, after compression if any. Sources: Kafka's
+``DefaultRecord.writeTo``, ``MemoryRecordsBuilder`` and ``DefaultRecordBatch.writeHeader``.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from kafka_index.core.kernels.memory import (
     write_int8,
 )
 
-#: A batch: where it begins and its size with the header, the row of its first record, and fields of
-#: its header. The last five `pack_batches` leaves to the caller: all records of a batch share them.
+#: A batch: position, size including the header, row of its first record, and header fields. The
+#: caller sets the last five, which do not depend on the records.
 PACKED = record_type(
     "position",
     "size_bytes",
@@ -125,18 +124,17 @@ def pack_batches(
     data: NDArray[np.uint8],
     packed: Records,
 ) -> tuple[Integer, Integer, Integer]:
-    """Write records into batches until they, or the room for them, are at an end.
+    """Encode records into batches until the records or the output space are exhausted.
 
-    `offsets`, `timestamps` (int64, (n,)): offsets ascend; `keys`, `key_sizes`, `values`,
-    `value_sizes` (int64, (n,)): memory addresses and sizes in bytes, -1 for null; `header_starts`
-    (int64, (n + 1,)): where the headers of each record begin in `headers`; `headers` (int64, (4,
-    m)): addresses and sizes of their names, and of their values; `groups` (int64, (n,)): records of
-    different numbers are never in one batch; `first_row`: the record to begin with;
-    `max_batch_bytes`: a batch with one more record than its first is not larger than this.
-    `base_offset`, `base_timestamp`: those of the first batch; its first record's if the offset is
-    negative. `data` (uint8): filled; `packed` (PACKED, (b,)): filled. Returns the row after the
-    last record that was written, how many batches there are, and the bytes that the next batch
-    needs at least if there was no room for it, else 0.
+    `offsets`, `timestamps` (int64, (n,)): offsets ascend. `keys`, `key_sizes`, `values`,
+    `value_sizes` (int64, (n,)): memory addresses and sizes in bytes, -1 for null. `header_starts`
+    (int64, (n + 1,)): start of each record's headers in `headers`. `headers` (int64, (4, m)):
+    addresses and sizes of header names and values. `groups` (int64, (n,)): records of different
+    groups never share a batch. `first_row`: the first record. `max_batch_bytes`: maximum size of a
+    batch with more than one record. `base_offset`, `base_timestamp`: of the first batch; if the
+    offset is negative, its first record's are used. `data` (uint8), `packed` (PACKED, (b,)):
+    filled. Returns the row after the last encoded record, the number of batches, and, if the space
+    is exhausted, the minimum size of the next batch, otherwise 0.
     """
     start = np.uint64(data.ctypes.data)
     room = np.int64(len(data))
@@ -170,7 +168,7 @@ def pack_batches(
             ):
                 break
             if used + following > room:
-                # The batch is begun again with more room, or is the first of the next call.
+                # The batch is started again with more space, or in the next call.
                 return first, count, following
             place = start + np.uint64(used + size)
             place = _write_varint(place, body)
@@ -202,9 +200,9 @@ def pack_batches(
 
 @compiled
 def seal_batches(data: NDArray[np.uint8], packed: Records) -> None:
-    """Write the headers of batches, checksums included, before their records.
+    """Write the headers and checksums of batches.
 
-    `data` (uint8): the batches; `packed` (PACKED, (n,)): where they are, and their fields.
+    `data` (uint8): the batches. `packed` (PACKED, (n,)): their positions and header fields.
     """
     begin = np.uint64(data.ctypes.data)
     for number in range(len(packed)):
@@ -227,7 +225,6 @@ def seal_batches(data: NDArray[np.uint8], packed: Records) -> None:
 
 
 def warm_up(nothing: NDArray[np.int64]) -> None:
-    """Load or compile the encoding of records, over none."""
     headers = np.empty((4, 0), np.int64)
     starts = np.zeros(1, np.int64)
     data, packed = np.empty(0, np.uint8), np.empty(0, PACKED)

@@ -1,11 +1,10 @@
-"""One record of magic 2: its offset and timestamp, and where its key, value and headers are.
+"""Fields of a record in format v2: offset, timestamp, and positions of key, value and headers.
 
-A record is sound only when its fields fill the size that it begins with, to the byte. A fault sends
-the position far beyond every end, where all later steps fail too, so that one comparison at the end
-stands for all of Kafka's.
+A record is valid only if its fields fill its declared size exactly. An invalid field sets the
+position far beyond any end, so one comparison at the end replaces all of Kafka's checks.
 
-Sources: Kafka's ``DefaultRecord.readFrom``, ``ByteUtils.readVarint`` and ``readVarlong``; of the
-key and value of messages of magic 0 and 1, ``LegacyRecord``.
+Sources: Kafka's ``DefaultRecord.readFrom``, ``ByteUtils.readVarint`` and ``readVarlong``; for v0
+and v1 messages, ``LegacyRecord``.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from kafka_index.core.format.records import (
 from kafka_index.core.kernels.compile_cache import compiled, inlined
 from kafka_index.core.kernels.memory import Integer, read_int8, read_int16, read_int32, read_int64
 
-#: The most bytes of a varint of 32 bits and of one of 64.
+#: Maximum bytes of a 32-bit and of a 64-bit varint.
 VARINT_BYTES = 5
 VARLONG_BYTES = 10
 
-#: Returned as the position after a varint that ends too early, or has more bytes than its kind
-#: allows. Both are beyond every end, and stay there whatever is added: one comparison at the end
-#: of a record finds all of its faults.
+#: Returned as the position after a truncated or an overlong varint. Both are beyond any end and
+#: stay so after additions, so that one comparison at the end of a record detects all errors.
 VARINT_CUT = np.int64(1 << 60)
 VARINT_TOO_LONG = np.int64(1 << 61)
 
@@ -60,9 +58,9 @@ def _read_long_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[
 def read_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[Integer, Integer]:
     """Read a zigzag varint.
 
-    `position`, `end`: addresses of its first byte, and after the last byte it may have;
-    `max_bytes`: `VARINT_BYTES` or `VARLONG_BYTES`. Returns the value, and the address after it;
-    `VARINT_CUT` or `VARINT_TOO_LONG` for that when it cannot be read.
+    `position`, `end`: address of the first byte, and the end of readable bytes. `max_bytes`:
+    `VARINT_BYTES` or `VARLONG_BYTES`. Returns the value and the address after it, or `VARINT_CUT`
+    or `VARINT_TOO_LONG` instead of the address.
     """
     if position >= end:
         return np.int64(0), VARINT_CUT
@@ -77,7 +75,7 @@ def read_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[Intege
     return _read_long_varint(position, end, max_bytes)
 
 
-#: What is wrong with a record, or with what follows the last one.
+#: Errors of a record, or of the data after the last record.
 (
     RECORD_SOUND,
     RECORD_SIZE_CUT,
@@ -87,7 +85,7 @@ def read_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[Intege
     RECORDS_REMAINING,
 ) = range(6)
 
-#: An offset delta of one or two bytes is below 2 to this, and not below its negative.
+#: The absolute value of a one- or two-byte offset delta is below 2 to this power.
 SHORT_OFFSET_BITS = 13
 
 #: The size of a null key or value.
@@ -98,7 +96,7 @@ _MORE = 0x80
 
 
 class RecordFields(NamedTuple):
-    """A record of magic 2 with the addresses of its fields; the size of null is negative."""
+    """A v2 record with the addresses of its fields; a negative size means null."""
 
     code: Integer
     end: Integer
@@ -114,7 +112,7 @@ class RecordFields(NamedTuple):
 
 @compiled
 def read_sized_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
-    """Return start and size of a sized field, and the address after it; null is negative."""
+    """Return start and size of a length-prefixed field, and the address after it."""
     size, start = read_varint(position, end, VARINT_BYTES)
     return start, size, (start + size if size > 0 else start)
 
@@ -135,7 +133,7 @@ def _skip_headers(position: Integer, end: Integer, count: Integer) -> Integer:
 
 @compiled
 def _read_short_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
-    """Read a field with a size of one or two bytes and something after it."""
+    """Read a field that has a size of one or two bytes and is not at the very end."""
     if position + 2 > end:
         return position, np.int64(0), VARINT_CUT
     word = read_int16(np.uint64(position))
@@ -169,15 +167,15 @@ def _fault(code: int) -> RecordFields:
 
 @compiled
 def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
-    """Read a record of any shape with the places of its fields, or find what is wrong with it.
+    """Read a record of any shape, with the positions of its fields or an error code.
 
-    `address`, `end`: where the record starts, and where the records of its batch end.
+    `address`, `end`: start of the record, and end of the records of its batch.
     """
     limit = np.int64(end)
     size, start = read_varint(np.int64(address), limit, VARINT_BYTES)
     if start > limit:
         return _fault(RECORD_SIZE_TOO_LONG if start == VARINT_TOO_LONG else RECORD_SIZE_CUT)
-    # From here on the size stands for the end: what goes beyond cannot fill it either.
+    # Beyond this point the size is only used as the end: fields beyond it are invalid anyway.
     body_end = start + size
     if body_end > limit:
         return _fault(RECORD_CUT)
@@ -207,12 +205,12 @@ def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
 
 @inlined
 def read_short_fields(address: np.uint64, end: np.uint64) -> RecordFields:
-    """Read a record of the most common shape; any other, and any fault, is `RECORD_BROKEN`.
+    """Read a record of the most common shape; return `RECORD_BROKEN` for any other.
 
-    Nearly all records are of that shape: no headers, all numbers of one or two bytes, a timestamp
-    of at most three. Parameters are those of `read_fields`.
+    The common shape has no headers, numbers of one or two bytes, and a timestamp delta of at most
+    three. Parameters are those of `read_fields`.
     """
-    # The first byte of a word is its highest, so the sign is the varint's continuation bit.
+    # The first byte is the highest of the word, so the sign bit is the continuation bit.
     start = np.int64(address)
     limit = np.int64(end)
     while limit - start >= _WORD_BYTES:
@@ -283,14 +281,13 @@ def _read_any_record(
 
 @compiled
 def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer, Integer, Integer]:
-    """Read one record of magic 2.
+    """Read a v2 record.
 
-    The last record of a batch must end where the records do: otherwise Kafka throws before it
-    returns that record (`RECORDS_REMAINING`), which is for the caller to check.
-
-    `address`, `end`: where the record starts, and where the records of its batch end. Returns the
-    address after the record (uint64), the timestamp delta, the offset delta, and `RECORD_SOUND` or
-    what is wrong; then the others are undefined.
+    The caller must check that the last record ends exactly at the end of the batch: otherwise Kafka
+    throws before it returns that record (`RECORDS_REMAINING`). `address`, `end`: start of the
+    record, and end of the records of its batch. Returns the address after the record (uint64),
+    timestamp delta, offset delta, and `RECORD_SOUND` or an error code, with which the other values
+    are undefined.
     """
     fields = read_short_fields(address, end)
     if fields.code != RECORD_SOUND:
@@ -305,10 +302,10 @@ _V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
 
 @compiled
 def read_message(message: np.uint64, following: np.uint64) -> RecordFields:
-    """Read the places of key and value of a message, or find that they do not lie in it.
+    """Read the positions of a message's key and value; check that they lie within it.
 
-    `message`, `following`: addresses of the message and after it. Returns without deltas and
-    headers, which messages do not have; ``code`` is `RECORD_SOUND` or `RECORD_CUT`.
+    `message`, `following`: start and end address. The result has no deltas or headers, which
+    messages lack; ``code`` is `RECORD_SOUND` or `RECORD_CUT`.
     """
     is_v0 = read_int8(message + np.uint64(MAGIC_POSITION)) == 0
     end = np.int64(following)
@@ -321,7 +318,7 @@ def read_message(message: np.uint64, following: np.uint64) -> RecordFields:
 
 @compiled
 def _read_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
-    """Return start and size of a field of a message, and the address after it."""
+    """Return start and size of a message's field, and the address after it."""
     start = position + _INT32_BYTES
     if start > end:
         return end, np.int64(FIELD_NULL), VARINT_CUT

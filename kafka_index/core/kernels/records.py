@@ -1,7 +1,7 @@
-"""The walk over the records of an entry of a log: the batches of magic 2, messages of 0 and 1.
+"""Iteration over the records of a log entry: a v2 batch, or a v0 or v1 message.
 
-`RecordSection` says where the records of an entry lie uncompressed, and `next_record` reads the
-offset and timestamp of one.
+`RecordSection` describes the uncompressed records of an entry. `next_record` reads the offset and
+timestamp of a record.
 
 Sources: Kafka's ``DefaultRecordBatch.RecordIterator``, ``LegacyRecord`` and
 ``AbstractLegacyRecordBatch.DeepRecordsIterator``.
@@ -37,19 +37,18 @@ from kafka_index.core.kernels.compile_cache import compiled, inlined
 from kafka_index.core.kernels.memory import Integer, read_int8, read_int64
 from kafka_index.core.kernels.record_fields import RECORD_SOUND, RECORDS_REMAINING, read_record
 
-#: What `measure_messages` has found: nothing wrong, a length below any message's, a message that is
-#: compressed itself, or one with a wrong checksum.
+#: Results of `measure_messages`: valid, a length below the minimum, a compressed message within a
+#: compressed message, or a checksum mismatch.
 MESSAGES_SOUND, MESSAGES_BAD_LENGTH, MESSAGES_NESTED, MESSAGES_BAD_CRC = range(4)
 
 
 class RecordSection(NamedTuple):
-    """The records of one entry, uncompressed, and what their fields are relative to.
+    """The uncompressed records of one log entry, and the values to which their fields are relative.
 
-    `start`, `end`: addresses of the first record and after the last; `record_count`: how many
-    records there are; `base_offset`: added to the offset of each. `base_timestamp`,
-    `append_timestamp`: added to the timestamp delta of each; the timestamp of all where
-    ``uses_append_time``. `uses_append_time`: 0, or anything else for yes; `is_message_set`: 0 for
-    the records of a batch of magic 2, 1 for messages of magic 0 and 1.
+    `start`, `end`: start and end address. `record_count`: number of records. `base_offset`,
+    `base_timestamp`: added to the deltas of each record. `append_timestamp`: the timestamp of all
+    records if `uses_append_time` is not 0. `is_message_set`: 0 for the records of a v2 batch, 1 for
+    v0 and v1 messages.
     """
 
     start: np.uint64
@@ -68,10 +67,9 @@ def next_record(
 ) -> tuple[np.uint64, Integer, Integer, Integer]:
     """Read offset and timestamp of one record of a section.
 
-    `section` (RecordSection): the records; `address`: where the record starts; `left`: how many
-    records of the section are left, this one included. Returns the address after the record
-    (uint64), its offset, its timestamp, and `RECORD_SOUND` or why Kafka would not return it. Sums
-    wrap around, as Java's do.
+    `address`: start of the record. `left`: number of records left, including this one. Returns the
+    address after the record (uint64), its offset, its timestamp, and `RECORD_SOUND` or the reason
+    why Kafka would not return it. Sums overflow as in Java.
     """
     if section.is_message_set:
         offset = read_int64(address) + section.base_offset
@@ -92,17 +90,17 @@ def _message_timestamp(section: RecordSection, address: np.uint64) -> Integer:
     magic = read_int8(address + np.uint64(MAGIC_POSITION))
     if magic == 0:
         return np.int64(NO_TIMESTAMP)
-    # A wrapper's append time is that of the messages of its own magic in it.
+    # A wrapper's append time applies to inner messages of the same version.
     timestamp: Integer = read_message_timestamp(address)
     return section.append_timestamp if magic == 1 and section.uses_append_time else timestamp
 
 
 @compiled
 def named_section(fields: tuple[Any, ...]) -> RecordSection:
-    """Return the section of its fields.
+    """Convert a plain tuple to a section.
 
-    Kernels that are called for each batch get a plain tuple from Python: to find out the type of a
-    named one takes numba longer than to decompress a small batch.
+    Python passes plain tuples to kernels that run once per batch: numba takes longer to determine
+    the type of a named tuple than to decompress a small batch.
     """
     return RecordSection(
         fields[0], fields[1], fields[2], fields[3], fields[4], fields[5], fields[6], fields[7]
@@ -111,9 +109,9 @@ def named_section(fields: tuple[Any, ...]) -> RecordSection:
 
 @compiled
 def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
-    """Return how many records Kafka would return, and what is wrong with the next one, if any.
+    """Return how many records Kafka would return, and the error of the next one, if any.
 
-    `fields` (tuple): those of a `RecordSection`.
+    `fields`: those of a `RecordSection`.
     """
     section = named_section(fields)
     return check_rest(section, section.start, section.record_count)
@@ -123,7 +121,7 @@ def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
 def check_rest(
     section: RecordSection, address: np.uint64, left: Integer
 ) -> tuple[Integer, Integer]:
-    """Do what `check_records` does from a record on, of which and those after it are left."""
+    """Run `check_records` from the record at `address` on; `left` includes this record."""
     for row in range(left):
         address, _, _, code = next_record(section, address, left - row)
         if code != RECORD_SOUND:
@@ -135,14 +133,13 @@ def check_rest(
 def measure_messages(
     start: np.uint64, end: np.uint64, verify_crc: bool
 ) -> tuple[Integer, Integer, Integer, Integer, np.uint64]:
-    """Count the messages in a compressed one (``DeepRecordsIterator``).
+    """Count the messages in a compressed message (``DeepRecordsIterator``).
 
-    `start`, `end`: where the inner message set starts and ends; `verify_crc`: whether the checksum
-    of each message is verified, as the consumer does (``check.crcs``). Returns how many whole
-    messages there are, how many of them come before the first that is wrong, the last one's offset
-    as it stands, `MESSAGES_SOUND` or what is wrong with that message, and the address (uint64)
-    where the set ended. A message that is cut short is ignored; one with a wrong length makes all
-    of the set wrong.
+    `start`, `end`: start and end of the inner message set. `verify_crc`: verify each message's
+    checksum, as the consumer does (``check.crcs``). Returns the number of complete messages, the
+    number before the first invalid one, the offset field of the last one, `MESSAGES_SOUND` or an
+    error code, and the address (uint64) where the set ended. An incomplete message at the end is
+    ignored; one with an invalid length makes the whole set invalid.
     """
     count = np.int64(0)
     plain = np.int64(-1)
@@ -170,10 +167,10 @@ def measure_messages(
 
 @compiled
 def batch_section(header: np.uint64, start: np.uint64, end: np.uint64) -> RecordSection:
-    """Return the section of a batch of magic 2.
+    """Return the section of a v2 batch.
 
-    `header`: address of its header; `start`, `end`: addresses of its first record and after the
-    last: in the batch itself, or in what its records decompress to.
+    `header`: address of its header. `start`, `end`: start and end address of its records, in the
+    batch or decompressed.
     """
     uses_append_time = read_attributes(header) & TIMESTAMP_TYPE_MASK
     return RecordSection(
@@ -190,7 +187,7 @@ def batch_section(header: np.uint64, start: np.uint64, end: np.uint64) -> Record
 
 @compiled
 def message_section(start: np.uint64, end: np.uint64) -> RecordSection:
-    """Return the section of one message that is not compressed: the message itself."""
+    """Return the section of an uncompressed message."""
     none = np.int64(0)
     return RecordSection(start, end, np.int64(1), none, none, none, none, np.int64(1))
 
@@ -200,6 +197,5 @@ EMPTY_SECTION = RecordSection(np.uint64(0), np.uint64(0), 0, 0, 0, 0, 0, 0)
 
 
 def warm_up() -> None:
-    """Load or compile the walk, over no records."""
     check_records(tuple(EMPTY_SECTION))
     measure_messages(EMPTY_SECTION.start, EMPTY_SECTION.end, False)

@@ -1,4 +1,4 @@
-"""The scan: walks record batches of a log into columns, verifying each, and stops as a broker does.
+"""Scan record batches into columns; verify each, and stop where a broker does.
 
 Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid``,
 ``LegacyRecord.ensureValid`` and ``LogSegment.recover``.
@@ -47,19 +47,18 @@ from kafka_index.core.kernels.memory import Integer, prefetch, read_int64_native
 
 
 class BatchColumns(NamedTuple):
-    """A chunk of batches, in file order: arrays of int64 of one length.
+    """A chunk of batches in file order: int64 arrays of equal length.
 
-    A chunk that a scan yields is only good until the next one is asked for, which fills the same
-    memory.
+    A scan reuses the memory of a chunk: it is valid only until the next one is requested.
 
     Parameters
     ----------
     position_bytes, size_bytes : ndarray of int64, shape (n,)
-        Where in the log a batch begins, and how long it is.
+        Position in the log and size of a batch.
     base_offset, last_offset : ndarray of int64, shape (n,)
         Absolute.
     max_timestamp_ms : ndarray of int64, shape (n,)
-        -1 for magic 0.
+        -1 for message format v0.
     leader_epoch : ndarray of int64, shape (n,)
         -1 for none.
     attributes : ndarray of int64, shape (n,)
@@ -67,14 +66,14 @@ class BatchColumns(NamedTuple):
     producer_id : ndarray of int64, shape (n,)
         -1 for none.
     control_type : ndarray of int64, shape (n,)
-        Type of the record of a control batch with a producer id, or one of the codes of
+        Type of the record of a control batch with a producer ID, or one of the codes of
         `kafka_index.core.kernels.headers`; `CONTROL_NONE` for all other batches.
     producer_epoch, base_sequence : ndarray of int64, shape (n,)
-        Undefined where there is no producer.
+        Undefined if there is no producer.
     coordinator_epoch, control_timestamp_ms : ndarray of int64, shape (n,)
-        Of a marker's record; undefined for all other batches.
+        From the record of a transaction marker; undefined for all other batches.
     magic : ndarray of int64, shape (n,)
-        A broker reads any above 2 as 2, and a negative one as 1. Consumers stop at both.
+        A broker reads values above 2 as 2, and negative ones as 1. Consumers stop at both.
     """
 
     position_bytes: Longs
@@ -94,12 +93,11 @@ class BatchColumns(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of batches."""
         return len(self.position_bytes)
 
     @property
     def is_control(self) -> NDArray[np.bool_]:
-        """Whether each is a control batch (``isControlBatch``): no message of magic 0 or 1.
+        """Whether each is a control batch (``isControlBatch``); v0 and v1 messages never are.
 
         In the attributes of a message this bit has no meaning.
         """
@@ -109,31 +107,34 @@ class BatchColumns(NamedTuple):
 
     @property
     def has_unknown_magic(self) -> NDArray[np.bool_]:
-        """Whether the magic of each is none of 0 to 2: the byte is damaged, under no checksum."""
+        """Whether each magic byte is outside 0 to 2.
+
+        No checksum covers this byte.
+        """
         is_unknown: NDArray[np.bool_] = (self.magic < 0) | (self.magic > MAGIC_RECORD_BATCH)
         return is_unknown
 
     def slice(self, start: int, end: int) -> BatchColumns:
-        """Return the batches of some rows, as views."""
+        """Return the batches of a range of rows, as views."""
         return BatchColumns(*(column[start:end] for column in self))
 
     @property
     def end_bytes(self) -> int:
-        """Position after the last batch; there must be one."""
+        """Position after the last batch; the chunk must not be empty."""
         return int(self.position_bytes[-1] + self.size_bytes[-1])
 
 
-#: Rows of the array that `scan_batches` fills, one for each field of `BatchColumns`.
+#: Rows of the array filled by `scan_batches`, one per field of `BatchColumns`.
 SCAN_COLUMNS = len(BatchColumns._fields)
 _ROW: Any = BatchColumns._make(range(SCAN_COLUMNS))
 
-#: Batches a chunk: enough to spread what a chunk costs after the scan. Not a power of two, because
-#: columns that lie 128 KiB apart fall on the same cache lines, and a scan takes twice as long.
+#: Batches per chunk. Not a power of two: columns at a distance of 128 KiB share cache lines, which
+#: doubles the time of a scan.
 CHUNK_BATCHES = 16384 + 72
 
-#: Why a call of `scan_batches` returned before the batches ended.
+#: Why `scan_batches` returned before the end of the batches.
 SCAN_ROWS_FULL, SCAN_NEED_BYTES = range(2)
-#: Where the batches ended, and why: the codes of `batch_size`, and what only a scan checks.
+#: Why the batches ended: the codes of `batch_size`, and those of checks that only a scan does.
 SCAN_END = AT_END
 SCAN_TORN_HEADER = TORN_HEADER
 SCAN_BAD_LENGTH = BAD_LENGTH
@@ -142,7 +143,7 @@ SCAN_BAD_SIZE = BAD_SIZE
 SCAN_BAD_CRC = BAD_SIZE - 1
 SCAN_OFFSET_OVERFLOW = BAD_SIZE - 2
 
-# In place of the control type of a marker that is still to be read.
+# Placeholder for the control type of a marker that has not been read yet.
 _CONTROL_UNREAD = CONTROL_MESSAGE - 1
 
 _SMALL_BATCHES_AHEAD = 24
@@ -162,18 +163,16 @@ def scan_batches(
     columns: Longs,
     count: int,
 ) -> tuple[int, Integer, int]:
-    """Walk batches from a position until the columns, the window or the log ends.
+    """Scan batches from a position until the columns are full, or the window or the log ends.
 
-    `window` (uint8): bytes of the log from ``window_position`` on; `window_position`: byte position
-    in the log of ``window[0]``; `log_size`: size of the whole log in bytes; `position`: byte
-    position of the next batch: all the state there is between two calls. `segment_base_offset`:
-    offsets must lie in this offset .. this + 2^31 - 1. `verify_crc`: without it only headers are
-    read, and no other byte is touched; `columns` (int64, (SCAN_COLUMNS, capacity)): filled with the
-    fields of `BatchColumns`; `count`: how many batches are in there already. Returns one of the
-    ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many batches are filled
-    in now.
+    `window` (uint8): bytes of the log from position `window_position` on. `log_size`: size of the
+    log. `position`: position of the next batch. `segment_base_offset`: offsets must be within 2^31
+    - 1 of it. `verify_crc`: if False, only headers are read. `columns` (int64, (SCAN_COLUMNS,
+    capacity)): filled with the fields of `BatchColumns`. `count`: number of batches already in
+    them. Returns a ``SCAN_`` code, the position of the next or invalid batch, and the new number of
+    batches.
     """
-    # An address has one type, whereas memory that may be written to is compiled for by itself.
+    # Addresses have one type, but numba compiles separately for writable and read-only arrays.
     address = window.ctypes.data
     code, position, filled, has_markers = _walk_batches(
         address,
@@ -193,7 +192,7 @@ def scan_batches(
 
 @compiled
 def _read_markers(log: int, columns: Longs, start_row: int, end_row: int) -> None:
-    """Fill in the columns of markers; apart from the walk, for most logs have none."""
+    """Fill in the columns of markers, in a separate pass because most logs have none."""
     first_row = np.uint64(columns.ctypes.data)
     stride = np.uint64(columns.strides[0])
     for number in range(start_row, end_row):
@@ -227,11 +226,11 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
     columns: Longs,
     count: int,
 ) -> tuple[int, Integer, int, bool]:
-    """Do what `scan_batches` does, but for markers; return also whether there are any."""
+    """Do the work of `scan_batches` except for markers; also return whether there are any."""
     window_end = window_position + window_bytes
     capacity = columns.shape[1]
     address = np.uint64(window)
-    # Stores go by address too: an index that might be negative costs more than the store.
+    # Stores use addresses too, since array indexing must handle negative indices.
     first_row = np.uint64(columns.ctypes.data)
     stride = np.uint64(columns.strides[0])
     has_markers = False
@@ -249,8 +248,7 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         if position + size > window_end:
             return SCAN_NEED_BYTES, position, count, has_markers
         if not verify_crc:
-            # Where headers alone are read, the CPU cannot guess what comes next; but batches are
-            # of similar sizes.
+            # With headers only, the hardware prefetcher fails; but batch sizes are similar.
             ahead = _SMALL_BATCHES_AHEAD if size <= _SMALL_BATCH else _LARGE_BATCHES_AHEAD
             header_ahead = start + np.uint64(ahead * size)
             prefetch(header_ahead)
@@ -304,6 +302,5 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
 
 
 def warm_up(window: NDArray[np.uint8], columns: Longs) -> None:
-    """Load or compile the scan, over a window without bytes."""
     scan_batches(window, 0, 0, 0, 0, True, columns, 0)
     _read_markers(0, columns, 0, 0)

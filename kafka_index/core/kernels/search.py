@@ -1,17 +1,14 @@
-"""Finding the slots of entries in a mapped index file: one target, or many that ascend.
+"""Search of entries in a mapped index file, for one target or for many ascending targets.
 
-For one target there are two searches with the same answers: the plain binary search that Kafka
-began with, and the warm/cold search (KAFKA-6432) that replaced it. A plain search for something
-near the end probes pages that change with the length of the file, and a page gone cold blocks the
-lookup; the other one looks at the warm last 8 KiB first. Source: Kafka's
-``AbstractIndex.indexSlotRangeFor``.
+For one target, there are two searches with the same results: the binary search that Kafka
+originally used, and the warm/cold search (KAFKA-6432) that replaced it. A plain binary search near
+the end probes different pages as the file grows, and can block on a cold page. The warm search
+checks the last 8 KiB first. Source: Kafka's ``AbstractIndex.indexSlotRangeFor``.
 
-Many targets are sorted, several times as fast as numpy sorts integers, and share a galloping merge:
-two that follow each other lie close together, so the search for the second begins where the first
-one ended and doubles its steps. The cost is that of a merge where targets are dense, and that of a
-binary search over the gap where they are not. Their answers are runs of neighbours that found the
-same: the fewer batches a log has for its queries, the shorter the table of runs, which stays in the
-processor's cache while the answers are put back in the order of the queries.
+Many targets are radix sorted, several times faster than numpy, and found by a galloping merge: each
+search starts where the previous one ended and doubles its steps. Queries with the same result form
+groups of neighbours. The table of groups usually fits in the CPU cache while the results are put
+back in the order of the queries.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.core.kernels.memory import Integer, read_int32, read_int64
 
-#: No slot is at or below (for a ceiling: above) the target.
+#: No slot is at or below the target; for a ceiling: above it.
 NOT_FOUND = -1
 _INT32_BYTES = 4
 
@@ -52,12 +49,11 @@ def binary_search(
 ) -> tuple[int, int]:
     """Search slots ``low..high`` for the last key at or below a target.
 
-    `address`: memory address of the entries; `entry_bytes`, `key_position`, `key_bytes`: size of an
-    entry, and where in it the key stands and how wide it is (4 or 8); `target`: a key as stored, so
-    relative to the base offset where keys are offsets. `low`, `high`: first and last slot; the key
-    of ``low`` must not be above the target. `trace`: filled with the slots that were read, as far
-    as it reaches; empty for no trace. `reads`: how many slots were read before. Returns the slot,
-    and how many slots were read until now.
+    `address`: memory address of the entries. `entry_bytes`, `key_position`, `key_bytes`: size of an
+    entry, and position and width of its key (4 or 8). `target`: a key as stored, so offsets are
+    relative to the base offset. `low`, `high`: first and last slot; the key of ``low`` must not
+    exceed the target. `trace`: filled with the slots read, as far as it has space. `reads`: number
+    of slots read before. Returns the slot and the new number of slots read.
     """
     while low < high:
         middle = (low + high + 1) >> 1
@@ -87,11 +83,9 @@ def find_floor(
 ) -> tuple[int, int]:
     """Find the last slot whose key is at or below a target, warm section first.
 
-    Parameters are those of `binary_search`, with ``entries`` the number of entries and
-    ``warm_entries`` how many of the last are kept warm (0 or less: the plain search over all of
-    them, after one look at the first).
-
-    Returns the slot or `NOT_FOUND`, and how many slots were read.
+    Parameters are those of `binary_search`; ``entries`` is the number of entries, and
+    ``warm_entries`` the size of the warm section (0 or less: plain binary search after reading the
+    first slot). Returns the slot or `NOT_FOUND`, and the number of slots read.
     """
     if entries == 0:
         return NOT_FOUND, 0
@@ -138,7 +132,7 @@ def find_floors(
     warm_entries: int,
     slots: NDArray[np.int64],
 ) -> None:
-    """Do `find_floor` for many targets in any order, into ``slots`` of the same length."""
+    """Run `find_floor` for targets in any order, and store the results in ``slots``."""
     no_trace = slots[:0]
     for query in range(len(targets)):
         slots[query] = find_floor(
@@ -160,12 +154,11 @@ _STRIDE = 512
 def gallop_floor(
     address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, target: int, slot: int
 ) -> int:
-    """Find the last slot whose key is at or below a target, at or after a slot known to be so.
+    """Find the last slot whose key is at or below a target, searching forward from a slot.
 
-    `address`: memory address of the entries, each of which begins with its key; `entries`,
-    `entry_bytes`, `key_bytes`: how many there are, and how wide entries and keys are (keys of 4 or
-    8 bytes); `target`: a key as stored. `slot`: where to begin: its key is not above the target; or
-    `NOT_FOUND`.
+    `address`: memory address of the entries, each of which starts with its key. `entries`,
+    `entry_bytes`, `key_bytes`: number and size of entries, and size of keys (4 or 8). `target`: a
+    key as stored. `slot`: a slot whose key is at or below the target, or `NOT_FOUND`.
     """
     step = 1
     high = slot + 1
@@ -200,12 +193,11 @@ def find_entries(
 ) -> None:
     """Look up the last entries at or below ascending targets.
 
-    `address`, `entries`, `entry_bytes`, `key_bytes`: as for `gallop_floor`; an int32 follows the
-    key of an entry. `key_base`, `value_base`: added to a key and to an int32 that were found: the
-    base offset where they are offsets relative to it, else 0. `missing_key`: the key that is given
-    where all entries are above the target; the value is `value_base`. `targets` (int64, (n,)):
-    ascending, `key_base` included; `rows` (int64, (n,)): where the answer to each target goes;
-    `keys`, `values`: filled there.
+    `address`, `entries`, `entry_bytes`, `key_bytes`: as in `gallop_floor`; an int32 value follows
+    each key. `key_base`, `value_base`: added to keys and values, the base offset if they are
+    relative offsets, else 0. `missing_key`: the key returned if all entries are above the target;
+    the value is then `value_base`. `targets` (int64, (n,)): ascending, including `key_base`. `rows`
+    (int64, (n,)): row of each target's result. `keys`, `values`: filled at these rows.
     """
     slot = NOT_FOUND
     key: Integer = missing_key
@@ -230,13 +222,13 @@ def find_entries(
 
 @compiled
 def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
-    """Return how many entries there are before the zeros that an index file ends in.
+    """Return the number of entries before the zero padding.
 
-    A broker that is killed leaves its index files at their full size.
+    A killed broker leaves its index files at their preallocated size.
     """
     while entries > 0:
         at = address + np.uint64((entries - 1) * entry_bytes)
-        # Entries of 8 bytes, or of 12.
+        # Entries have 8 or 12 bytes.
         if read_int64(at) != 0 or read_int32(at + np.uint64(entry_bytes - _INT32_BYTES)) != 0:
             break
         entries -= 1
@@ -247,11 +239,11 @@ def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
 def find_disorder(
     address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, least_step: int
 ) -> int:
-    """Return the first slot that no broker could have written after the one before it.
+    """Return the first slot that no broker could have written after the previous one.
 
-    `address`, `entries`, `entry_bytes`, `key_bytes`: as for `gallop_floor`; an int32 follows the
-    key of an entry. `least_step`: by how much that int32 has to grow from entry to entry; keys have
-    to grow by 1 or more. Returns a slot, or `NOT_FOUND`.
+    `address`, `entries`, `entry_bytes`, `key_bytes`: as in `gallop_floor`; an int32 value follows
+    each key. `least_step`: minimum increase of the value between entries; keys must increase by at
+    least 1. Returns a slot, or `NOT_FOUND`.
     """
     last_key = np.int64(0)
     last_value = np.int64(0)
@@ -270,9 +262,8 @@ def find_disorder(
 
 @compiled
 def is_ascending(values: NDArray[np.int64]) -> bool:
-    """Return whether no value is below the one before it."""
     for start in range(1, len(values), _STRIDE):
-        # Slices, and no exit inside: so this becomes vector instructions.
+        # Slices without an early exit compile to vector instructions.
         these = values[start : start + _STRIDE]
         before = values[start - 1 : start - 1 + len(these)]
         falls = 0
@@ -283,18 +274,18 @@ def is_ascending(values: NDArray[np.int64]) -> bool:
     return True
 
 
-# So many places at a time are written to; more of them than the TLB has pages for would be slower.
+# Number of write positions at a time; more than the TLB has pages for would be slower.
 _DIGIT_BITS = 10
 _DIGITS = 1 << _DIGIT_BITS
 
 
 @compiled
 def radix_sort(keys: Longs, scratch: Longs, low_bits: int, high_bits: int) -> Longs:
-    """Sort keys by their high bits; those of equal high bits keep their order.
+    """Sort keys by their high bits, stably.
 
-    `keys` (int64, (n,)): 0 or more. Overwritten. `scratch` (int64, (n,)): overwritten; `low_bits`:
-    how many low bits do not count. `high_bits`: how many bits above them do; those above are 0.
-    Returns (int64, (n,)) ``keys`` or ``scratch``, whichever holds the sorted keys.
+    `keys` (int64, (n,)): non-negative; overwritten. `scratch` (int64, (n,)): overwritten.
+    `low_bits`: number of low bits to ignore. `high_bits`: number of bits above them to sort by; all
+    higher bits are 0. Returns ``keys`` or ``scratch``, whichever has the sorted keys.
     """
     passes = (high_bits + _DIGIT_BITS - 1) // _DIGIT_BITS
     places = np.zeros((passes, _DIGITS), np.int64)
@@ -323,11 +314,11 @@ def radix_sort(keys: Longs, scratch: Longs, low_bits: int, high_bits: int) -> Lo
 
 @compiled
 def number_runs(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> int:
-    """Assign a run to each query: neighbours that found the same batch and index entry share one.
+    """Group neighbouring queries that found the same batch and index entry.
 
-    `batches`, `entries` (int64, (n,)): what each query found; `runs` (int64, (n,)): filled with the
-    run of each query, from 0 on; `firsts` (int64, (n,)): filled with the first query of each run.
-    Returns the number of runs.
+    `batches`, `entries` (int64, (n,)): results of each query. `runs` (int64, (n,)): filled with the
+    group of each query, from 0. `firsts` (int64, (n,)): filled with the first query of each group.
+    Returns the number of groups.
     """
     run = -1
     for query in range(len(batches)):
@@ -342,14 +333,14 @@ def number_runs(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> i
 def put_back_runs(
     values: Longs, runs: Longs, rows: Longs, run_of_row: NDArray[np.int32], answers: Longs
 ) -> None:
-    """Put what runs have found where the answers to their queries go.
+    """Copy the results of groups to the rows of their queries.
 
-    `values` (int64, (k, m)): what each run found; `runs` (int64, (n,)): the run of each query;
-    `rows` (int64, (n,)): where the answers go. `run_of_row` (int32, (n,)): scratch space; empty
-    where `rows` are not 0 to n - 1, in any order. `answers` (int64, (k, ...)): filled there.
+    `values` (int64, (k, m)): results of each group. `runs` (int64, (n,)): group of each query.
+    `rows` (int64, (n,)): row of each query's result. `run_of_row` (int32, (n,)): scratch space;
+    empty unless `rows` is a permutation of 0 to n - 1. `answers` (int64, (k, ...)): filled.
     """
     if len(run_of_row):
-        # One column is written in any order, all others in order.
+        # Only this column is written in random order.
         for query in range(len(rows)):
             run_of_row[rows[query]] = runs[query]
         for column in range(len(values)):
@@ -362,7 +353,6 @@ def put_back_runs(
 
 
 def warm_up(address: np.uint64, nothing: Longs) -> None:
-    """Load or compile the kernels of this module."""
     for targets in writable_and_not(nothing):
         find_entries(address, 0, 8, 4, 0, 0, 0, targets, nothing, nothing, nothing)
         is_ascending(targets)

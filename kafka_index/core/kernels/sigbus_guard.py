@@ -1,14 +1,13 @@
-"""Surviving a page that is not there: of a file that is cut, or whose disk fails, while it is read.
+"""Handler for SIGBUS: a file is truncated or its disk fails while it is mapped.
 
-The system then sends SIGBUS, which ends the process: with it a Spark worker and every segment it
-has in hand. The handler installed here puts a page of zeros where a guarded map has lost one and
-records that; the scan continues over zeros, and the owner of the guard checks it afterwards and
-discards the result. A fault anywhere else is handed back to whatever handled it before. Logs of
-which only parts were fetched are read in this way too: what a read missed is fetched, and the read
-repeated.
+By default, SIGBUS kills the process, for example a Spark worker with all its segments. This handler
+maps a page of zeros in place of the lost page of a guarded map and records the page fault. The
+reader continues over zeros; the owner of the guard checks it afterwards and discards the result.
+Page faults elsewhere go to the previous handler. The handler also serves partly fetched remote
+logs: the missing range is fetched and the read repeated.
 
-The handler is machine code with nothing of Python in it, as a signal handler has to be. It is only
-there on 64-bit Linux with glibc's layout of ``sigaction``; elsewhere guards do nothing.
+The handler is machine code without any Python, as signal handlers must be. It exists only on 64-bit
+Linux with glibc's layout of ``sigaction``; elsewhere guards do nothing.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ _SIGACTION_BYTES = 152
 _FLAGS_IN_SIGACTION = 136
 _SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 
-#: Guarded maps that can be open at once; further ones go unguarded.
+#: Maximum number of guarded maps; further maps are not guarded.
 _SLOTS = 4096
 _START, _END, _FAULTS = range(3)
-# What the handler reads and writes: start, end and number of faults of each guarded map, and where
-# the last ones were. They live as long as the process, and so do their addresses.
+# Memory shared with the handler: start, end and fault count of each guarded map, and the latest
+# fault addresses. It is never freed.
 _table = np.zeros((_SLOTS, 3), np.uint64)
 _NOTED = 64
 _noted = np.zeros((_SLOTS, _NOTED), np.uint64)
 _previous_action = ctypes.create_string_buffer(_SIGACTION_BYTES)
 _previous_address = ctypes.addressof(_previous_action)
 _free_slots = list(range(_SLOTS - 1, -1, -1))
-# How often each slot was taken: a guard whose map went without its release has lost its own.
+# How often each slot was used, to detect that a guard has lost its slot.
 _times_taken = [0] * _SLOTS
 _lock = threading.Lock()
 _handler_address: int | None = None
 
 
 class SigbusGuard:
-    """Guards one mapping, from its making to `release`.
+    """A guard of one mapping, until `release`.
 
-    `address`: where the mapping begins, on a page; `size_bytes`: how long it is.
+    `address`: start of the mapping, page-aligned. `size_bytes`: its size.
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:
@@ -71,7 +70,7 @@ class SigbusGuard:
             slot = _free_slots.pop()
             _times_taken[slot] += 1
             self._taken_slot, self._time_taken = slot, _times_taken[slot]
-            # The end last: a range that is half written holds no address.
+            # Written in this order, so that a half-written range contains no address.
             _table[slot, _FAULTS] = 0
             _table[slot, _START] = address
             _table[slot, _END] = address + size_bytes
@@ -83,17 +82,16 @@ class SigbusGuard:
 
     @property
     def faulted(self) -> bool:
-        """Whether a page was lost, so that what was read cannot be trusted."""
+        """Whether a page was lost, so that the data read is not reliable."""
         slot = self._slot
         return slot is not None and bool(_table[slot, _FAULTS])
 
     @property
     def is_active(self) -> bool:
-        """Whether this map is guarded."""
         return self._slot is not None
 
     def drain_faults(self) -> tuple[NDArray[np.uint64], bool]:
-        """Return the addresses that faulted since the last call, and whether these are all."""
+        """Return the fault addresses since the last call, and whether the list is complete."""
         slot = self._slot
         if slot is None:
             return np.empty(0, np.uint64), True
@@ -103,12 +101,12 @@ class SigbusGuard:
         return found, count <= _NOTED
 
     def rearm(self) -> None:
-        """Install the handler again if something else took its place since."""
+        """Install the handler again if another one has replaced it."""
         with _lock:
             _install()
 
     def release(self) -> None:
-        """Remove the guard; to be called before the file is unmapped."""
+        """Remove the guard; call it before the file is unmapped."""
         with _lock:
             slot = self._slot
             if slot is not None:
@@ -124,10 +122,10 @@ def _free_slot(slot: int) -> None:
 
 
 def _free_stale_slots(start: int, end: int) -> None:
-    """Free the slots of maps that went without a release: new memory lies where they were.
+    """Free the slots of maps that were unmapped without a release and whose addresses are reused.
 
-    The handler takes the first range that holds an address. A range that is left of an earlier map
-    would take the faults of the new one, whose owner would trust the zeros.
+    The handler uses the first range that contains an address. A stale range would take the faults
+    of the new map, whose owner would then trust the zeros.
     """
     overlaps = (_table[:, _START] < end) & (_table[:, _END] > start)
     for slot in np.flatnonzero(overlaps).tolist():
@@ -140,7 +138,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _install() -> bool:
-    """Install the handler, and again where something else took its place since."""
+    """Install the handler, or install it again if another one has replaced it."""
     global _handler_address  # noqa: PLW0603, because a process has one handler
     if not _SUPPORTED:
         return False
@@ -160,7 +158,7 @@ def _install() -> bool:
 
 
 def _handler_source() -> str:
-    # LLVM's own text, because numba takes half a second over the same and cannot cache it.
+    # LLVM assembly, because numba takes half a second for the same and cannot cache it.
     return f"""
 declare i64 @mmap(i64, i64, i32, i32, i32, i64)
 declare i32 @sigaction(i32, i64, i64)

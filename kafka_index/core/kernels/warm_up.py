@@ -1,4 +1,4 @@
-"""All kernels, compiled beforehand: by ``warm-up``, and by what must not wait for one later."""
+"""Compile all kernels in advance: for ``warm-up``, and for processes that must not wait later."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kafka_index.core.kernels.search import warm_up as warm_up_search
 
 
 def warm_up() -> None:
-    """Load or compile every kernel for the types it is called with, so that no task has to."""
+    """Load or compile every kernel for all its argument types."""
     nothing = np.empty(0, np.int64)
     data = np.empty(0, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 1), np.int64)
