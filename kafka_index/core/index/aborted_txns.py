@@ -1,14 +1,15 @@
 """The first difference between two transaction indexes of a segment that a fetch can observe.
 
-`TransactionIndex.collect_aborted_txns` reads entries up to the first whose last stable offset
-reaches the upper bound of the fetch. An entry is therefore collected by the fetches that begin at
-its last offset or before, and whose upper bound is above its first offset and above every last
-stable offset before it. Two indexes with equal such bounds are equal to every fetch, in any order.
+`TransactionIndex.collect_aborted_txns` reads entries up to the first one whose last stable offset
+reaches the upper bound of the fetch. So a fetch collects an entry if it starts at or before the
+entry's last offset, and its upper bound is above the entry's first offset and above every earlier
+last stable offset. If these bounds are equal in two indexes, no fetch sees a difference, in
+whatever order the entries are.
 
-A last stable offset is right up to the start of the next transaction that is not committed. A
-follower appends several batches at once, and writes such later offsets; a rebuild never does. The
-later offset can pass over the producer's next transaction, which fetches then miss: such an index
-is wrong, although a broker wrote it. Source: `ProducerStateManager.lastStableOffset`.
+A last stable offset is correct up to the start of the next transaction that is not committed. A
+follower appends several batches at once and therefore writes larger ones; a rebuild never does. If
+the larger offset is beyond the producer's next transaction, fetches miss that transaction. Such an
+index is wrong although a broker wrote it. Source: `ProducerStateManager.lastStableOffset`.
 """
 
 from __future__ import annotations
@@ -28,27 +29,26 @@ _LOWEST = np.iinfo(np.int64).min
 
 
 class TxnFault(StrEnum):
-    """A fault of a transaction index, with its effect on consumers."""
+    """A defect of a transaction index, with its effect on consumers."""
 
     effect: str
 
     def __new__(cls, value: str, effect: str) -> Self:
-        """Return a fault with its effect."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.effect = effect
         return member
 
     PADDED = "padded", _EXPOSES
-    #: An entry of a transaction that was not aborted.
+    #: An entry for a transaction that was not aborted.
     UNKNOWN = (
         "unknown",
         "Consumers that read committed records do not get records of the transaction.",
     )
     MISSING = "missing", _EXPOSES
-    #: An entry behind one with a last stable offset that ends the search too early.
+    #: An entry after one whose last stable offset ends the search too early.
     UNREACHED = "unreached", _EXPOSES
-    #: The last stable offset of an entry ends searches that must read later segments.
+    #: A last stable offset that ends searches before they reach later segments.
     TOO_STABLE = "too_stable", "Consumers that read committed records can get aborted ones."
 
 
@@ -63,7 +63,7 @@ class TxnDifference:
 
 
 class _Txn(NamedTuple):
-    """An entry without its last stable offset: what identifies a transaction."""
+    """The fields of an entry that identify a transaction, without the last stable offset."""
 
     producer_id: int
     first_offset: int
@@ -79,13 +79,12 @@ def compare_aborted_txns(
     has_data: Callable[[int, int, int], bool] = lambda *_: True,
     next_start: int = INT64_MAX,
 ) -> TxnDifference | None:
-    """Return the first difference of a stored index that matters; None if fetches see none.
+    """Return the first difference of a stored index that a fetch can observe, None if none.
 
-    `has_data` is called with a producer id and a range of offsets, both ends included. Entries of
-    transactions without data, and first offsets before all data of a transaction, are no
-    difference: the log may begin later, and compaction removes batches. All transactions that later
-    segments abort, are open, or come after the log, begin at `next_start` or later. The versions of
-    entries are not compared.
+    `has_data` is called with a producer ID and a range of offsets, both ends inclusive. Entries of
+    transactions without data are ignored, and so are first offsets before all data of a
+    transaction: the log may start later, and compaction removes batches. Transactions that are open
+    or that later segments abort start at `next_start` or later. Entry versions are not compared.
     """
     found, wanted = _txns(stored), _txns(expected)
     zeros = next((at for at, row in enumerate(stored.tolist()) if not any(row[1:])), None)
@@ -104,7 +103,7 @@ def compare_aborted_txns(
             return TxnDifference(
                 TxnFault.UNKNOWN, at, "an aborted transaction of the log", str(txn)
             )
-    # The first of equal entries is reached by every fetch that reaches another of them.
+    # A fetch that reaches any of several equal entries also reaches the first one.
     slots = {txn: at for at, txn in reversed(list(enumerate(found)))}
     for at, txn in enumerate(wanted):
         if txn not in slots:
@@ -128,9 +127,9 @@ def compare_aborted_txns(
 
 
 def next_starts(aborted: Sequence[AbortedTxns], open_from: int) -> list[int]:
-    """Return the `next_start` of each segment, by the aborted transactions of all in order.
+    """Return the `next_start` of each segment, given the aborted transactions of all segments.
 
-    No open transaction begins before `open_from`, nor ends the log before it.
+    All open transactions start at or after `open_from`.
     """
     starts = [open_from]
     for entries in reversed(aborted[1:]):

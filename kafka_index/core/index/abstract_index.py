@@ -1,7 +1,7 @@
-"""The base of the offset index and the time index: one memory-mapped file of equal entries.
+"""Base class of the offset index and the time index: a memory-mapped file of fixed-size entries.
 
-Source: Kafka's ``AbstractIndex``, whose names the methods keep. Offsets are absolute on the
-outside; only this room knows that files hold them relative to the base offset.
+Source: Kafka's ``AbstractIndex``; the methods keep its names. The interface uses absolute offsets.
+Only this package handles the relative offsets stored in files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kafka_index.core.index.slot_search import EntryMap, SlotSearch
 from kafka_index.core.kernels.index_entries import can_convert_to_relative_offset
 from kafka_index.core.kernels.search import NOT_FOUND, count_entries
 
-#: In place of a path: the index is in memory only, until it is closed.
+#: Used instead of a path: the index exists only in memory until it is closed.
 IN_MEMORY = "<memory>"
 
 _FIRST_GROWTH_BYTES = mmap.PAGESIZE
@@ -42,27 +42,27 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
     Parameters
     ----------
     path : path
-        The index file. A writable index creates it at ``max_index_size`` rounded down to whole
-        entries, with no entry. An existing file counts as full of entries. `IN_MEMORY` for no
-        file at all.
+        The index file. A writable index creates it empty, with the size ``max_index_size`` rounded
+        down to a multiple of the entry size. All slots of an existing file count as entries.
+        `IN_MEMORY` for no file.
     base_offset : int
         Base offset of the segment, absolute.
     max_index_size : int, optional
-        ``segment.index.bytes``, in bytes; needed to create a file or to `reset` it.
+        ``segment.index.bytes``, in bytes; required to create a file or to `reset` it.
     writable : bool
-        Without it the file is opened read-only and needs no write permission (KAFKA-5104).
+        If False, the file is opened read-only and needs no write permission (KAFKA-5104).
     growing : bool
-        Start an empty index in the file, and let the file grow with its entries up to
-        ``max_index_size`` instead of taking all of it at once.
+        Start with an empty index, and extend the file with its entries up to ``max_index_size``
+        instead of preallocating it.
     content : ndarray of uint8, optional
-        The bytes of the file, fetched from where it is; it is not opened, nor written.
+        The bytes of a file that was fetched elsewhere; no file is opened or written.
 
     Raises
     ------
     InputError
-        A file to be read is missing or cannot be opened.
+        The file is missing or cannot be opened for reading.
     PublishError
-        A file cannot be created or made as large as asked (disk full).
+        The file cannot be created or resized, for example because the disk is full.
     ConfigError
         ``max_index_size`` is less than one entry.
     """
@@ -83,7 +83,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
         super().__init__(os.fspath(path), mapping, base_offset)
         self.max_index_size = max_index_size
         self.writable = writable
-        # Serialises what changes the index.
+        # Serializes modifications of the index.
         self._lock = threading.RLock()
         self._max_entries = 0
         created = writable and (growing or in_memory or not os.path.exists(self.path))
@@ -108,7 +108,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
 
     @property
     def max_entries(self) -> int:
-        """Number of entries there is room for."""
+        """Maximum number of entries."""
         return self._max_entries
 
     @property
@@ -123,31 +123,31 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another entry."""
+        """Whether no further entry fits."""
         return self._entries >= self._max_entries
 
     def entry_bytes(self) -> NDArray[np.uint8]:
-        """Return a copy of the entries as they are in the file."""
+        """Return a copy of the stored entries."""
         with self._remap_lock.reading():
             self._check_open()
             return self._mapping.data[: self.size_in_bytes].copy()
 
     def can_append_offset(self, offset: int) -> bool:
-        """Whether an offset can be stored relative to the base offset."""
+        """Return whether an offset can be stored relative to the base offset."""
         return bool(can_convert_to_relative_offset(offset, self.base_offset))
 
     def resize(self, new_size: int) -> bool:
-        """Set the size of the file, rounded down to whole entries; the entries stay.
+        """Set the size of the file, rounded down to a multiple of the entry size; keep the entries.
 
         Returns
         -------
         bool
-            False when it has that size already.
+            False if the file already has that size.
 
         Raises
         ------
         IndexFullError
-            The entries would not fit (Kafka throws, and leaves the index without a map).
+            The entries would not fit. Kafka throws too, but leaves the index unmapped.
         """
         with self._lock:
             rounded = self._rounded(new_size)
@@ -165,17 +165,17 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
             return True
 
     def trim_to_valid_size(self) -> None:
-        """Cut the file after the last entry."""
+        """Truncate the file after the last entry."""
         with self._lock:
             if self.writable:
                 self.resize(self.size_in_bytes)
 
     def truncate(self) -> None:
-        """Drop all entries; the file keeps its size."""
+        """Remove all entries; the file keeps its size."""
         self._truncate_to_entries(0)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at and above an offset."""
+        """Remove the entries at and above an offset."""
         with self._lock:
             field, relative = "relative_offset", max(offset - self.base_offset, -1)
             slot = int(self.floor_slots(np.array([relative], np.int64), field)[0])
@@ -186,25 +186,25 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
                 self._truncate_to_entries(slot if exact else slot + 1)
 
     def reset(self) -> None:
-        """Drop all entries and set the file to its largest size."""
+        """Remove all entries and set the file to its maximum size."""
         with self._lock:
             self.truncate()
             self.resize(self.max_index_size)
 
     @abstractmethod
     def sanity_check(self) -> None:
-        """Check the file on its own, without the log.
+        """Check the file without the log.
 
         Raises
         ------
         CorruptIndexError
-            The size is not a multiple of an entry, or the last entry cannot be right.
+            The size is not a multiple of the entry size, or the last entry is invalid.
         """
 
     def skip_padding(self) -> None:
-        """Free the zeroed slots that a killed broker leaves at the end of the file.
+        """Exclude the zero padding that a killed broker leaves at the end of the file.
 
-        A single entry is kept: in a time index it may stand for 0 ms at the base offset.
+        The first entry is kept: in a time index it can mean 0 ms at the base offset.
         """
         with self._lock:
             if self._entries == 1:
@@ -260,7 +260,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
         )
 
     def _make_room(self, entries: int) -> None:
-        """Grow a growing file so that this many more entries fit, up to its largest size."""
+        """Extend a growing file for this many more entries, up to its maximum size."""
         self._check_writable()
         self._check_open()
         needed = (self._entries + entries) * self.entry_size
@@ -281,15 +281,14 @@ _Index = TypeVar("_Index", bound=AbstractIndex)
 
 
 class LazyIndex(Generic[_Index]):
-    """An index file that is opened on first use, and can be closed and opened again.
+    """An index file that is opened on first use, and can be closed and reopened.
 
-    Source: Kafka's ``LazyIndex``, with which a broker starts without opening and mapping two files
-    for each of its segments.
+    Source: Kafka's ``LazyIndex``, which lets a broker start without mapping two files per segment.
 
     Parameters
     ----------
     load : callable
-        Opens the index; what it raises, `get` raises.
+        Opens the index; `get` passes on its exceptions.
     """
 
     def __init__(self, load: Callable[[], _Index]) -> None:
@@ -298,22 +297,22 @@ class LazyIndex(Generic[_Index]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is open now."""
+        """Whether the file is currently open."""
         return self._index is not None
 
     @property
     def faulted(self) -> bool:
-        """Whether the file was cut while it was open."""
+        """Whether the file was truncated while it was open."""
         return self._index is not None and self._index.faulted
 
     def get(self) -> _Index:
-        """Return the index, opened."""
+        """Return the index; open it if necessary."""
         if self._index is None:
             self._index = self._load()
         return self._index
 
     def close(self) -> None:
-        """Unmap the file; the next `get` opens it again."""
+        """Unmap the file; the next `get` reopens it."""
         if self._index is not None:
             self._index.close_handler()
             self._index = None

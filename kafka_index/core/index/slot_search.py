@@ -1,4 +1,4 @@
-"""The mapped entries of an index, offset or time: the map of the file, and searches of it.
+"""The mapped entries of an offset or time index, and searches in them.
 
 Source: the lookups of Kafka's ``AbstractIndex``.
 """
@@ -33,17 +33,17 @@ from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 
 _MODE = 0o644
 
-#: From so many lookups on sorting them pays.
+#: With at least this many lookups, sorting them pays off.
 BULK_LOOKUPS = 32
 _KEY_BITS = 63
-#: From so many targets on a radix sort pays for its tables.
+#: With at least this many targets, the tables of a radix sort pay off.
 _RADIX_SORTED = 1024
 
 
 class EntryMap:
-    """Bytes of a file, or of memory alone, as entries of a layout; without a file at first.
+    """A map of an index file, or of memory, as an array of entries; initially without a file.
 
-    Only a `writable` file is opened for writing too (KAFKA-5104).
+    Only a `writable` file is opened for writing (KAFKA-5104).
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class EntryMap:
         self.is_open = False
 
     def open(self, path: str, size: int | None) -> None:
-        """Open a file, set its size when one is given (creating it if missing), and map it.
+        """Open and map a file; if a size is given, create the file if missing and resize it.
 
-        Raises `InputError` if a file whose size is not to be set cannot be opened, and
-        `PublishError` if it cannot be created, or there is no room for its size.
+        Raises `InputError` if the file cannot be opened, and `PublishError` if it cannot be created
+        or resized.
         """
         if self._in_memory:
             self._allocate(size or 0)
             return
         if not self._writable:
             refuse_linked_out(path)
-        # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
+        # O_NONBLOCK, so that opening a named pipe does not wait; it is rejected below.
         flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if self._writable else os.O_RDONLY)
         try:
             descriptor = os.open(path, flags | (os.O_CREAT if size is not None else 0), _MODE)
@@ -84,7 +84,8 @@ class EntryMap:
                 old_size = os.fstat(descriptor).st_size
                 os.ftruncate(descriptor, min(old_size, size))
                 if size > old_size:
-                    # Real blocks: writing to a hole of a full disk through a map ends the process.
+                    # Allocate blocks: writing to a sparse part through a map kills the process if
+                    # the disk is full.
                     os.posix_fallocate(descriptor, 0, size)
             self.length = os.fstat(descriptor).st_size
             # An empty file cannot be mapped.
@@ -93,7 +94,7 @@ class EntryMap:
                 self._map = mmap.mmap(descriptor, self.length, access=access)
                 self._view(np.frombuffer(self._map, np.uint8))
                 if not self._writable:
-                    # Its owner may cut the file at any time.
+                    # Another process may truncate the file at any time.
                     self._guard = SigbusGuard(self.data.ctypes.data, self.length)
         except OSError as error:
             raise publish_error(error, path, "make room for the index") from error
@@ -102,13 +103,13 @@ class EntryMap:
         self.is_open = True
 
     def open_content(self, content: NDArray[np.uint8]) -> None:
-        """Take the bytes of a file that were read elsewhere."""
+        """Use the bytes of a file that was read elsewhere."""
         self.length = len(content)
         self._view(content)
         self.is_open = True
 
     def resize(self, path: str, size: int) -> None:
-        """Set the size; bytes before the new end stay, new ones are zero."""
+        """Resize the file; keep the bytes before the new end and fill up with zeros."""
         if self._in_memory:
             self._allocate(size)
             return
@@ -117,7 +118,7 @@ class EntryMap:
 
     @property
     def faulted(self) -> bool:
-        """Whether bytes of a read-only file were lost, and zeros read in their place."""
+        """Whether bytes of a read-only file were lost and zeros were read instead."""
         return self._guard is not None and self._guard.faulted
 
     def flush(self) -> None:
@@ -126,9 +127,9 @@ class EntryMap:
             self._map.flush()
 
     def close(self) -> None:
-        """Unmap the file; no thread may be reading."""
+        """Unmap the file; no other thread may be reading."""
         self.is_open = False
-        # Views first: a map with live views cannot be closed.
+        # Views first: a map that still has views cannot be closed.
         self._forget()
         if self._guard is not None:
             self._guard.release()
@@ -156,11 +157,11 @@ class EntryMap:
 
 
 class RemapLock:
-    """Many readers or one writer; a waiting writer precedes new readers.
+    """A read-write lock in which a waiting writer precedes new readers.
 
-    Reading a page after the end of a file that was cut ends the process (SIGBUS), and kernels
-    read without the GIL, so a mapping may be resized only while nobody reads it. Kafka's
-    ``remapLock`` is the model. A thread that reads must not ask for the lock again.
+    Reading a page after the end of a truncated file kills the process (SIGBUS), and kernels read
+    without the GIL. So a map is resized only while nobody reads it. Source: Kafka's ``remapLock``.
+    Readers must not acquire the lock recursively.
     """
 
     def __init__(self) -> None:
@@ -171,7 +172,6 @@ class RemapLock:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold the lock together with other readers."""
         with self._condition:
             self._condition.wait_for(lambda: not self._writing and not self._writers_waiting)
             self._readers += 1
@@ -184,7 +184,6 @@ class RemapLock:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock alone."""
         with self._condition:
             self._writers_waiting += 1
             try:
@@ -201,27 +200,27 @@ class RemapLock:
 
 
 class SlotSearch:
-    """The entries of an index, to be searched.
+    """The entries of an index, with searches by key.
 
-    Changing the mapping takes the remap lock. The path is for errors.
+    `path` is used in errors. Changing the map requires the remap lock.
     """
 
     layout: ClassVar[np.dtype[np.void]]
-    #: The field that lookups go by, which is the first, and the other one.
+    #: The field by which lookups search (the first one), and the other field.
     key_field: ClassVar[str]
     value_field: ClassVar[str]
-    #: By how much the other field grows from entry to entry, at the least.
+    #: Minimum increase of the value field between entries.
     least_step: ClassVar[int]
 
     def __init__(self, path: str, mapping: EntryMap, base_offset: int) -> None:
         self.path = path
         self.base_offset = base_offset
         self._mapping = mapping
-        # Keeps readers off a map that changes.
+        # Excludes readers while the map changes.
         self._remap_lock = RemapLock()
         self._entries = 0
-        # What is added to keys and values as stored; the key in place of a missing entry; and where
-        # targets are cut off, because offsets far below would wrap around to far above.
+        # Bases added to stored keys and values; the key for a missing entry; and limits for
+        # targets, since offsets far below the base would overflow to large values.
         is_by_offset = self.key_field == "relative_offset"
         self._key_base, self._value_base = (base_offset, 0) if is_by_offset else (0, base_offset)
         self._missing_key = base_offset if is_by_offset else NO_TIMESTAMP
@@ -234,7 +233,7 @@ class SlotSearch:
 
     @property
     def warm_entries(self) -> int:
-        """The number of entries at the end that are searched first (KAFKA-6432)."""
+        """Number of entries at the end that are searched first (KAFKA-6432)."""
         return WARM_BYTES // self.entry_size
 
     @property
@@ -244,11 +243,11 @@ class SlotSearch:
 
     @property
     def faulted(self) -> bool:
-        """Whether the file was cut while it was open for reading, and zeros were read from it."""
+        """Whether the file was truncated while it was open, and zeros were read instead."""
         return self._mapping.faulted
 
     def find_disorder(self) -> int:
-        """Return the first slot that cannot follow the one before it, `NOT_FOUND` for none."""
+        """Return the first slot that cannot follow the previous one, `NOT_FOUND` for none."""
         with self._remap_lock.reading():
             self._check_open()
             return find_disorder(
@@ -262,18 +261,18 @@ class SlotSearch:
     def floor_slots(self, targets: Longs, field: str | None = None) -> Longs:
         """Find, for each target, the slot of the last entry at or below it.
 
-        Targets are keys as stored, timestamps in ms or offsets relative to the base offset,
-        compared with a field, `key_field` by default. The slot is `core.kernels.NOT_FOUND` where
-        all entries are above.
+        Targets are stored keys: timestamps in ms, or offsets relative to the base offset. They are
+        compared with `field`, by default `key_field`. The slot is `core.kernels.NOT_FOUND` if all
+        entries are above.
         """
         with self._remap_lock.reading():
             return self._find_floors(targets, field)
 
     def ceiling_slots(self, targets: Longs, field: str | None = None) -> Longs:
-        """Find, for each target, the slot of the first entry above it, or equal to it.
+        """Find, for each target, the slot of the first entry at or above it.
 
-        As in Kafka, an equal entry counts unless it is the very first, whose key the search never
-        compares for equality. Parameters and result are those of `floor_slots`.
+        As in Kafka, the very first entry is never compared for equality. Parameters and result are
+        those of `floor_slots`.
         """
         with self._remap_lock.reading():
             entries = self._entries
@@ -286,7 +285,7 @@ class SlotSearch:
         return np.where(ceilings < entries, ceilings, NOT_FOUND)
 
     def lookup_many(self, targets: Longs) -> tuple[Longs, Longs]:
-        """Do `lookup` for many targets, in any order.
+        """Run `lookup` for many targets, in any order.
 
         Parameters
         ----------
@@ -312,10 +311,9 @@ class SlotSearch:
         return keys, values
 
     def look_up_ascending(self, targets: Longs, rows: Longs, keys: Longs, values: Longs) -> None:
-        """Do `lookup_many` for ascending targets.
+        """Run `lookup_many` for ascending targets.
 
-        `rows` has the row of the answer to each target in `keys` and `values`, which are filled
-        there.
+        `rows` has the row of each target's result; `keys` and `values` are filled at these rows.
         """
         if len(targets) and targets[0] < self._min_target:
             targets = np.maximum(targets, self._min_target)
@@ -336,7 +334,7 @@ class SlotSearch:
             )
 
     def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Longs, Longs]:
-        """Return the entries ``start:stop``, as from `lookup_many`."""
+        """Return the entries ``start:stop``, in the form of `lookup_many`."""
         end = self._entries if stop is None else stop
         if not 0 <= start <= end <= self._entries:
             raise IndexError(f"entries {start}:{end} of {self._entries} in {self.path}")
@@ -345,18 +343,18 @@ class SlotSearch:
             return self._entries_in(slice(start, end))
 
     def _as_stored(self, targets: Longs) -> Longs:
-        """Return the targets of lookups as keys are stored."""
+        """Convert targets to stored keys."""
         return np.maximum(targets, self._min_target) - self._key_base
 
     def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
-        """Return the entries in slots, offsets absolute; the caller holds the remap lock."""
+        """Return the entries in slots with absolute offsets; the caller holds the remap lock."""
         return (
             self._read(self.key_field, slots) + self._key_base,
             self._read(self.value_field, slots) + self._value_base,
         )
 
     def _find_floors(self, targets: Longs, field: str | None = None) -> Longs:
-        """Do `floor_slots`; the caller holds the remap lock until the slots are read."""
+        """Run `floor_slots`; the caller holds the remap lock until the slots are read."""
         self._check_open()
         name = self.key_field if field is None else field
         slots = np.empty(len(targets), np.int64)
@@ -375,18 +373,18 @@ class SlotSearch:
     def _read(self, name: str, slots: Longs | slice) -> Longs:
         """Read a field of slots; the caller holds the remap lock.
 
-        As in Kafka, a slot that was found can be read even if it has been truncated meanwhile.
+        As in Kafka, a slot can still be read if it was truncated since it was found.
         """
         return self._mapping.entries[name][slots].astype(np.int64)
 
     def _check_open(self) -> None:
-        # Kernels would read, or write, whatever memory follows an array without bytes.
+        # Kernels would access unrelated memory after an empty array.
         if not self._mapping.is_open:
             raise ValueError(f"the index is closed: {self.path}")
 
 
 def ascending(targets: Longs) -> tuple[Longs, Longs]:
-    """Return targets in ascending order, and the row each of them had."""
+    """Sort targets; also return the original row of each."""
     count = len(targets)
     targets = np.ascontiguousarray(targets, np.int64)
     if count < 2 or is_ascending(targets):
@@ -396,7 +394,7 @@ def ascending(targets: Longs) -> tuple[Longs, Longs]:
     if (largest - least).bit_length() + row_bits > _KEY_BITS:
         rows = np.argsort(targets, kind="stable")
         return targets[rows], rows
-    # One sort of plain integers, target and row in one, is twice as fast as an argsort.
+    # Sorting packed integers of target and row is twice as fast as an argsort.
     packed = targets - least
     packed <<= row_bits
     packed |= np.arange(count)

@@ -1,4 +1,4 @@
-"""The offset index, ``.index``, from an offset to a position; and the time index, ``.timeindex``.
+"""The offset index (``.index``, offset to position) and the time index (``.timeindex``).
 
 Sources: Kafka's ``OffsetIndex`` and ``TimeIndex``.
 """
@@ -25,7 +25,7 @@ from kafka_index.core.kernels.search import NOT_FOUND
 
 
 class OffsetPosition(NamedTuple):
-    """An entry: the last offset of a batch, absolute, and where in the log the batch begins."""
+    """An entry: the last offset of a batch, absolute, and the position of the batch in the log."""
 
     offset: int
     position: int
@@ -42,7 +42,7 @@ class OffsetIndex(AbstractIndex):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry; the base offset while there is none."""
+        """Offset of the last entry; the base offset if there is none."""
         return self._last_offset
 
     def append(self, offset: int, position: int) -> None:
@@ -51,16 +51,16 @@ class OffsetIndex(AbstractIndex):
         Raises
         ------
         IndexFullError
-            There is no room.
+            The index is full.
         InvalidOffsetError
             The offset is not above the last one.
         IndexOffsetOverflowError
-            It cannot be stored relative to the base offset.
+            The offset cannot be stored relative to the base offset.
         """
         self.append_many(np.array([offset], np.int64), np.array([position], np.int64))
 
     def append_many(self, offsets: Longs, positions: Longs) -> None:
-        """Append entries in order, up to the first that `append` would refuse, which is raised.
+        """Append entries in order; raise the error of the first one that `append` rejects.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class OffsetIndex(AbstractIndex):
     def try_append_many(
         self, offsets: Longs, positions: Longs
     ) -> tuple[int, KafkaIndexError | None]:
-        """Do `append_many`, but return how many were appended, and the refusal of the next."""
+        """Run `append_many`, but return the number of appended entries and the next error."""
         with self._lock:
             self._make_room(len(offsets))
             accepted = append_offset_entries(
@@ -94,20 +94,20 @@ class OffsetIndex(AbstractIndex):
             return accepted, self._refusal(int(offsets[accepted]))
 
     def lookup(self, target_offset: int) -> OffsetPosition:
-        """Return the last entry at or below an offset; (base offset, 0) when there is none."""
+        """Return the last entry at or below an offset; (base offset, 0) if there is none."""
         offsets, positions = self.lookup_many(np.array([target_offset], np.int64))
         return OffsetPosition(int(offsets[0]), int(positions[0]))
 
     def fetch_upper_bound_offset(
         self, fetch_offset: OffsetPosition, fetch_size: int
     ) -> OffsetPosition | None:
-        """Return the first entry whose position is at or after the end of a fetch, or None."""
+        """Return the first entry whose position is at or after the end of a fetch, None if none."""
         target = np.array([fetch_offset.position + fetch_size], np.int64)
         slot = int(self.ceiling_slots(target, "position_bytes")[0])
         return None if slot == NOT_FOUND else self.entry(slot)
 
     def entry(self, slot: int) -> OffsetPosition:
-        """Return the entry in a slot; IndexError when there is none."""
+        """Return the entry in a slot; raises `IndexError` if there is none."""
         offsets, positions = self.read_entries(slot, slot + 1)
         return OffsetPosition(int(offsets[0]), int(positions[0]))
 
@@ -143,7 +143,7 @@ class OffsetIndex(AbstractIndex):
 
 
 class TimestampOffset(NamedTuple):
-    """An entry: no record up to this offset (absolute) is later than this timestamp (ms)."""
+    """An entry: no record up to this offset (absolute) has a larger timestamp (ms)."""
 
     timestamp: int
     offset: int
@@ -160,16 +160,16 @@ class TimeIndex(AbstractIndex):
 
     @property
     def is_full(self) -> bool:
-        """Whether only the slot is left that is kept for the roll of the segment."""
+        """Whether only the slot reserved for the roll of the segment is free."""
         return self._entries >= self._max_entries - 1
 
     @property
     def last_entry(self) -> TimestampOffset:
-        """The last entry; (-1, base offset) while there is none."""
+        """The last entry; (-1, base offset) if there is none."""
         return self._last_entry
 
     def maybe_append(self, timestamp: int, offset: int, *, skip_full_check: bool = False) -> None:
-        """Append one entry, unless its timestamp is that of the last.
+        """Append one entry, unless its timestamp equals the last one.
 
         Parameters
         ----------
@@ -178,14 +178,14 @@ class TimeIndex(AbstractIndex):
         offset : int
             Absolute.
         skip_full_check : bool
-            Use the slot that is kept for the roll.
+            Use the slot that is reserved for the roll.
 
         Raises
         ------
         IndexFullError
-            There is no room; raised even when nothing would be appended.
+            The index is full; raised even if nothing would be appended.
         InvalidOffsetError, InvalidTimestampError
-            The offset or the timestamp is below that of the last entry.
+            The offset or timestamp is below that of the last entry.
         IndexOffsetOverflowError
             The offset cannot be stored relative to the base offset.
         """
@@ -198,7 +198,7 @@ class TimeIndex(AbstractIndex):
     def maybe_append_many(
         self, timestamps: Longs, offsets: Longs, *, skip_full_check: bool = False
     ) -> None:
-        """Do `maybe_append` in order, up to the first that is refused, which is raised.
+        """Run `maybe_append` in order; raise the error of the first entry that is rejected.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ class TimeIndex(AbstractIndex):
     def try_maybe_append_many(
         self, timestamps: Longs, offsets: Longs, *, skip_full_check: bool = False
     ) -> tuple[int, KafkaIndexError | None]:
-        """Do `maybe_append_many`, but return how many were accepted, and the next refusal."""
+        """Run `maybe_append_many`, but return the number of accepted entries and the next error."""
         with self._lock:
             full_entries = INT32_MAX if skip_full_check else self._max_entries - 1
             self._make_room(len(offsets))
@@ -239,17 +239,17 @@ class TimeIndex(AbstractIndex):
             )
 
     def lookup(self, target_timestamp: int) -> TimestampOffset:
-        """Return the last entry at or below a timestamp; (-1, base offset) when there is none."""
+        """Return the last entry at or below a timestamp; (-1, base offset) if there is none."""
         timestamps, offsets = self.lookup_many(np.array([target_timestamp], np.int64))
         return TimestampOffset(int(timestamps[0]), int(offsets[0]))
 
     def entry(self, slot: int) -> TimestampOffset:
-        """Return the entry in a slot; IndexError when there is none."""
+        """Return the entry in a slot; raises `IndexError` if there is none."""
         timestamps, offsets = self.read_entries(slot, slot + 1)
         return TimestampOffset(int(timestamps[0]), int(offsets[0]))
 
     def sanity_check(self) -> None:
-        """Check the size, and the last entry against the first and the base offset."""
+        """Check the size, and compare the last entry with the first and the base offset."""
         last = self._last_entry
         if self._entries and last.timestamp < self.entry(0).timestamp:
             raise CorruptIndexError(
@@ -277,7 +277,7 @@ class TimeIndex(AbstractIndex):
         )
 
     def _refusal(self, timestamp: int, offset: int, full_entries: int) -> KafkaIndexError:
-        """Return the error of a refused entry, checked in Kafka's order."""
+        """Return the error of a rejected entry; the checks have Kafka's order."""
         full = IndexFullError(
             "the time index is full", path=self.path, expected=f"{self._max_entries} entries"
         )

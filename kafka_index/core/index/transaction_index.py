@@ -1,7 +1,7 @@
-"""The transaction index, ``.txnindex``: the transactions whose abort markers a segment holds.
+"""The transaction index (``.txnindex``): transactions whose abort markers are in a segment.
 
-Source: Kafka's ``TransactionIndex``. Unlike the others it is neither mapped nor made larger than
-its entries, its offsets are absolute, and the file does not exist before the first entry.
+Source: Kafka's ``TransactionIndex``. Unlike the other indexes, it is not mapped or preallocated,
+its offsets are absolute, and the file does not exist before the first entry.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from kafka_index.core.kernels.search import NOT_FOUND
 _MODE = 0o644
 
 _NO_ENTRIES = np.frombuffer(b"", ABORTED_TXN)
-#: Aborted transactions, as `ABORTED_TXN` or the same fields in this machine's byte order.
+#: Aborted transactions, as `ABORTED_TXN` or with the same fields in native byte order.
 AbortedTxns = NDArray[np.void]
 
 
 class AppendFile:
-    """A file that reads as empty while it does not exist; its name may change while it is open.
+    """An append-only file that reads as empty if it does not exist, and may be renamed while open.
 
-    Without `writable` it is opened read-only and needs no write permission. With `content`, the
-    fetched bytes of the file, nothing is opened or written. Raises `InputError` if the file exists
-    and cannot be opened, or is not a regular file.
+    If not `writable`, it is opened read-only and needs no write permission. `content` has the bytes
+    of a file that was fetched elsewhere; no file is opened or written. Raises `InputError` if the
+    file exists and cannot be opened, or is not a regular file.
     """
 
     def __init__(self, path: str, *, writable: bool, content: bytes | None = None) -> None:
@@ -63,7 +63,7 @@ class AppendFile:
             raise InputError(f"cannot open the index: {error.strerror}", path=path) from error
 
     def read(self, size_bytes: int) -> bytes:
-        """Return the first bytes; raises `InputError` if the file was cut after it was opened."""
+        """Return the first bytes; raises `InputError` if the file was truncated concurrently."""
         if self._content is not None:
             return self._content[:size_bytes]
         parts: list[bytes] = []
@@ -89,7 +89,7 @@ class AppendFile:
         return b"".join(parts)
 
     def append(self, data: bytes) -> None:
-        """Write at the end: all of it, or nothing.
+        """Append all bytes or none.
 
         Raises `PublishError` if the file is read-only, or cannot be created or written.
         """
@@ -110,9 +110,9 @@ class AppendFile:
         self.size_bytes += len(data)
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file, if there is one.
+        """Truncate the file if it exists.
 
-        Raises `PublishError` if it is read-only, or cannot be cut.
+        Raises `PublishError` if it is read-only, or truncation fails.
         """
         self.check_writable()
         if self._descriptor is None:
@@ -124,7 +124,6 @@ class AppendFile:
         self.size_bytes = size_bytes
 
     def flush(self) -> None:
-        """Make the written bytes durable."""
         if self._descriptor is not None and self.writable:
             try:
                 os.fsync(self._descriptor)
@@ -132,21 +131,20 @@ class AppendFile:
                 raise publish_error(error, self.path, "write the index") from error
 
     def close(self) -> None:
-        """Close the file."""
         self.is_open = False
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def check_writable(self) -> None:
-        """Raise PublishError when the file is read-only."""
+        """Raise `PublishError` if the file is read-only."""
         if not self.writable:
             raise PublishError("the index is open for reading only", path=self.path)
 
     def _opened(self, flags: int) -> int:
         if not self.writable:
             refuse_linked_out(self.path)
-        # O_NONBLOCK so that a named pipe is refused here instead of waited for.
+        # O_NONBLOCK, so that opening a named pipe does not wait; it is rejected here.
         descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -155,7 +153,7 @@ class AppendFile:
 
 
 class CollectedTxns(NamedTuple):
-    """Aborted transactions, and whether later segments have no more of them."""
+    """Aborted transactions, and whether later segments cannot have further ones."""
 
     entries: AbortedTxns
     is_complete: bool
@@ -176,13 +174,13 @@ class TransactionIndex(Closeable):
     Parameters
     ----------
     path : path
-        The index file. Without one the index is empty, and the first append creates it.
+        The index file. If it does not exist, the index is empty, and the first append creates it.
     start_offset : int
         Base offset of the segment, absolute.
     writable : bool
-        Without it the file is opened read-only and needs no write permission.
+        If False, the file is opened read-only and needs no write permission.
     content : bytes, optional
-        The bytes of the file, fetched from where it is; it is not opened, nor written.
+        The bytes of a file that was fetched elsewhere; no file is opened or written.
 
     Raises
     ------
@@ -201,7 +199,7 @@ class TransactionIndex(Closeable):
         content: bytes | None = None,
     ) -> None:
         self.start_offset = start_offset
-        # Serialises what changes the index.
+        # Serializes modifications of the index.
         self._lock = threading.RLock()
         self._file = AppendFile(os.fspath(path), writable=writable, content=content)
         self._entries: AbortedTxns | None = None
@@ -215,27 +213,27 @@ class TransactionIndex(Closeable):
 
     @property
     def length(self) -> int:
-        """Size of the file in bytes, 0 when there is none."""
+        """Size of the file in bytes, 0 if it does not exist."""
         return self._file.size_bytes
 
     @property
     def torn_bytes(self) -> int:
-        """The number of bytes after the last whole entry; reading skips them."""
+        """Number of bytes after the last complete entry; reading skips them."""
         return self.length % self.entry_size
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no whole entry."""
+        """Whether there is no complete entry."""
         return self.length < self.entry_size
 
     @property
     def entries(self) -> AbortedTxns:
-        """All entries as in the file: an array of `ABORTED_TXN`, not to be changed.
+        """All entries as stored: an array of `ABORTED_TXN` that must not be modified.
 
         Raises
         ------
         InputError
-            The file cannot be read, or was cut after it was opened.
+            The file cannot be read, or was truncated since it was opened.
         """
         with self._lock:
             self._check_open()
@@ -252,26 +250,26 @@ class TransactionIndex(Closeable):
         Parameters
         ----------
         producer_id : int
-            Whose transaction it was.
+            The producer of the transaction.
         first_offset, last_offset : int
-            Its first offset and that of its marker, absolute.
+            Its first offset and the offset of its marker, absolute.
         last_stable_offset : int
-            The last stable offset with the transaction ended, absolute.
+            The last stable offset after the transaction has ended, absolute.
 
         Raises
         ------
         InvalidOffsetError
-            The last offset is not above that of the entry appended before.
+            The last offset is not above that of the previously appended entry.
         CorruptIndexError
-            The file ends inside an entry.
+            The file ends within an entry.
         PublishError
-            It cannot be written.
+            The file cannot be written.
         """
         row = (ABORTED_TXN_VERSION, producer_id, first_offset, last_offset, last_stable_offset)
         self.append_many(np.array([row], ABORTED_TXN))
 
     def append_many(self, entries: AbortedTxns) -> None:
-        """Do `append` in order, up to the first that is refused, which is raised.
+        """Run `append` in order; raise the error of the first entry that is rejected.
 
         Parameters
         ----------
@@ -301,7 +299,7 @@ class TransactionIndex(Closeable):
                 )
 
     def floor_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find, for each offset, the slot of the last entry whose last offset is not above it.
+        """Find, for each offset, the slot of the last entry whose last offset is at or below it.
 
         Parameters
         ----------
@@ -311,13 +309,13 @@ class TransactionIndex(Closeable):
         Returns
         -------
         ndarray of int64, shape (n,)
-            Slots, `kafka_index.core.kernels.NOT_FOUND` where all entries are above.
+            Slots, `kafka_index.core.kernels.NOT_FOUND` if all entries are above.
         """
         slots = np.searchsorted(self._last_offsets(), last_offsets, side="right") - 1
         return np.where(slots >= 0, slots, NOT_FOUND)
 
     def ceiling_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find, for each offset, the slot of the first entry whose last offset is not below it.
+        """Find, for each offset, the slot of the first entry whose last offset is at or above it.
 
         Parameters and result are those of `floor_slots`.
         """
@@ -331,13 +329,13 @@ class TransactionIndex(Closeable):
         Parameters
         ----------
         fetch_offset, upper_bound_offset : int
-            First offset of the fetch, and the one after its last; absolute.
+            First offset of the fetch, and the offset after its last; absolute.
 
         Returns
         -------
         CollectedTxns
-            In the order of the file, as in `entries`. Complete when an entry shows that all
-            transactions below the upper bound have ended.
+            In file order, as in `entries`. Complete if an entry shows that all transactions below
+            the upper bound have ended.
 
         Raises
         ------
@@ -354,7 +352,7 @@ class TransactionIndex(Closeable):
         return CollectedTxns(examined[overlaps], bool(stable.size))
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries from the first whose last offset is at an offset or above it.
+        """Remove entries, starting at the first whose last offset is at or above an offset.
 
         Raises
         ------
@@ -371,21 +369,21 @@ class TransactionIndex(Closeable):
                 self._last_offset = int(entries["last_offset"][kept - 1]) if kept else None
 
     def reset(self) -> None:
-        """Drop all entries; an existing file stays, empty."""
+        """Remove all entries; an existing file stays, empty."""
         with self._lock:
             self._check_open()
             self._truncate(0)
             self._last_offset = None
 
     def sanity_check(self) -> None:
-        """Check as Kafka does when it loads a log: known versions, no offset below the segment.
+        """Check versions and offsets as Kafka does when it loads a log.
 
-        Bytes after the last whole entry and offsets that do not ascend are not checked.
+        An incomplete last entry and offsets that do not ascend are not detected.
 
         Raises
         ------
         CorruptIndexError
-            The first entry that cannot be right.
+            The first invalid entry.
         """
         entries = self.entries
         low = np.flatnonzero(entries["last_offset"] < self.start_offset)
@@ -447,10 +445,10 @@ class TransactionIndex(Closeable):
 def collect_aborted_txns(
     indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound_offset: int
 ) -> AbortedTxns:
-    """Return the aborted transactions that overlap with a fetch, in the order of the log.
+    """Return the aborted transactions that overlap with a fetch, in log order.
 
-    The indexes are those of the segments from the fetch offset on, in order; they are not read
-    further than needed. Source: UnifiedLog.collectAbortedTransactions.
+    `indexes` are those of the segments from the fetch offset on, in order; they are read only as
+    far as needed. Source: UnifiedLog.collectAbortedTransactions.
     """
     found = [_NO_ENTRIES]
     for index in indexes:
