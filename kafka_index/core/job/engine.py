@@ -1,4 +1,4 @@
-"""Engines: their protocols, how works are spread over jobs and bins, and the names of runs."""
+"""Protocols of engines, the distribution of tasks over Spark jobs and bins, and run IDs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any, Generic, Protocol, TypeVar
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
-#: Works of each worker in the largest of `Waves.GROWING`.
+#: Tasks per worker in the largest job of `Waves.GROWING`.
 GROWN_WAVE = 4
-#: The column of the bin that a row of work belongs to.
+#: Column with the bin of a task.
 BIN = "bin"
-#: What opening, creating and publishing cost, in bytes that could be read meanwhile.
+#: Fixed cost of opening, creating and publishing a file, in bytes that could be read meanwhile.
 COST_BYTES = 2 << 20
-# A bin is a task. Those of a small run are smaller, so that they keep several cores busy.
+# A bin becomes a Spark task. Small runs use smaller bins to keep several cores busy.
 _BIN_BYTES = 256 << 20
 _SMALL_BIN_BYTES = 16 << 20
 _FEW_BINS = 64
-# A wave is what a failed run loses: a small share of a large run.
+# A failed run loses the current job, which should be a small part of a large run.
 _MAX_WAVES = 64
 _WAVE_BYTES = 16 << 30
 _MAX_WAVE_BYTES = 1 << 40
 
 
 class Waves(Enum):
-    """The jobs of a run on Spark: the results of a job come back when all of it is done."""
+    """How a run is divided into Spark jobs; results arrive when their job is complete."""
 
     ONE = auto()
     """One job: its results are of use only together."""
@@ -42,10 +42,10 @@ class Waves(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SplittableTask(Generic[Result]):
-    """A work divided, so that threads share it.
+    """A task that can be split across threads.
 
-    Each part, one at least, is called with the id of an attempt, and returns a piece. `join` is
-    called with all pieces in their order and the id of an attempt, once all are there.
+    Each of `parts` (at least one) is called with the attempt ID and returns a partial result.
+    `join` is called with all partial results in order and the attempt ID.
     """
 
     parts: Sequence[Callable[[str], Any]]
@@ -56,63 +56,63 @@ class SplittableTask(Generic[Result]):
             raise ValueError("a work needs one part or more")
 
     def run(self, attempt_id: str) -> Result:
-        """Do the parts one after the other, and join their pieces."""
+        """Run the parts in sequence, and join their results."""
         return self.join([part(attempt_id) for part in self.parts], attempt_id)
 
 
 class Listener(Protocol):
-    """Follows any engine at work; by default it does nothing."""
+    """Receives the progress of a run; by default it does nothing."""
 
     def run_id(self) -> str:
-        """Return the id of a run that begins, for reports and for names of scratch files."""
+        """Return the ID of a new run, for reports and names of temporary files."""
         return new_run_id()
 
     def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:  # noqa: ARG002, of listeners that show it
-        """Record the total of the work: a number of things with their nouns, and their bytes."""
+        """Receive the total amount of work: a count with its nouns, and its bytes."""
         return
 
     def on_begin(self) -> None:
-        """Record that the engine has started and the work begins."""
+        """Receive the start of the work, after the engine has started."""
         return
 
     def on_done(self, count: int, size_bytes: int = 0) -> None:  # noqa: ARG002, as above
-        """Record that some of the total is done; called from any thread."""
+        """Receive an amount of completed work; called from any thread."""
         return
 
     def on_share(self, done: int, total: int) -> None:  # noqa: ARG002, of listeners that show it
-        """Show how many of the equal shares of the work are done; called from any thread."""
+        """Receive the number of completed progress units; called from any thread."""
         return
 
     def on_note(self, text: str) -> None:  # noqa: ARG002
-        """Show a line that matters before the result is there."""
+        """Show a line before the result is available."""
         return
 
 
 class _SilentListener(Listener):
-    """Shows nothing."""
+    pass
 
 
-#: For runs that nobody listens to.
+#: For runs without progress display.
 SILENT = _SilentListener()
 
 
 class Workers(Protocol):
-    """Runs functions over works, until the context that has started them ends."""
+    """Runs a function over tasks until the context that started the workers ends."""
 
     @property
     def count(self) -> int:
-        """The number of works that are done at a time."""
+        """Number of tasks that run concurrently."""
 
     @property
     def in_process(self) -> bool:
-        """Whether works are done in this process, and share its memory."""
+        """Whether tasks run in this process and share its memory."""
 
     @property
     def driver_bytes(self) -> int:
-        """The bytes of works and results that this process has sent and received so far."""
+        """Bytes of tasks and results that this process has sent and received."""
 
     def stop(self) -> None:
-        """End the runs that others wait for; called from any thread."""
+        """Cancel all runs of these workers; called from any thread."""
 
     def run(
         self,
@@ -126,17 +126,19 @@ class Workers(Protocol):
         shares: int | None = None,
         result_bytes: int = 0,
     ) -> Generator[Result, None, None]:
-        """Yield the results of a function over works; nothing begins before the first is asked for.
+        """Yield the results of a function over tasks, starting when the first one is requested.
 
-        Closing the generator ends the run, and so does an exception of the function. Works, in the
-        order in which they begin, the function and its results are small, and picklable. The
-        function is called with a work and the id of an attempt: letters, digits and underscores,
-        which no two attempts of a run that may overlap share. What it holds is one object for all
-        threads, and one for each task of Spark. `sizes` are bytes; `what` has a place for the
-        number of works, such as ``verify {:,} partitions``, and may have one for their ``{size}``.
-        `result_bytes` are the most that a result may be, if that is much more than its work.
-        Results come when they are there, or `ordered` as the works are. The jobs of the run amount
-        to so many shares of the listener, by default one for each work.
+        Closing the generator cancels the run, and so does an exception of the function. Tasks, the
+        function and results are small and picklable; tasks start in the given order. The function
+        is called with a task and an attempt ID, which consists of letters, digits and underscores
+        and is unique among concurrent attempts. On threads it is one shared object, on Spark there
+        is a copy per Spark task.
+
+        `sizes` are bytes per task. `what` is a description with a placeholder for the number of
+        tasks, such as ``verify {:,} partitions``, and optionally one for their ``{size}``.
+        `result_bytes` is the maximum size of a result, if it is much larger than its task. Results
+        arrive as they complete, or, if `ordered`, in the order of tasks. `shares` is the number of
+        progress units of the run, by default one per task.
         """
 
     def run_parts(
@@ -149,15 +151,15 @@ class Workers(Protocol):
         waves: Waves = Waves.ONE,
         ordered: bool = False,
     ) -> Generator[Result, None, None]:
-        """Run works whose parts threads share; a task of Spark does all parts of one."""
+        """Run splittable tasks; threads share their parts, a Spark task runs all parts of one."""
 
 
 class Engine(Protocol):
-    """The chosen engine; nothing is started before the work."""
+    """The selected engine; it starts nothing before `start`."""
 
     @property
     def on_spark(self) -> bool:
-        """Whether Spark runs the work, otherwise threads of this process."""
+        """Whether tasks run on Spark rather than on threads of this process."""
 
     def start(
         self,
@@ -171,20 +173,19 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Workers]:
         """Start the workers of a command.
 
-        `after_failure` is the hint for the error of a job that fails. The listener follows so many
-        works as the run has. `inputs` are paths that works read, and `outputs` existing folders, or
-        URIs, that they write to, whose locks are held. Raises `KafkaIndexError` if the engine does
-        not start or lacks something, and in the context if a work has failed.
+        `after_failure` is the hint for the error of a failed job. `works` is the number of tasks
+        reported to the listener. `inputs` are paths that tasks read. `outputs` are existing, locked
+        folders or URIs that they write. Raises `KafkaIndexError` if the engine does not start, and
+        on exit if a task has failed.
         """
 
 
 def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[int]:
-    """Assign each item to a bin so that the bins have about equal work.
+    """Assign each item to a bin so that all bins have about the same load.
 
-    Sizes are in any unit; the overhead is the fixed cost of an item in the same unit, and keeps a
-    bin of many small items from lasting longer than a bin of one large item. Some bins stay empty
-    when there are fewer items. Greedy: the largest item first, each to the bin that has least. No
-    bin ends up with more than the smallest bin and one item.
+    Sizes have any unit. `overhead` is the fixed cost of an item in the same unit. Bins can be empty
+    if there are fewer items. Greedy: each item, largest first, goes to the bin with the smallest
+    load. So no bin exceeds the smallest bin by more than one item.
     """
     if bins < 1:
         raise ValueError(f"work needs one bin or more, not {bins}")
@@ -198,18 +199,18 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
 
 
 def count_bins(works: int, cost: int) -> int:
-    """Return how many bins works are divided into, whatever runs them.
+    """Return the number of bins for tasks, on any engine.
 
-    A cost is the bytes that reading takes as long as the works.
+    `cost` is in bytes that could be read in the same time.
     """
     bin_bytes = min(max(cost // _FEW_BINS, _SMALL_BIN_BYTES), _BIN_BYTES)
     return max(min(works, -(-cost // bin_bytes)), 1)
 
 
 def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tuple[int, int]]:
-    """Yield the first work of each wave, and the one after its last.
+    """Yield the range of tasks of each Spark job: its first task, and the one after its last.
 
-    Costs are as for `count_bins`; so many works as workers are done at a time.
+    Costs have the unit of `count_bins`; as many tasks as `workers` run concurrently.
     """
     if waves is Waves.ONE:
         if costs:
@@ -228,10 +229,10 @@ def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tu
 
 
 def wave_bytes(total_bytes: int) -> int:
-    """Return the cost of a wave: many bins, but a small fraction of a large run."""
+    """Return the cost of a job: many bins, but a small part of a large run."""
     return min(max(_WAVE_BYTES, total_bytes // _MAX_WAVES), _MAX_WAVE_BYTES)
 
 
 def new_run_id() -> str:
-    """Return an id that names a run's scratch files: 16 hexadecimal digits."""
+    """Return an ID for a run's temporary files: 16 hexadecimal digits."""
     return os.urandom(8).hex()

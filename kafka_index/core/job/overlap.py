@@ -1,4 +1,4 @@
-"""Jobs of other processes that overlap, so that no core waits for the end of one."""
+"""Concurrent jobs of other processes, so that no core waits for the end of a job."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 _FEWEST, _MOST = 2, 32
-# Bins of the jobs that run. Spark prefers the first of these; the others fill the idle cores.
+# Bins of the running jobs. Spark prefers the first job; the others fill idle cores.
 _BINS_PER_CORE = 2
 
 
 class Overlap(Generic[Job, Result]):
-    """Runs jobs, several at a time; the end of the context ends all of them.
+    """Runs several jobs concurrently; all are cancelled when the context ends.
 
-    `bins_of` returns how many bins a job has. Iterating yields the results in order, and raises the
-    error of the first job that failed. A job begins when it is its turn and the results before it
-    were taken.
+    `bins_of` returns the number of bins of a job. Iteration yields the results in order, and raises
+    the error of the first failed job. A job starts when earlier results have been consumed.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class Overlap(Generic[Job, Result]):
         bins_of: Callable[[Job], int],
         one_at_a_time: bool = False,
     ) -> None:
-        #: Jobs that were begun, and whose results were not taken.
+        #: Started jobs whose results have not been consumed.
         self.running: deque[tuple[Job, Future[Result]]] = deque()
         self._workers = workers
         self._left = iter(jobs)
@@ -53,7 +52,6 @@ class Overlap(Generic[Job, Result]):
         self._pool.shutdown()
 
     def __iter__(self) -> Iterator[Result]:
-        """Yield the results."""
         while True:
             while self._has_room() and (job := next(self._left, None)) is not None:
                 self.running.append((job, self._pool.submit(self._run, job)))

@@ -1,8 +1,8 @@
-"""Requests: what a command is asked to do, as one dataclass of typed fields.
+"""Requests: the parameters of a command as a dataclass of typed fields.
 
-The options of the command line and of ``spark-submit`` jobs are derived from the fields, and Python
-functions build the same requests from their arguments. A value is converted in one place, the
-`Kind` of its field. What values may not be combined is refused in ``__post_init__``.
+Command-line options and ``spark-submit`` options are derived from the fields. Python functions
+build the same requests from their arguments. The `Kind` of a field converts its value.
+``__post_init__`` rejects invalid combinations.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from kafka_index.core.job.engine import Engine
 
 _PARAMETER = "parameter"
-# The name of a field in a message.
+# A field name in a message.
 _FIELD = re.compile(r"\{(\w+)\}")
-#: A time on the command line or in Python, for help texts.
+#: Accepted forms of a time, for help texts.
 TIME_HELP = (
     "TIME is an ISO 8601 time or date (UTC without a zone), now, today, yesterday, or relative "
     "(-90m, -36h, -7d). It may also be milliseconds since 1970 (ms:N if N looks like seconds)."
@@ -39,7 +39,7 @@ TIME_HELP = (
 
 
 class Group(Enum):
-    """The sections of options in the help of a command, by their titles, in their order."""
+    """Sections of a command's help, with their titles, in order."""
 
     INPUT = "Input"
     SELECTION = "Selection"
@@ -54,34 +54,34 @@ class Group(Enum):
 
 
 class ArgumentError(ConfigError):
-    """Arguments that cannot be combined; the message has the names of fields in braces.
+    """Arguments that cannot be combined; the message contains field names in braces.
 
-    Python callers read the names of arguments, users of the command line the names of options.
+    Python callers see argument names, and command-line users see option names.
     """
 
     def name_fields(self, name_of: Callable[[str], str]) -> None:
-        """Replace the names of the fields in the message."""
+        """Replace the field names in the message."""
         self.message = _FIELD.sub(lambda match: name_of(match[1]), self.message)
 
     def __str__(self) -> str:
-        """Return the text with the names of the fields, which Python arguments have too."""
+        """Return the message with field names, which are also the Python argument names."""
         return _FIELD.sub(r"\1", super().__str__())
 
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One option of the command line.
+    """A command-line option.
 
     Attributes
     ----------
     names : tuple of str
         Such as ``("--quiet", "-q")``.
     choices : tuple of str
-        The only values, if there are any.
+        The allowed values, if restricted.
     is_multiple : bool
-        The option may be repeated.
+        The option can be repeated.
     takes_more : bool
-        Each use of the option takes several values, up to the next option.
+        Each use of the option accepts several values, up to the next option.
     """
 
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ class OptionSpec:
 
 
 class Kind:
-    """A type of parameter: converts the text of an option, or the value of a Python argument."""
+    """A parameter type: converts option text and Python arguments."""
 
     metavar: str | None = None
     is_flag = False
@@ -107,14 +107,15 @@ class Kind:
     completes: str | None = None
 
     def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: ARG002, of other kinds
-        """Return the value of a field.
+        """Convert a value.
 
-        Raises `ConfigError` or `InputError`, which begins with the name of the option or argument.
+        Raises `ConfigError` or `InputError` with a message that starts with the name of the option
+        or argument.
         """
         return value
 
     def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
-        """Return the options of a field on the command line; most fields have one."""
+        """Return the command-line options of a field; most fields have one."""
         default = parameter.default
         return (
             OptionSpec(
@@ -132,13 +133,13 @@ class Kind:
         )
 
     def combine(self, values: Sequence[Any]) -> Any:
-        """Return one value for the values of all options of a field; None if none is given."""
+        """Combine the values of all options of a field; None if none is given."""
         return values[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """How a field of a request is given: its kind, its help, and its names on the command line."""
+    """How a request field is set: its kind, help text, and command-line names."""
 
     kind: Kind
     help: str
@@ -158,10 +159,10 @@ def parameter(
     metavar: str | None = None,
     is_argument: bool = False,
 ) -> Any:
-    """Return a field of a request.
+    """Declare a request field.
 
-    Without names the option is called like the field. A field without a default is required. An
-    argument is given on the command line without the name of an option.
+    By default the option is named like the field. A field without a default is required. A
+    positional argument (`is_argument`) has no option name.
     """
     shown = Parameter(kind, help, group, names, default, metavar, is_argument)
     return field(default=default, metadata={_PARAMETER: shown})
@@ -169,10 +170,10 @@ def parameter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The base of requests."""
+    """Base class of requests."""
 
     def refuse(self, message: str, **details: Any) -> None:
-        """Refuse a combination of fields, whose names are in braces in the message."""
+        """Raise `ArgumentError` for a combination of fields; the message has names in braces."""
         raise ArgumentError(message, **details)
 
     @classmethod
@@ -183,21 +184,21 @@ class Request:
         name_of: Callable[[str], str] = str,
         now: int | None = None,
     ) -> Self:
-        """Return a request of values by the names of fields; None stands for a default of None.
+        """Build a request from values by field name; None means a default of None.
 
         Parameters
         ----------
         given : mapping of str to object
-            Texts of options, or values of Python arguments.
+            Option texts or Python arguments.
         name_of : callable
-            Returns the name by which errors call a field.
+            Maps a field name to its name in errors.
         now : int, optional
-            The instant to which times are relative, in ms since the epoch.
+            The current time for relative times, in ms since the epoch.
 
         Raises
         ------
         ConfigError, InputError
-            A value is wrong, or values cannot be combined.
+            A value is invalid, or values cannot be combined.
         """
         instant = now_ms() if now is None else now
         known = parameters(cls)
@@ -220,7 +221,6 @@ _Request = TypeVar("_Request", bound=Request)
 
 
 def parameters(kind: type[Request]) -> dict[str, Parameter]:
-    """Return the parameters of a request by the names of its fields."""
     return {
         each.name: each.metadata[_PARAMETER] for each in fields(kind) if _PARAMETER in each.metadata
     }
@@ -228,7 +228,7 @@ def parameters(kind: type[Request]) -> dict[str, Parameter]:
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """A command: its request, its work, and the texts of its help.
+    """A command: its request, its function, and its help.
 
     Attributes
     ----------
@@ -236,20 +236,19 @@ class CommandSpec:
         ``module:function`` below ``kafka_index``. The function is called with the request, an
         `Engine`, a `Listener` and a `ReportSink` or None, and returns a `Result`.
     spark_work : str, optional
-        The work on Spark, if `work` runs on threads only.
+        The function to call on Spark, if `work` supports only threads.
     job_examples : str, optional
-        Without them the command does not run as a job of ``spark-submit``.
+        Examples for ``spark-submit``; if None, the command cannot run as a job.
     report : str, optional
-        ``module:name`` of the `ReportSpec`; without it the command has no report.
+        ``module:name`` of the `ReportSpec`; if None, the command has no report.
     report_rows : str
-        What the rows of the report are, for the help.
+        Description of the report rows, for the help.
     has_page : bool
-        The report may be a page of HTML.
+        The report can be an HTML page.
     has_json : bool
-        The result may be printed as one JSON object (`Result.as_object`), or as a runner of the
-        command line does it.
+        The result can be printed as JSON (`Result.as_object`, or by the command's own printer).
     json_help : str
-        The help of ``--json``.
+        Help text of ``--json``.
     """
 
     name: str
@@ -269,17 +268,17 @@ class CommandSpec:
     spark_work: str | None = None
 
     def work_on(self, engine: Engine) -> Callable[..., Any]:
-        """Return the work for an engine."""
+        """Return the function to call on an engine."""
         place = self.spark_work if engine.on_spark and self.spark_work else self.work
         work: Callable[..., Any] = function_at(place)
         return work
 
 
 def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
-    """Run a command as a Python function, on threads of this process; return its result.
+    """Run a command as a Python function, on threads of this process.
 
-    `arguments` are those of the function, as for `request_of`, and ``threads``, their number. If
-    the rows are written while they arrive (`ReportSpec.is_streamed`), the result gets them as its
+    `arguments` are the function's arguments, as in `request_of`, plus the number of ``threads``. If
+    the report is streamed (`ReportSpec.is_streamed`), its rows are kept in memory as the result's
     ``rows``.
     """
     from kafka_index.core.job.result import KeptRows  # noqa: PLC0415, slow to import
@@ -297,7 +296,7 @@ def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
 
 
 def request_of(kind: type[_Request], arguments: Mapping[str, object]) -> _Request:
-    """Return the request of the arguments of a Python function, by the names of its fields.
+    """Build a request from the arguments of a Python function.
 
     ``paths`` are the inputs.
     """
@@ -306,7 +305,7 @@ def request_of(kind: type[_Request], arguments: Mapping[str, object]) -> _Reques
 
 
 def function_at(place: str) -> Any:
-    """Return what ``module:name`` below this package names; it is imported now."""
+    """Import the object ``module:name`` below this package."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(f"kafka_index.{module}"), name)
 
@@ -315,12 +314,12 @@ def function_at(place: str) -> Any:
 
 
 def wrong_value(message: str, expected: str, value: object) -> ConfigError:
-    """Return the error about a value of another type, or out of range."""
+    """Return the error for a value of the wrong type or out of range."""
     return ConfigError(message, expected=expected, found=argument_text(value))
 
 
 def input_path(value: object, name: str) -> str:
-    """Return a path as text; the backup that a URI selects is chosen here, once for all reads."""
+    """Convert a path to text; resolve a backup URI to one backup for all reads."""
     text = path_of(value, name)
     if not text:
         raise wrong_value(f"{name} is empty", "a path or a URI", value)
@@ -333,7 +332,7 @@ def input_path(value: object, name: str) -> str:
 
 @contextmanager
 def naming(prefix: str) -> Iterator[None]:
-    """Begin the errors about a value with the name of its option or argument."""
+    """Prefix errors with the name of the option or argument."""
     try:
         yield
     except InputError as error:
@@ -351,12 +350,12 @@ class PathKind(Kind):
     def __init__(self, metavar: str = "PATH") -> None:
         self.metavar = metavar
 
-    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002
         return input_path(value, name)
 
 
 class PathsKind(Kind):
-    """One path or several, as a tuple of texts; at most one field `takes_more` for an option."""
+    """One or several paths; at most one option per command has `takes_more`."""
 
     is_multiple = True
 
@@ -364,7 +363,7 @@ class PathsKind(Kind):
         self.takes_more = takes_more
         self.metavar = f"{metavar}..." if takes_more else metavar
 
-    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002
         members = None if isinstance(value, str) else members_of(value)
         if members is None:
             return (input_path(value, name),)
@@ -372,38 +371,37 @@ class PathsKind(Kind):
 
 
 class FlagKind(Kind):
-    """True if given on the command line; in Python True or False."""
+    """A flag: present on the command line, or a bool in Python."""
 
     is_flag = True
 
-    def convert(self, value: Any, name: str, now: int) -> bool:  # noqa: ARG002, D102
-        # numpy's booleans are neither integers nor bool.
+    def convert(self, value: Any, name: str, now: int) -> bool:  # noqa: ARG002
+        # numpy.bool is not a subclass of bool.
         if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):
             raise wrong_value(f"{name} is neither true nor false", "True or False", value)
         return bool(value)
 
 
 class OffKind(FlagKind):
-    """A flag of the command line that sets the field to False; in Python True or False."""
+    """A command-line flag that sets its field to False; a bool in Python."""
 
     def combine(self, values: Sequence[Any]) -> bool:
-        """Return the opposite of the flag."""
         return not values[0]
 
 
 class ChoiceKind(Kind):
-    """A member of an enumeration, or its value."""
+    """An enumeration member, or its value."""
 
     def __init__(self, members: type[StrEnum]) -> None:
         self._members = members
         self.choices = tuple(each.value for each in members)
 
-    def convert(self, value: Any, name: str, now: int) -> StrEnum:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> StrEnum:  # noqa: ARG002
         return choice_of(self._members, value, name)
 
 
 class ChoicesKind(Kind):
-    """Members of an enumeration, or their values; on the command line texts with commas."""
+    """Enumeration members or their values; comma-separated on the command line."""
 
     metavar = "LIST"
     is_multiple = True
@@ -411,7 +409,7 @@ class ChoicesKind(Kind):
     def __init__(self, members: type[StrEnum]) -> None:
         self._members = members
 
-    def convert(self, value: Any, name: str, now: int) -> frozenset[StrEnum]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> frozenset[StrEnum]:  # noqa: ARG002
         given = [value] if isinstance(value, str) else members_of(value)
         if not given:
             raise wrong_value(f"{name} is not a list of choices", ", ".join(self._members), value)
@@ -425,14 +423,14 @@ class ChoicesKind(Kind):
 
 
 class IntegerKind(Kind):
-    """An integer from `least` to `most`; on the command line in decimal digits."""
+    """An integer from `least` to `most`; decimal on the command line."""
 
     metavar = "N"
 
     def __init__(self, least: int = 0, most: int = INT64_MAX) -> None:
         self._least, self._most = least, most
 
-    def convert(self, value: Any, name: str, now: int) -> int:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> int:  # noqa: ARG002
         number = value
         if isinstance(value, str):
             number = int(value) if re.fullmatch(r"[+-]?[0-9]{1,19}", value) else None
@@ -449,7 +447,7 @@ class IntegerKind(Kind):
 
 
 class ManyKind(Kind):
-    """Values of another kind: a list, or an option that may be repeated."""
+    """Values of another kind: a list in Python, a repeatable option."""
 
     is_multiple = True
 
@@ -457,7 +455,7 @@ class ManyKind(Kind):
         self._kind = kind
         self.metavar = kind.metavar
 
-    def convert(self, value: Any, name: str, now: int) -> tuple[Any, ...]:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> tuple[Any, ...]:
         members = members_of(value)
         if members is None:
             raise wrong_value(f"{name} is not a list", "a list", value)
@@ -465,14 +463,14 @@ class ManyKind(Kind):
 
 
 class IntegersKind(Kind):
-    """Integers in a range: a list, or on the command line a text with commas."""
+    """A list of integers in a range; comma-separated on the command line."""
 
     metavar = "N,N..."
 
     def __init__(self, least: int = 0, most: int = INT64_MAX) -> None:
         self._member = IntegerKind(least, most)
 
-    def convert(self, value: Any, name: str, now: int) -> tuple[int, ...]:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> tuple[int, ...]:
         members = value.split(",") if isinstance(value, str) else members_of(value)
         if members is None:
             raise wrong_value(f"{name} is not a list of integers", "a list of integers", value)
@@ -483,14 +481,14 @@ class IntegersKind(Kind):
 
 
 class NumberKind(Kind):
-    """A number from `least` to `most`, or above `least`."""
+    """A number from `least` to `most`, or greater than `least`."""
 
     metavar = "X"
 
     def __init__(self, least: float, most: float = math.inf, *, is_above: bool = False) -> None:
         self._least, self._most, self._is_above = least, most, is_above
 
-    def convert(self, value: Any, name: str, now: int) -> float:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> float:  # noqa: ARG002
         number = math.nan
         if not isinstance(value, bool) and isinstance(value, str | Real):
             with suppress(ValueError, OverflowError):
@@ -505,11 +503,11 @@ class NumberKind(Kind):
 
 
 class DurationKind(Kind):
-    """A duration above zero, as a `timedelta`, or a text such as ``90s`` or ``5m``."""
+    """A positive duration: a `timedelta`, or text such as ``90s`` or ``5m``."""
 
     metavar = "DURATION"
 
-    def convert(self, value: Any, name: str, now: int) -> timedelta:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> timedelta:  # noqa: ARG002
         duration = value
         if isinstance(value, str):
             duration = timedelta(milliseconds=parse_duration_ms(value) or 0)
@@ -525,24 +523,22 @@ class DurationKind(Kind):
 
 
 class TextKind(Kind):
-    """A text."""
-
     def __init__(self, metavar: str = "TEXT") -> None:
         self.metavar = metavar
 
-    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002
         if not isinstance(value, str):
             raise wrong_value(f"{name} is not text", "a text", value)
         return value
 
 
 class BytesKind(Kind):
-    """Bytes, or text: UTF-8, or other bytes after ``hex:`` or ``base64:``."""
+    """Bytes or text: UTF-8, or other bytes with the prefix ``hex:`` or ``base64:``."""
 
     def __init__(self, metavar: str = "TEXT") -> None:
         self.metavar = metavar
 
-    def convert(self, value: Any, name: str, now: int) -> bytes:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> bytes:  # noqa: ARG002
         if isinstance(value, bytes):
             return value
         if isinstance(value, str):
@@ -551,14 +547,14 @@ class BytesKind(Kind):
 
 
 class NamesKind(Kind):
-    """Names: a list, or on the command line a text with commas."""
+    """A list of names; comma-separated on the command line."""
 
     metavar = "LIST"
 
     def __init__(self, known: Sequence[str] = ()) -> None:
         self._known = tuple(known)
 
-    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002
         if isinstance(value, str):
             members: list[object] | None = [one.strip() for one in value.split(",")]
         else:
@@ -577,32 +573,31 @@ class NamesKind(Kind):
 
 
 class TopicsKind(Kind):
-    """Topics: a regular expression for the full name, or a list of names; as a pattern."""
+    """Topics: a regular expression for the full name, or a list of names, as a pattern."""
 
     metavar = "REGEX"
     completes = "topics"
 
-    def convert(self, value: Any, name: str, now: int) -> re.Pattern[str] | None:  # noqa: ARG002, D102
+    def convert(self, value: Any, name: str, now: int) -> re.Pattern[str] | None:  # noqa: ARG002
         return topics_pattern(value, name)
 
 
 class Moment(int):
-    """A time in ms since the epoch that keeps how it was given."""
+    """A time in ms since the epoch, with its original notation."""
 
     given: object
 
     @property
     def is_relative(self) -> bool:
-        """Whether it was given relative to now."""
         return is_relative(self.given)
 
 
 class TimeKind(Kind):
-    """A time, as ms since the epoch (`Moment`)."""
+    """A time, converted to ms since the epoch (`Moment`)."""
 
     metavar = "TIME"
 
-    def convert(self, value: Any, name: str, now: int) -> Moment:  # noqa: D102
+    def convert(self, value: Any, name: str, now: int) -> Moment:
         with naming(f"{name}: "):
             moment = Moment(parse_time(value, now=now))
         moment.given = value

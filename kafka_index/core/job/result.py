@@ -1,4 +1,4 @@
-"""The base of what functions return: a verdict, counts, and a table of rows that fits a screen."""
+"""Base classes of results: a conclusion, counts, and a table of rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kafka_index.core.errors import CorruptLogError, DamageError, ReadError, plu
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-#: The most ranges of missing offsets in a result; further ranges are only counted.
+#: Maximum number of missing ranges in a result; further ranges are only counted.
 MAX_GAPS = 100
 _TEXT_ROWS, _HTML_ROWS = 12, 50
 _TEXT_WIDTH, _CELL_WIDTH = 118, 48
 _GAP = "  "
 
 
-#: The first columns of a report whose rows are of partitions or files.
+#: The first columns of reports about partitions or files.
 _FIRST_COLUMNS = (
     ("topic", pa.string()),
     ("partition", pa.int32()),
@@ -38,7 +38,7 @@ _FIRST_COLUMNS = (
 def report_schema(
     own: Iterable[tuple[str, pa.DataType]], *, required: Iterable[str] = ()
 ) -> pa.Schema:
-    """Return the columns of a report: the first ones, then its own; `required` are not null."""
+    """Return the schema of a report: common columns, then its own; `required` are not nullable."""
     needed = set(required)
     return pa.schema(
         pa.field(name, kind, nullable=name not in needed) for name, kind in (*_FIRST_COLUMNS, *own)
@@ -46,7 +46,7 @@ def report_schema(
 
 
 def report_table(rows: Iterable[object], schema: pa.Schema) -> pa.Table:
-    """Return objects as rows of a report; a column that they have no attribute for is null."""
+    """Convert objects to report rows; columns without a matching attribute are null."""
     names = schema.names
     return pa.Table.from_pylist(
         [{name: getattr(row, name, None) for name in names} for row in rows], schema=schema
@@ -54,27 +54,27 @@ def report_table(rows: Iterable[object], schema: pa.Schema) -> pa.Table:
 
 
 class RunOutcome(StrEnum):
-    """The outcome of a run that came to its end."""
+    """The outcome of a completed run."""
 
     DONE = "done"
-    #: The fault is in the data: something is damaged, lost or unreadable.
+    #: The data has errors: something is corrupt, lost or unreadable.
     DAMAGE = "damage"
-    #: Permission, disk, memory or network: the same call, made again, may finish the work.
+    #: Permission, disk, memory or network failed; repeating the same call may succeed.
     ENVIRONMENT = "environment"
 
     @classmethod
     def of_faults(cls, retriable: Iterable[bool]) -> RunOutcome:
-        """Return the outcome of a run whose parts failed, each for a retriable cause or not."""
+        """Return the outcome of a run with failed parts, each retriable or not."""
         causes = set(retriable)
         return cls.ENVIRONMENT if True in causes else cls.DAMAGE if causes else cls.DONE
 
     def with_damage(self, places: Sequence[object]) -> RunOutcome:
-        """Return the outcome where there are places of damage besides."""
+        """Return the outcome if there are also corrupt ranges."""
         return RunOutcome.DAMAGE if places and self is RunOutcome.DONE else self
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command with this outcome."""
+        """The exit code of the command."""
         return {RunOutcome.DONE: 0, RunOutcome.DAMAGE: 1, RunOutcome.ENVIRONMENT: 3}[self]
 
 
@@ -82,8 +82,8 @@ class RunOutcome(StrEnum):
 class OffsetGap:
     """A range of offsets that no batch of a partition contains; `end_offset` is exclusive.
 
-    `is_lost`: compaction did not remove them; otherwise it is unknown whether compaction did.
-    `path` is the log with the next batch, which begins at `position_bytes`.
+    If `is_lost`, compaction did not remove them; otherwise the cause is unknown. `path` is the log
+    with the next batch, at `position_bytes`.
     """
 
     topic: str
@@ -96,7 +96,6 @@ class OffsetGap:
     position_bytes: int
 
     def __str__(self) -> str:
-        """Return the offsets and the reason."""
         partition = f"{self.topic}-{self.partition}"
         offsets = f"offsets {self.first_offset} to {self.end_offset - 1}"
         return f"{partition}: {offsets} are missing: {self.reason}"
@@ -113,14 +112,14 @@ class OffsetGap:
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """The missing offsets in the logs that were read: first ranges, and number of other ranges."""
+    """Missing offsets in the logs that were read: the first ranges, and the number of others."""
 
     ranges: tuple[OffsetGap, ...] = ()
     more: int = 0
 
     @property
     def count(self) -> int:
-        """The number of ranges."""
+        """Number of ranges."""
         return len(self.ranges) + self.more
 
     @property
@@ -129,14 +128,14 @@ class MissingOffsets:
         return tuple(gap for gap in self.ranges if gap.is_lost)
 
     def as_object(self) -> dict[str, object]:
-        """Return the member of ``--summary``."""
+        """Return the JSON object for ``--summary``."""
         names = ("topic", "partition", "first_offset", "end_offset", "is_lost", "reason")
         ranges = [{name: getattr(gap, name) for name in names} for gap in self.ranges]
         return {"count": self.count, "ranges": ranges}
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """Return the missing offsets of several partitions, lost ranges first."""
+        """Combine the missing offsets of several partitions; lost ranges come first."""
         found = list(parts)
         ranges = [gap for part in found for gap in part.ranges]
         ranges.sort(key=lambda gap: not gap.is_lost)
@@ -145,7 +144,7 @@ class MissingOffsets:
 
 
 class Severity(IntEnum):
-    """How much attention a row, a list or a verdict needs."""
+    """Severity of a row, a list or a conclusion."""
 
     GOOD = 0
     NOTABLE = 1
@@ -157,9 +156,11 @@ GOOD, NOTABLE, BAD = Severity.GOOD, Severity.NOTABLE, Severity.BAD
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The conclusion of a run, in one line: the only place for "nothing", "all" and "safe".
+    """The conclusion of a run in one line.
 
-    `next_command` is the next command to run, if there is one.
+    Only here may "nothing", "all" and "safe" be used.
+
+    `next_command` is a suggested command, if any.
     """
 
     severity: Severity
@@ -169,9 +170,9 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A row of the table of a result: a status, its numbers, and its meaning.
+    """A row of the status table: a status, its numbers, and its meaning.
 
-    If there are bytes, they are the last number.
+    The size in bytes, if any, is the last number.
     """
 
     name: str
@@ -183,20 +184,20 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A list below the table of a result.
+    """A list below the status table.
 
     Attributes
     ----------
     lines : sequence of str
-        The first lines; `total` counts lines that are not given too.
+        The first lines; `total` includes the omitted ones.
     noun : str, optional
-        What a line is, for "and 3 more partitions".
+        What a line describes, for "and 3 more partitions".
     after : str
-        Follows the number of lines that are not shown.
+        Text after the number of omitted lines.
     is_detail : bool
-        Whether only ``--verbose`` prints the list.
+        Print the list only with ``--verbose``.
     shows_all : bool
-        Whether all lines are printed.
+        Print all lines.
     """
 
     title: str
@@ -211,9 +212,9 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A value of the column by which a page counts the rows of a report.
+    """The meaning of a value in the column by which an HTML page counts report rows.
 
-    `command` is a command line that shows more about a row, with columns in braces.
+    `command` is a command line that shows more about a row, with column names in braces.
     """
 
     severity: Severity
@@ -223,27 +224,27 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class PageColumns:
-    """How a page of HTML counts the rows of a report.
+    """How an HTML page counts the rows of a report.
 
     Attributes
     ----------
     nouns : str
         What is counted, such as ``segments``.
     found_in : tuple of str
-        Columns with findings: a row is counted by the first that is not null, and is as bad as the
-        worst.
+        Columns with findings. A row is counted by the first one that is not null; its severity is
+        the worst of all.
     meanings : mapping of str to Meaning
-        The values of these columns, the best first.
+        The values of these columns, best first.
     units, unit_values
-        A column and its values in the rows that are counted: all rows if `units` is None, any value
-        that is not null if there are no values.
+        A column and its values that select the counted rows. All rows if `units` is None; any
+        non-null value if `unit_values` is empty.
     weight : str, optional
-        A column with the number of units of a row; by default a row is one.
+        A column with the number of units of a row; by default 1.
     worst_where : str, optional
-        A column of booleans: only rows where it is true are bad.
+        A boolean column: only rows with True are bad.
     rows_are_segments : bool
-        Whether the rows are segments with ``log_path``; otherwise the run hands over segments
-        (`ReportSink.add_segments`).
+        Whether the rows are segments with ``log_path``. Otherwise the run passes segments to
+        `ReportSink.add_segments`.
     """
 
     nouns: str
@@ -265,11 +266,11 @@ class ReportSpec:
     schema : pa.Schema
         The columns.
     page : PageColumns, optional
-        How a page of HTML counts the rows; without it the command has no page.
+        How an HTML page counts the rows; if None, the command has no page.
     is_streamed : bool
-        Whether a run writes the rows into its `ReportSink` as they arrive, because their number is
-        not bounded. The result then has a field ``rows``: all rows for a Python function, the first
-        notable ones otherwise. If false, the rows are those of `Result.to_arrow`.
+        Whether rows are written to the `ReportSink` while they arrive, because their number is not
+        bounded. The result's ``rows`` are then all rows for a Python function, otherwise the first
+        notable ones. If False, the rows are those of `Result.to_arrow`.
     """
 
     schema: pa.Schema
@@ -278,138 +279,139 @@ class ReportSpec:
 
 
 class ReportSink(Protocol):
-    """Takes the rows of a report while they arrive."""
+    """Receives report rows while they arrive."""
 
     def write_table(self, table: pa.Table) -> None:
-        """Add rows that have the columns of the report."""
+        """Add rows with the columns of the report."""
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Name the segments of the input, which a page draws; read when the page is written."""
+        """Add the input segments that a page draws; they are read when the page is written."""
 
     def publish(self, conclusion: Conclusion, beside: Mapping[str, str]) -> None:
-        """Put the report in its place, durably, before the work goes on; no rows follow.
+        """Publish the report durably before the run continues; no more rows may follow.
 
-        `beside` has texts for files next to a local report, by the endings of their names.
+        `beside` has the contents of files next to a local report, by file name suffix.
         """
 
 
 class KeptRows:
-    """Keeps the rows of a report in memory, for Python functions; a `ReportSink`."""
+    """A `ReportSink` that keeps the rows in memory, for Python functions."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._tables = [schema.empty_table()]
 
     def write_table(self, table: pa.Table) -> None:
-        """Add rows."""
         self._tables.append(table)
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Ignore the segments, which only pages show."""
+        """Do nothing, since only HTML pages show segments."""
 
     def publish(self, _conclusion: Conclusion, _beside: Mapping[str, str]) -> None:
-        """Do nothing: there is no file."""
+        """Do nothing, since there is no file."""
 
     def to_table(self) -> pa.Table:
-        """Return all rows."""
         return pa.concat_tables(self._tables)
 
 
 class Result(ABC):
-    """The result of a function of this package: a verdict, counts, and a table of rows.
+    """The result of a function of this package: a conclusion, counts, and a table of rows.
 
-    It prints as the verdict and the first rows, in a notebook as a table. Whatever reads Arrow's C
-    stream interface takes it for a table: ``pyarrow.table(result)``, ``polars.DataFrame(result)``,
-    or ``SELECT * FROM result`` in DuckDB.
+    It prints the conclusion and the first rows, in notebooks as a table. It implements Arrow's C
+    stream interface: ``pyarrow.table(result)``, ``polars.DataFrame(result)``, or ``SELECT * FROM
+    result`` in DuckDB.
     """
 
     __slots__ = ()
 
-    #: The header of the table of statuses: the name of the status, then of each number.
+    #: Headers of the status table: the status, then each number.
     status_header: ClassVar[tuple[str, ...]] = ("status", "count")
 
     @property
     @abstractmethod
     def command(self) -> str:
-        """The name of the command that does the same."""
+        """The name of the corresponding command."""
 
     @property
     @abstractmethod
     def headline(self) -> str:
-        """What was done or found; `conclusion` adds what was not read or is missing."""
+        """What was done or found.
+
+        `conclusion` adds unread entries and missing offsets.
+        """
 
     @property
     def conclusion(self) -> Conclusion:
-        """The conclusion that the terminal, the summary, pages and notebooks print."""
+        """The conclusion, printed in the terminal, the summary, HTML pages and notebooks."""
         severity = {RunOutcome.DONE: GOOD, RunOutcome.ENVIRONMENT: NOTABLE}.get(self.outcome, BAD)
         return Conclusion(severity, self._verdict(), self.next_command)
 
     @property
     def statuses(self) -> Sequence[Status]:
-        """The rows of the table of statuses; none if the result has no such table."""
+        """Rows of the status table; empty if there is no such table."""
         return ()
 
     @property
     def facts(self) -> Sequence[str]:
-        """Lines below the table, each a sentence without a full stop."""
+        """Lines below the status table, each a sentence without a full stop."""
         return ()
 
     @property
     def sections(self) -> Sequence[Section]:
-        """Lists below the table, such as what is wrong."""
+        """Lists below the status table, for example of findings."""
         return ()
 
     @property
     def work_bytes(self) -> int:
-        """The bytes that were read, for the rate of the run; 0 if unknown."""
+        """Bytes that were read, for the throughput; 0 if unknown."""
         return 0
 
     @property
     def next_command(self) -> str | None:
-        """The next command to run, if there is one."""
+        """The suggested next command, if any."""
         return None
 
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
-        """Entries of the input that a broker would not load: paths with reasons."""
+        """Input entries that a broker would not load: paths with reasons."""
         return ()
 
     @property
     @abstractmethod
     def outcome(self) -> RunOutcome:
-        """The outcome, which decides the exit code of the command."""
+        """The outcome, which determines the exit code of the command."""
 
     @property
     @abstractmethod
     def counts(self) -> Mapping[str, int]:
-        """Numbers of things, under the names of ``--summary``."""
+        """Counts, with the names used in ``--summary``."""
 
     @property
     def unread(self) -> Sequence[str]:
-        """Entries of the input that were not read, each with why: with any, `ok` is False."""
+        """Input entries that were not read, with reasons; if there are any, `ok` is False."""
         return ()
 
     @property
     def missing_offsets(self) -> MissingOffsets:
-        """The missing offsets in the logs that were read; `ok` is False if any of them is lost."""
+        """Missing offsets in the logs that were read; if any is lost, `ok` is False."""
         return MissingOffsets()
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Numbers of bytes, under the names of ``--summary``."""
+        """Sizes in bytes, with the names used in ``--summary``."""
         return {}
 
     @abstractmethod
     def to_arrow(self) -> pa.Table:
-        """Return the rows, those of the command's report."""
+        """Return the rows of the command's report."""
 
     @property
     def ok(self) -> bool:
-        """Whether the command would exit with 0."""
+        """Whether the command would exit with code 0."""
         return self.outcome is RunOutcome.DONE
 
     @property
     def summary(self) -> dict[str, object]:
-        """The members of ``--summary`` that say what was found: outcome, counts, bytes."""
+        """The results for ``--summary``: outcome, counts, bytes."""
         return {
             "command": self.command,
             "outcome": self.outcome.value,
@@ -422,11 +424,11 @@ class Result(ABC):
         }
 
     def as_object(self) -> dict[str, object]:
-        """Return the result as one JSON object, for ``--json``."""
+        """Return the result as a JSON object, for ``--json``."""
         return self.summary
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a data frame of pandas; integers stay integers, also next to nulls."""
+        """Return the rows as a pandas data frame; integers stay integers even with nulls."""
         return self.to_arrow().to_pandas(types_mapper=_pandas_type)
 
     def raise_for_damage(self) -> None:
@@ -435,9 +437,9 @@ class Result(ABC):
         Raises
         ------
         DamageError
-            The fault is in the data.
+            The data has errors.
         ReadError
-            The environment is at fault: the same call may finish the work.
+            The environment failed; repeating the same call may succeed.
         """
         if self.outcome is RunOutcome.DAMAGE:
             raise DamageError(f"{self.command}: {self._verdict()}")
@@ -445,7 +447,7 @@ class Result(ABC):
             raise ReadError(f"{self.command}: {self._verdict()}", hint="make the same call again")
 
     def _shown(self) -> pa.Table:
-        """Return the rows that are printed first, by default all of them."""
+        """Return the rows to print first, by default all rows."""
         return self.to_arrow()
 
     def _rest(self, count: int) -> str:
@@ -453,7 +455,7 @@ class Result(ABC):
         return f"and {count:,} rows more: to_arrow() has all"
 
     def _verdict(self) -> str:
-        """Return the headline, the first entry that was not read, and the first lost offsets."""
+        """Return the headline, the first unread entry, and the first lost offsets."""
         parts = [self.headline]
         if self.unread:
             parts.append(f"{len(self.unread):,} not read, such as {self.unread[0]}")
@@ -467,7 +469,7 @@ class Result(ABC):
         return "ok" if self.ok else self.outcome.value
 
     def __bool__(self) -> bool:
-        """Raise `TypeError`: every result would be true, even when it is not ok."""
+        """Raise `TypeError`, because results would always be true, even if not ok."""
         raise TypeError(f"a {type(self).__name__} is neither true nor false: ask for its ok")
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -475,7 +477,7 @@ class Result(ABC):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        """Return the verdict, the counts and the first rows: less than a screen."""
+        """Return the conclusion, counts and first rows, less than a screen."""
         table = self._shown()
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
         lines = [f"{type(self).__name__}: {printable(self._verdict())}"[:_TEXT_WIDTH]]
@@ -484,13 +486,13 @@ class Result(ABC):
         if table.num_rows > _TEXT_ROWS:
             lines.append(self._rest(table.num_rows - _TEXT_ROWS))
         following = f"next: {self.next_command}"
-        # A command that is cut cannot be run.
+        # A shortened command could not be run.
         if self.next_command and len(following) <= _TEXT_WIDTH:
             lines.append(following)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the verdict and the first rows for a notebook."""
+        """Return the conclusion and first rows for a notebook."""
         table = self._shown()
         first = table.slice(0, _HTML_ROWS)
         head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
@@ -511,16 +513,16 @@ class Result(ABC):
 
 @dataclass(frozen=True, repr=False)
 class TableResult(Result):
-    """A result that is a table of rows, and the outcome that they stand for.
+    """A result that consists of a table and an outcome.
 
     Parameters
     ----------
     rows : pa.Table
         The rows.
     ended : RunOutcome
-        Damage, or the environment, where rows have a fault.
+        Damage or environment if rows have errors.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     """
 
     rows: pa.Table
@@ -529,7 +531,7 @@ class TableResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """The outcome, which decides the exit code of the command."""
+        """The outcome, which determines the exit code of the command."""
         return self.ended.with_damage(self.unread)
 
     def to_arrow(self) -> pa.Table:
@@ -538,7 +540,7 @@ class TableResult(Result):
 
 
 def _pandas_type(kind: pa.DataType) -> object | None:
-    """Return the type of pandas for integers, which has nulls; None for another type."""
+    """Return the nullable pandas type for integers; None for other types."""
     if not pa.types.is_integer(kind):
         return None
     import pandas as pd  # noqa: PLC0415, optional
@@ -548,7 +550,7 @@ def _pandas_type(kind: pa.DataType) -> object | None:
 
 
 def _table_lines(table: pa.Table) -> list[str]:
-    """Return the columns that have values and fit, each as wide as its cells."""
+    """Format the columns that have values and fit the width."""
     rows = _cells(table)
     lines = [""] * (len(rows) + 1)
     left = 0
@@ -579,7 +581,7 @@ def _text(value: object) -> str:
 
 
 def _short(text: str, width: int) -> str:
-    """Return a text that is cut in its first half: paths and names differ at their ends."""
+    """Shorten a text in its first half, since paths and names differ at their ends."""
     if len(text) <= width:
         return text
     kept = width // 4

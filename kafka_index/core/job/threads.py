@@ -1,4 +1,4 @@
-"""The engine of threads of this process, whose kernels release the GIL."""
+"""The thread engine: threads of this process; kernels release the GIL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kafka_index.core.job.engine import Listener, Result, SplittableTask, Waves,
 
 @dataclass(frozen=True, slots=True)
 class ThreadEngine:
-    """Threads of this process: by default one a core, and two where an input is remote."""
+    """The thread engine, by default with one thread per core, or two if an input is remote."""
 
     threads: int | None = None
     on_spark = False
@@ -33,7 +33,6 @@ class ThreadEngine:
         inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),  # noqa: ARG002
     ) -> Iterator[ThreadWorkers]:
-        """Start the workers of a command, as `Engine.start` does."""
         if listener is not None:
             listener.on_begin()
         workers = ThreadWorkers(self.threads or _default_threads(inputs), command)
@@ -44,14 +43,14 @@ class ThreadEngine:
 
 
 def _default_threads(inputs: Iterable[str]) -> int:
-    """Return a thread for each core, or two where they wait for a store half of the time."""
+    """Return one thread per core, or two for remote inputs, which wait half of the time."""
     return (os.cpu_count() or 1) * (2 if remote_among(inputs) else 1)
 
 
 def map_requests(
     function: Callable[[Work], Result], works: Sequence[Work], *, threads: int, name: str
 ) -> Generator[Result, None, None]:
-    """Yield the results of a function over works in order, by threads that wait more than work."""
+    """Yield the results of a function over tasks in order, on threads that mostly wait."""
     with ThreadEngine(threads).start(name) as workers:
         yield from workers.run(
             works, lambda work, _: function(work), sizes=(), what="", ordered=True
@@ -59,7 +58,7 @@ def map_requests(
 
 
 class ThreadWorkers:
-    """Threads that run functions over works, each run with `count` of its own, named alike."""
+    """Thread workers; each run starts `count` threads of its own."""
 
     in_process = True
     driver_bytes = 0
@@ -81,8 +80,6 @@ class ThreadWorkers:
         shares: int | None = None,  # noqa: ARG002, who takes the results counts them
         result_bytes: int = 0,  # noqa: ARG002
     ) -> Generator[Result, None, None]:
-        """Yield the results of a function over works, as `Workers.run` does."""
-
         def divide(work: Work) -> SplittableTask[Result]:
             return SplittableTask([partial(function, work)], _only)
 
@@ -98,7 +95,6 @@ class ThreadWorkers:
         waves: Waves = Waves.ONE,  # noqa: ARG002
         ordered: bool = False,
     ) -> Generator[Result, None, None]:
-        """Yield the results of works whose parts threads share."""
         run = _Run(works, divide, self.count, self._name)
         self._runs.append(run)
         try:
@@ -108,7 +104,7 @@ class ThreadWorkers:
             self._runs.remove(run)
 
     def stop(self) -> None:
-        """End the runs whose results nobody takes any more."""
+        """Cancel the runs whose results are no longer consumed."""
         for run in list(self._runs):
             run.shutdown()
 
@@ -119,7 +115,7 @@ def _only(pieces: list[Any], _attempt_id: str) -> Any:
 
 @dataclass(eq=False, slots=True)
 class _Running(Generic[Result]):
-    """A work whose parts are being done."""
+    """A splittable task in progress."""
 
     number: int
     parts: SplittableTask[Result]
@@ -128,9 +124,9 @@ class _Running(Generic[Result]):
 
 
 class _Run(Generic[Work, Result]):
-    """A function over works on threads.
+    """A function applied to tasks on threads.
 
-    No more works are begun than a few for each thread, until their results have been taken.
+    Tasks start only a few ahead of the consumed results.
     """
 
     def __init__(
@@ -155,7 +151,7 @@ class _Run(Generic[Work, Result]):
         self._alive = 0
 
     def results(self, *, ordered: bool) -> Generator[Result, None, None]:
-        """Yield the results, and then raise what has ended the run early."""
+        """Yield the results; then raise the error that ended the run early, if any."""
         waiting: dict[int, Result] = {}
         following = 0
         try:
@@ -180,7 +176,7 @@ class _Run(Generic[Work, Result]):
             raise self._error
 
     def shutdown(self) -> None:
-        """Begin no further part, and wait for the running ones."""
+        """Start no further parts, and wait for the running ones."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -189,7 +185,7 @@ class _Run(Generic[Work, Result]):
                 thread.join()
 
     def _next_done(self) -> tuple[int, Result] | None:
-        """Wait for a result; None where no more will come."""
+        """Wait for a result; None if there are no more."""
         while True:
             try:
                 with self._changed:
@@ -197,7 +193,8 @@ class _Run(Generic[Work, Result]):
                         self._changed.wait()
                     return self._done.popleft() if self._done else None
             except BaseException as error:
-                # A signal: what runs ends, and its results count. The next one ends the wait.
+                # On a signal, running parts finish and their results are yielded. A second signal
+                # aborts.
                 if self._error is not None:
                     raise
                 with self._changed:
@@ -215,7 +212,7 @@ class _Run(Generic[Work, Result]):
         self._changed.notify_all()
 
     def _next_part(self) -> tuple[_Running[Result], int] | None:
-        """Wait for a part to do; None where no more will come."""
+        """Wait for a part to run; None if there are no more."""
         with self._changed:
             while not self._is_stopped:
                 if self._parts:
@@ -236,7 +233,7 @@ class _Run(Generic[Work, Result]):
             return None
 
     def _work(self, attempt_id: str) -> None:
-        """Do parts until there are none left."""
+        """Run parts until there are none left."""
         try:
             while (taken := self._next_part()) is not None:
                 running, at = taken
