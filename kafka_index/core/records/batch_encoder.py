@@ -1,8 +1,7 @@
-"""Records from Arrow to batches of magic 2, in bulk, byte for byte as Kafka's own builder.
+"""Encode Arrow columns as v2 batches, in bulk, byte for byte like Kafka's builder.
 
-`BatchEncoder` packs `RecordRows`, which hold memory addresses, into batches of at most so many
-bytes (``batch.size``), compresses these, and seals them.
-Sources: Kafka's ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo``.
+`BatchEncoder` packs `RecordRows` into batches of at most ``batch.size`` bytes, compresses them, and
+writes the headers. Sources: Kafka's ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo``.
 """
 
 from __future__ import annotations
@@ -34,21 +33,20 @@ from kafka_index.core.records.record_batch import BatchFields, codec_of_name, co
 
 _NULL = -1
 
-#: What is written before it is handed on; a larger record gets as much as it needs.
+#: Output buffer size; a larger record gets a larger buffer.
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNK_BATCHES = 4096
-#: Batches that a thread compresses at a time.
+#: Number of batches that a thread compresses per task.
 _COMPRESSED_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRows:
-    """Records as columns of numbers, of length n and with ascending absolute offsets.
+    """Records as numeric columns of length n, with ascending absolute offsets.
 
     Timestamps are -1 for none. Keys and values are memory addresses and sizes in bytes, -1 for
     null. `header_starts`, of length n + 1, has the first column of each record in `headers`, of
-    shape (4, m): addresses and sizes of the names of headers, and of their values. `owners` keep
-    the bytes alive.
+    shape (4, m): addresses and sizes of header names and values. `owners` keep the memory alive.
     """
 
     offsets: Longs
@@ -62,12 +60,11 @@ class RecordRows:
     owners: tuple[object, ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return len(self.offsets)
 
     @property
     def columns(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs, Longs, Longs]:
-        """The columns, as `pack_batches` takes them."""
+        """The arguments of `pack_batches`."""
         return (
             self.offsets,
             self.timestamps_ms,
@@ -88,10 +85,10 @@ class RecordRows:
         values: pa.Array,
         headers: pa.Array | None = None,
     ) -> RecordRows:
-        """Return the records of Arrow columns.
+        """Convert Arrow columns.
 
-        Keys and values are binary, headers lists of structs of ``key`` and ``value``. Raises
-        `InputError` if a header or the name of one is null.
+        Keys and values are binary, headers are lists of structs with ``key`` and ``value``. Raises
+        `InputError` if a header or a header name is null.
         """
         starts = np.zeros(len(offsets) + 1, np.int64)
         fields = np.empty((HEADER_ROWS, 0), np.int64)
@@ -107,7 +104,7 @@ class RecordRows:
             fields[2], fields[3] = _addresses(contents)
             owners = (*owners, names, contents)
         return cls(
-            # Copies: for read-only arrays, as Arrow's are, another kernel would be compiled.
+            # Copied, because numba would compile another kernel for read-only Arrow memory.
             np.array(offsets, np.int64),
             np.array(timestamps_ms, np.int64),
             *_addresses(keys),
@@ -124,7 +121,7 @@ def _numbers(array: pa.Array) -> Longs:
 
 
 def _addresses(array: pa.Array) -> tuple[Longs, Longs]:
-    """Return the memory addresses of binary values, and their sizes, -1 for null."""
+    """Return the memory addresses and sizes of binary values, -1 for null."""
     _, ends, data = array.buffers()
     count = len(array)
     if not count:
@@ -139,9 +136,9 @@ def _addresses(array: pa.Array) -> tuple[Longs, Longs]:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
-    """Sealed batches, one after the other: their bytes, and the numbers of batches and records.
+    """Consecutive complete batches: their bytes, and the numbers of batches and records.
 
-    The bytes are valid until the next batches are asked for.
+    The bytes are valid until the next batches are requested.
     """
 
     data: Bytes
@@ -152,9 +149,9 @@ class EncodedBatches:
 class BatchEncoder:
     """Packs records into batches.
 
-    ``batch_bytes`` is ``batch.size``: no batch with more than one record is larger before it is
-    compressed. The executor, if given, compresses batches beside the thread that encodes. An
-    unknown ``compression.type`` raises `ConfigError`.
+    ``batch_bytes`` is ``batch.size``: the maximum size of a batch with more than one record, before
+    compression. `executor`, if given, compresses batches in other threads. Raises `ConfigError` for
+    an unknown ``compression.type``.
     """
 
     def __init__(
@@ -176,11 +173,11 @@ class BatchEncoder:
     ) -> Iterator[EncodedBatches]:
         """Yield the batches of records.
 
-        Records of different groups are never in one batch. `uses_append_time`, nonzero for
-        LogAppendTime, is the same throughout a group, whose records then have one timestamp. With
-        `keeps_last`, the last batch is left out because further records may join it; it begins at
-        the row that the `EncodedBatches.records` add up to. Raises `InputError` for a batch larger
-        than Kafka's formats allow.
+        Records of different groups never share a batch. `uses_append_time`, nonzero for
+        LogAppendTime, is constant within a group, whose records then have one timestamp. With
+        `keeps_last`, the last batch is not returned, because further records may be added; it
+        starts at the row given by the sum of `EncodedBatches.records`. Raises `InputError` for a
+        batch larger than Kafka's formats allow.
         """
         row = 0
         while row < len(rows):
@@ -195,12 +192,12 @@ class BatchEncoder:
                 self._data = _larger(self._data, needed)
                 continue
             packed = self._packed[:count]
-            # From the first offset on: sums with it may not be of 64 bits.
+            # Relative to the first offset, since sums with absolute offsets could overflow.
             relative = packed["base_offset"] - packed["base_offset"][0]
             relative += packed["last_offset_delta"]
             within = int(np.searchsorted(relative, INT32_MAX, "right"))
             if within < count:
-                # What is handed on together fits one segment.
+                # Batches that are returned together fit into one segment.
                 count, is_end = within, False
                 following = int(packed["first_row"][within])
             if is_end and keeps_last:
@@ -227,7 +224,7 @@ class BatchEncoder:
         return data[: int(packed["position"][-1] + packed["size_bytes"][-1])]
 
     def _compressed(self, packed: Records) -> Bytes:
-        """Return the batches with their records compressed, and note where they lie then."""
+        """Compress the records of batches; update the positions of the batches."""
         starts = packed["position"] + RECORD_BATCH_OVERHEAD_BYTES
         ends = packed["position"] + packed["size_bytes"]
         cuts = range(_COMPRESSED_TOGETHER, len(starts), _COMPRESSED_TOGETHER)
@@ -242,7 +239,7 @@ class BatchEncoder:
         return np.frombuffer(bytearray(header + header.join(bodies)), np.uint8)
 
     def _compress(self, starts: Longs, ends: Longs) -> list[bytes]:
-        """Return the records of some batches, compressed."""
+        """Compress the records of some batches."""
         data = self._data
         return [
             compress(self._codec, data[start:end].tobytes())
@@ -251,7 +248,7 @@ class BatchEncoder:
 
 
 def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> bytes:
-    """Write one batch of at least one record, as `kafka_index.write_record_batch` does.
+    """Encode one batch of at least one record, like `kafka_index.write_record_batch`.
 
     Raises `InputError` for a batch larger than Kafka's formats allow.
     """
@@ -290,5 +287,5 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
 def _larger(data: Bytes, needed: int) -> Bytes:
     if needed > INT32_MAX:
         raise InputError("a batch is too large", expected=f"{INT32_MAX} or less", found=needed)
-    # A batch of several records is begun again with each record that does not fit.
+    # Doubled, because a batch is started again for each record that does not fit.
     return np.empty(max(needed, 2 * len(data)), np.uint8)

@@ -1,9 +1,9 @@
-"""Records decoded in chunks of columns, in turns, within the budget for decompressed records.
+"""Decode records in chunks of columns, within the memory budget for decompressed records.
 
-`RecordDecoder` passes over the batches of a window: plain ones are read where they lie, compressed
-ones decompressed into memory that is reserved for the time of a turn, which ends with a chunk. The
-result of a chunk is made before that memory is given back, so no caller ever holds any of the
-budget while it waits, however slowly it takes the results.
+`RecordDecoder` iterates over the batches of a window. Uncompressed batches are read in place.
+Compressed ones are decompressed into memory that is reserved only until the next chunk is
+converted. So callers never hold a part of the budget while they wait, however slowly they consume
+the results.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ from kafka_index.core.records.decompression import (
 from kafka_index.core.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
 from kafka_index.core.records.record_sections import BatchRecords, open_records, record_fault
 
-#: The most bytes of the keys of a chunk, and of its values, unless it is of one record.
+#: Maximum bytes of keys, and of values, in a chunk with more than one record.
 _CHUNK_BYTES = 4 * 1024 * 1024
-#: Memory for the decompressed records of a turn; a batch that needs more has a turn of its own.
+#: Memory for decompressed records; a batch that needs more is decoded separately.
 _ARENA_BYTES = 4 * 1024 * 1024
-#: What a chunk has room for beyond a quarter more than the one before had.
+#: Extra rows of a chunk, in addition to a quarter more than the previous chunk had.
 _MIN_SPARE = 1024
-#: Nulls without headers.
+#: Size of a record with null key and value and without headers.
 _MIN_RECORD_BYTES = 7
 
-#: How much is decoded at a time of a batch that does not fit in the arena; a very large batch is
-#: decompressed so many times at the most.
+#: A batch larger than the arena is decoded in parts of this size, but at most `_MAX_PARTS`. It is
+#: decompressed again for each part.
 _PART_BYTES = 32 * 1024 * 1024
 _MAX_PARTS = 4
-#: A batch of more packed bytes is decoded in one part: each part needs the same bytes, and nothing
-#: counts the copy that is kept of them.
+#: A batch with more compressed bytes is decoded in one part: further parts need a copy of the
+#: compressed bytes, which the budget does not count.
 _COPY_BYTES = 16 * 1024 * 1024
 _Result = TypeVar("_Result")
-#: The most records of a chunk.
+#: Maximum number of records in a chunk.
 CHUNK_RECORDS = 32 * 1024
 _INT64_MIN = -INT64_MAX - 1
 
 
 class Arena:
-    """Memory for the decompressed records of a turn, readable beyond its end by wide copies."""
+    """Memory for decompressed records, with padding for vector copies."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -82,7 +82,10 @@ class Arena:
         self.contexts = new_contexts(self)
 
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
-        """Decompress as `DecompressionBudget.decompress` does; TooLargeError: it does not fit."""
+        """Decompress like `DecompressionBudget.decompress`.
+
+        Raises `TooLargeError` if the data does not fit.
+        """
         records = decompress(codec, data, magic=magic, max_bytes=self.size_bytes - self.used_bytes)
         own = self.memory[self.used_bytes : self.used_bytes + len(records)]
         own[:] = np.frombuffer(records, np.uint8)
@@ -91,9 +94,9 @@ class Arena:
 
 
 class DecodeMemory:
-    """The memory that a decoder keeps from window to window.
+    """Memory that a decoder reuses between windows.
 
-    `max_bytes` bounds the decompressed records in it.
+    `max_bytes` limits its decompressed records.
     """
 
     def __init__(self, max_bytes: int, parts: RecordParts, chunk_records: int) -> None:
@@ -102,23 +105,22 @@ class DecodeMemory:
         self._chunk_records = chunk_records
         places = chunk_records if parts & RecordParts.HEADERS else 0
         self._places: Longs = np.empty((PLACE_ROWS, places), np.int64)
-        # Records, bytes of keys and bytes of values: the next chunk is likely to be as large as the
-        # last one was.
+        # Expected records, key bytes and value bytes of the next chunk, from the previous one.
         self._expected = (0, 0, 0)
 
     def expect_bytes(self, size_bytes: int) -> None:
-        """Expect about so many bytes of records, if there was no chunk before."""
+        """Set the expected size of the first chunk."""
         if not any(self._expected):
             self._expected = (size_bytes // _MIN_RECORD_BYTES, size_bytes, size_bytes)
 
     def expect(self, rows: int, memory: ChunkMemory, *, is_full: bool) -> None:
-        """Expect further chunks like one with so many records, or larger ones if it was full."""
+        """Expect chunks of the same number of records, or larger ones if the last was full."""
         more = 2 if is_full else 1
         key_bytes, value_bytes = memory.used_bytes(rows)
         self._expected = (more * rows, more * key_bytes, more * value_bytes)
 
     def chunk(self, key_bytes: int = 0, value_bytes: int = 0) -> ChunkMemory:
-        """Return memory for a chunk that has room for such a key and such a value."""
+        """Allocate a chunk that has space for at least this key and this value."""
         rows, keys, values = (size + size // 4 + _MIN_SPARE for size in self._expected)
         keys, values = (
             max(min(keys, _CHUNK_BYTES), key_bytes),
@@ -129,35 +131,38 @@ class DecodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class BatchDamage:
-    """A batch whose further records cannot be read; the error names no file or position."""
+    """A batch whose remaining records cannot be read.
+
+    The error has no file or position.
+    """
 
     batch: int
     error: CorruptLogError
 
 
 class _LargeBatch:
-    """A batch that does not fit in the arena, and how far it has been decoded."""
+    """A batch that does not fit in the arena, and the state of its decoding."""
 
     def __init__(self, data: Bytes) -> None:
-        # A log may change, and what is decompressed again has to be the same.
+        # Copied, because the log may change and must decompress to the same bytes again.
         self._is_copied = len(data) <= _COPY_BYTES
         self.data = data.copy() if self._is_copied else data
         self._read_bytes = 0
         self._left: int | None = None
 
     def resume(self, state: Any) -> None:
-        """Continue, in memory that the records have been decompressed into again."""
+        """Continue after the records have been decompressed again."""
         if self._left is not None:
             state.cursor += self._read_bytes
             state.left = self._left
 
     def pause(self, state: Any, section: RecordSection) -> None:
-        """Keep the place of the next record."""
+        """Save the position of the next record."""
         self._read_bytes = int(state.cursor) - int(section.start)
         self._left = int(state.left)
 
     def part_end(self, state: Any, section: RecordSection) -> int:
-        """Return the address at which the part ends that is decoded now."""
+        """Return the address at which the current part ends."""
         if not self._is_copied:
             return int(section.end)
         size_bytes = int(section.end) - int(section.start)
@@ -165,10 +170,10 @@ class _LargeBatch:
 
 
 class BatchWalk(Generic[_Result]):
-    """The pass over the batches of one window, in turns.
+    """Iteration over the batches of one window.
 
     Its parameters are those of `RecordDecoder` and `RecordDecoder.decode`. `meets_large_batch` is
-    set while the next batch, or the rest of it, needs more memory than the arena has.
+    set while the next batch, or the rest of it, does not fit in the arena.
     """
 
     def __init__(
@@ -236,10 +241,10 @@ class BatchWalk(Generic[_Result]):
                 self.is_done = code == DECODE_DONE
 
     def read_large_batch(self, budget: DecompressionBudget) -> None:
-        """Decode a part of the next batch, which does not fit in the arena, and nothing else.
+        """Decode one part of the next batch, which does not fit in the arena.
 
-        It is decompressed again for each part: between them no room in the budget is held, and no
-        more is decoded than the caller takes.
+        The batch is decompressed again for each part. No budget is held between parts, and only the
+        parts that the caller consumes are decoded.
         """
         large = self._large or _LargeBatch(self._batch())
         self._large = None
@@ -266,7 +271,6 @@ class BatchWalk(Generic[_Result]):
         self.meets_large_batch = False
 
     def drain(self) -> list[_Result | BatchDamage]:
-        """Return the results since the last call."""
         ready, self._ready = self._ready, []
         return ready
 
@@ -308,7 +312,7 @@ class BatchWalk(Generic[_Result]):
             self._inner_offsets[int(self._state.batch)] = records.first_offset
 
     def _end_section(self) -> None:
-        """Continue after the records that were handed in."""
+        """Continue after the decompressed records."""
         if self._fault is None:
             skip_batch(self._state, self._ends)
         else:
@@ -320,7 +324,7 @@ class BatchWalk(Generic[_Result]):
         self._chunk_batch = int(self._state.batch)
 
     def _damage(self) -> CorruptLogError:
-        """Return the error for the fault that the kernel has found."""
+        """Return the error that the kernel found."""
         code = int(self._state.fault)
         count = int(self._state.record_count)
         if code == NEGATIVE_RECORD_COUNT:
@@ -332,7 +336,7 @@ class BatchWalk(Generic[_Result]):
         return CorruptLogError(record_fault(count - int(self._state.left), count, code))
 
     def _finish_chunk(self, readable_end: np.uint64, *, is_full: bool = False) -> None:
-        """Convert the records so far, and begin another chunk."""
+        """Convert the records so far, and start another chunk."""
         rows, number = int(self._state.rows), int(self._state.batch)
         if rows:
             # The last batch may have more records than the chunk.
@@ -358,12 +362,12 @@ class BatchWalk(Generic[_Result]):
             }
         self._chunk_batch = number
         if self._state.left == NOT_OPEN:
-            # Nothing points into it any more.
+            # Nothing refers to its contents any more.
             self._arena.used_bytes = 0
 
 
 class RecordDecoder:
-    """Decodes batches, a window at a time; the iterators of two windows must not take turns.
+    """Decodes batches, one window at a time; iterators of two windows must not be interleaved.
 
     Decompressed bytes are counted in the budget. `verify_crc` verifies the checksums of messages
     inside a compressed message, as the consumer does.
@@ -391,13 +395,13 @@ class RecordDecoder:
         first_offset: int = _INT64_MIN,
         last_offset: int = INT64_MAX,
     ) -> Iterator[_Result | BatchDamage]:
-        """Decode batches, and yield the result of `convert` for each chunk of their records.
+        """Decode batches, and yield the result of `convert` for each chunk of records.
 
-        The batches are whole; their checksums are the caller's to verify, and the window stays
-        until the iterator is exhausted. Headers of a chunk are gone once `convert` has returned.
-        Records before `first_offset` or after `last_offset` are left out; both are inclusive. For a
-        damaged batch, `BatchDamage` comes after the records that Kafka returns before it throws:
-        none of a compressed batch.
+        Batches must be complete with verified checksums. The window must stay valid until the
+        iterator is exhausted; the headers of a chunk only until `convert` returns. Records outside
+        `first_offset` to `last_offset`, both inclusive, are skipped. For a corrupt batch,
+        `BatchDamage` follows the records that Kafka returns before it throws; for a compressed
+        batch, these are none.
         """
         memory, budget = self._memory, self._budget
         walk = BatchWalk(
@@ -412,7 +416,7 @@ class RecordDecoder:
         )
         while not walk.is_done:
             if walk.meets_large_batch:
-                # No other room is held: the batch may need all of it.
+                # No other memory is reserved here: the batch may need the whole budget.
                 walk.read_large_batch(budget)
             else:
                 with budget.reserve(memory.arena.size_bytes):
@@ -426,7 +430,7 @@ def decode_entry(
     convert: Callable[[RecordChunk], _Result],
     parts: RecordParts = RecordParts.NONE,
 ) -> Iterator[_Result | BatchDamage]:
-    """Decode one entry of a log; parameters and results as for `RecordDecoder.decode`."""
+    """Decode one log entry; parameters and results as in `RecordDecoder.decode`."""
     decoder = RecordDecoder(budget, parts)
     return decoder.decode(entry, np.zeros(1, np.int64), np.array([len(entry)]), convert)
 
@@ -434,7 +438,7 @@ def decode_entry(
 def has_null_key(entry: Bytes, budget: DecompressionBudget) -> bool:
     """Return whether a record of an entry lacks the key that a compacted topic requires.
 
-    Raises `CorruptLogError` if one of its records cannot be read.
+    Raises `CorruptLogError` if a record cannot be read.
     """
     found = False
     for result in decode_entry(entry, budget, _misses_key, RecordParts.KEYS):

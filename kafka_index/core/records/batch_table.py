@@ -1,7 +1,7 @@
-"""The batch table, one row per record batch in file order; sources of it, and why they end.
+"""The batch table, one row per record batch in file order; its sources, and why they end.
 
-`BatchColumns` is a chunk of the columns that a build needs, `BATCH_SCHEMA` the whole table as users
-see it.
+`BatchColumns` is a chunk with the columns that a build needs. `BATCH_SCHEMA` is the complete table
+for users.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from kafka_index.core.kernels.scan import BatchColumns
 
 __all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]
 
-#: The log ends in zero bytes, as preallocation leaves them: no damage.
+#: The log ends in zeros from preallocation, which is no corruption.
 PREALLOCATED_TAIL = "preallocated_tail"
-#: The same in a segment that is not its partition's last, and so was never left preallocated.
+#: The same in a segment before the last one, which a broker never leaves preallocated.
 ZERO_TAIL = "zero_tail"
-#: Fewer bytes are left than a header needs; a broker passes over them.
+#: Fewer bytes are left than a header has; a broker ignores them.
 TORN_HEADER = "torn_header"
-#: The length field reaches past the end of the log.
+#: The length field points beyond the end of the log.
 TORN_BATCH = "torn_batch"
-#: The length field is less than any batch has.
+#: The length field is below the minimum.
 BAD_LENGTH = "bad_length"
-#: A record batch that is shorter than its own header.
+#: A record batch that is shorter than its header.
 BAD_SIZE = "bad_size"
 #: The checksum does not match.
 BAD_CRC = "bad_crc"
-#: A magic that is none of 0 to 2. A broker reads on; consumers and followers stop there.
+#: The magic byte is not 0 to 2. A broker reads on; consumers and followers fail.
 UNKNOWN_MAGIC = "unknown_magic"
-#: The batch is kept, but its transaction marker cannot be read, and recovery ends after it.
+#: The batch is kept, but its transaction marker is invalid and recovery ends after it.
 INVALID_MARKER = "invalid_marker"
-#: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would
-#: decompress it; a build refuses the segment.
+#: A transaction marker with a compressed record. No broker writes one. Kafka's recovery would
+#: decompress it; a build rejects the segment.
 COMPRESSED_MARKER = "compressed_marker"
-#: The checksum matches; a message in a compressed one cannot be read, or has a wrong one.
+#: The checksum matches, but an inner message cannot be read or has a wrong checksum.
 BAD_MESSAGE = "bad_message"
-#: The records decompress to more than the process may hold (``--max-decompressed-bytes``).
+#: The decompressed records exceed the memory limit (``--max-decompressed-bytes``).
 TOO_LARGE = "too_large"
-#: The reason, whatever the code, where a log does not even begin like one.
+#: Overrides other codes if the file does not start like a log.
 NOT_A_LOG = "not_a_log"
-#: A batch begins before the one before it ends, or reaches into the next segment.
+#: A batch starts before the previous one ends, or reaches into the next segment.
 OVERLAP = "overlap"
 #: The last offset is below the segment's base offset, or 2^31 or more above it.
 OFFSET_OVERFLOW = "offset_overflow"
@@ -85,13 +85,13 @@ BATCH_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ScanStop:
-    """The reason why recovery ends at a batch of a log, with the code that programs read.
+    """The reason why recovery ends at a batch of a log, with a machine-readable code.
 
-    `refused` marks a failure of Kafka's recovery; otherwise it cuts the log and continues.
-    `is_foreign`: the file is not a Kafka log, because its first header cannot be that of a batch of
-    this segment; recovery treats it by the code. `is_tail`: at the end of a partition this is no
-    damage, and a broker cuts it off at any start: the zeros of preallocation, or a batch that was
-    not written to its end, with no sound batch after it.
+    If `refused`, Kafka's recovery fails; otherwise it truncates the log and continues. If
+    `is_foreign`, the file is not a Kafka log: its first header cannot belong to this segment;
+    recovery handles it according to the code. If `is_tail`, this is no corruption at the end of a
+    partition, where every broker start removes it: preallocated zeros, or an incomplete batch with
+    no valid batch after it.
     """
 
     code: str
@@ -105,17 +105,17 @@ class ScanStop:
 
     @property
     def reason_code(self) -> str:
-        """The code in reports: `NOT_A_LOG` for a foreign file, the code otherwise."""
+        """The code in reports: `NOT_A_LOG` for a foreign file, otherwise the code."""
         return NOT_A_LOG if self.is_foreign else self.code
 
     @property
     def name(self) -> str:
-        """The reason in words, without the detail."""
+        """The reason in words, without details."""
         return "not a Kafka log" if self.is_foreign else self.code
 
     @property
     def text(self) -> str:
-        """The name with its detail, for people."""
+        """The reason in words, with details."""
         text = self.name if self.message is None else f"{self.name}: {self.message}"
         if self.expected is None:
             return text
@@ -129,7 +129,7 @@ class ScanStop:
         *,
         hint: str | None = None,
     ) -> _Error:
-        """Return an error of a kind about this place, and what follows from it."""
+        """Create an error for this position, with the consequence."""
         return kind(
             consequence + self.name,
             path=path,
@@ -145,14 +145,14 @@ class BatchSource(Protocol):
 
     @property
     def log_size_bytes(self) -> int:
-        """Size of the log in bytes; known once `chunks` has begun."""
+        """Size of the log in bytes; available after `chunks` has started."""
 
     @property
     def stop(self) -> ScanStop | None:
-        """The reason why the batches ended before the log did; known once `chunks` is exhausted."""
+        """Why the batches ended before the log; available after `chunks` is exhausted."""
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches, in file order.
 
-        Raises `KafkaIndexError` if the source cannot be read, or changes meanwhile.
+        Raises `KafkaIndexError` if the source cannot be read, or changes concurrently.
         """

@@ -1,8 +1,8 @@
-"""gzip streams, snappy framing, lz4 frames and zstd, decompressed in pieces with Kafka's leniency.
+"""Streaming decompression of gzip, snappy, lz4 and zstd, as lenient as Kafka.
 
-Each function opens a stream, raises what Kafka raises when it opens one, and returns the pieces of
-it; faults further on are raised when the pieces before them are used up. The compressed bytes are
-not copied. Sources: Kafka's ``GzipCompression``, ``SnappyCompression``, ``Lz4BlockInputStream`` and
+Each function opens a stream, raises the errors that Kafka raises on opening, and returns an
+iterator of bytes. Later errors are raised after the bytes before them. Compressed bytes are not
+copied. Sources: Kafka's ``GzipCompression``, ``SnappyCompression``, ``Lz4BlockInputStream`` and
 ``ZstdCompression``, the JDK's ``GZIPInputStream``, snappy-java's ``SnappyInputStream``.
 """
 
@@ -26,11 +26,11 @@ _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_MIN_VERSION = 1
 _SNAPPY_MAX_CHUNK_BYTES = 512 * 1024 * 1024
-#: A larger chunk counts twice, because it is copied to those before it.
+#: A larger chunk counts twice, because it is copied to the previous output.
 _SNAPPY_SMALL_CHUNK_BYTES = 1024 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM = 4, 8, 16
-#: Version 1, blocks that do not depend on one another, nothing reserved: all that Kafka reads.
+#: Version 1, independent blocks, no reserved bits: the only frames that Kafka reads.
 _LZ4_FIXED_MASK, _LZ4_FIXED_FLAGS = 0xE3, 0x60
 _LZ4_MIN_HEADER_BYTES = 6
 _LZ4_STORED = 0x80000000
@@ -65,14 +65,14 @@ _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_FIXED_BYTES = 10
 _GZIP_HEADER_CRC, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 2, 4, 8, 16
 _GZIP_TRAILER_BYTES = 8
-#: No more than this after a trailer is ignored: no header, no data and no trailer fit in.
+#: Fewer bytes after a trailer are ignored, since no gzip stream is that short.
 _GZIP_SMALLEST_BYTES = 18
 _GZIP_INPUT_BYTES = 8 * 1024
 _ZERO = re.compile(rb"\0")
 
 
 def read_gzip(packed: memoryview) -> Pieces:
-    """Open gzip streams that follow each other."""
+    """Open consecutive gzip streams."""
     return _gzip_pieces(packed, _gzip_header_end(packed, 0))
 
 
@@ -130,20 +130,20 @@ def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
         try:
             position = _gzip_header_end(packed, position)
         except CorruptLogError:
-            return  # what follows a stream and is not one itself is ignored
+            return  # Data after a stream that is not a gzip stream itself is ignored.
 
 
 def read_snappy(packed: memoryview, max_bytes: int, *, is_whole: bool = False) -> Pieces:
-    """Open snappy chunks in xerial framing, or one block without any.
+    """Open snappy chunks with xerial framing, or a single unframed block.
 
-    A block decompresses at once, so one of more than ``max_bytes`` is refused before. Kafka passes
-    over bytes after the last chunk; with `is_whole` they are refused.
+    A block is decompressed at once, so one larger than ``max_bytes`` is rejected first. Kafka
+    ignores bytes after the last chunk; with `is_whole` they are an error.
     """
     if not packed:
         raise _broken("snappy", "no bytes")
     header = bytes(packed[:_XERIAL_HEADER_BYTES])
     if len(header) < _XERIAL_HEADER_BYTES or not header.startswith(_XERIAL_MAGIC):
-        # One block without framing, which Kafka decompresses while it opens the stream.
+        # A single unframed block; Kafka decompresses it when it opens the stream.
         return iter((_snappy_block(packed, _snappy_size(packed, max_bytes)),))
     return _xerial_pieces(packed, max_bytes, is_whole=is_whole)
 
@@ -151,7 +151,7 @@ def read_snappy(packed: memoryview, max_bytes: int, *, is_whole: bool = False) -
 def _xerial_pieces(packed: memoryview, max_bytes: int, *, is_whole: bool) -> Pieces:
     position = _XERIAL_HEADER_BYTES
     left = max_bytes
-    # A length that is cut short is the end.
+    # An incomplete length field ends the stream.
     while position + _INT32_BYTES <= len(packed):
         length = packed[position : position + _INT32_BYTES]
         if length == _XERIAL_MAGIC[:_INT32_BYTES]:
@@ -160,7 +160,7 @@ def _xerial_pieces(packed: memoryview, max_bytes: int, *, is_whole: bool) -> Pie
                 raise _broken("snappy", "a further header is cut short")
             if not header.startswith(_XERIAL_MAGIC):
                 break
-            # Snappy-java checks the version of a further header, not that of the first.
+            # snappy-java checks the version only in further headers, not in the first.
             if int.from_bytes(header[8:12], "big", signed=True) < _XERIAL_MIN_VERSION:
                 raise _broken("snappy", "a further header with an unknown version")
             position += _XERIAL_HEADER_BYTES
@@ -193,7 +193,7 @@ def _snappy_size(block: memoryview, max_bytes: int) -> int:
             break
     else:
         raise _broken("snappy", "no size")
-    # Snappy cannot make more than 64 bytes of 3.
+    # Snappy cannot produce more than 64 bytes from 3.
     if size > 64 * len(block):
         raise _broken("snappy", f"{len(block)} bytes cannot decompress to {size}")
     if size > max_bytes:
@@ -227,8 +227,8 @@ def read_lz4(packed: memoryview, *, ignore_header_checksum: bool) -> Pieces:
 
 
 def _lz4_pieces(packed: memoryview, position: int, flags: int, block_descriptor: int) -> Pieces:
-    # Each block is decompressed in a frame of its own: Kafka does not look at the content checksum,
-    # nor at anything after the end mark.
+    # Each block is decompressed as a frame of its own, since Kafka ignores the content checksum and
+    # everything after the end mark.
     checksum_bytes = _INT32_BYTES if flags & _LZ4_BLOCK_CHECKSUM else 0
     descriptor = bytes((_LZ4_FIXED_FLAGS | flags & _LZ4_BLOCK_CHECKSUM, block_descriptor))
     header = _LZ4_MAGIC + descriptor + bytes((_header_checksum(descriptor),))

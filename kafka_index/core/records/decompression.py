@@ -1,11 +1,10 @@
-"""Decompressing the records of a batch as Kafka does, within one bound for the whole process.
+"""Decompress the records of a batch as Kafka does, within a memory limit for the process.
 
-A few kilobytes can decompress to terabytes, and every thread of a process may meet such a batch.
-The threads share a `DecompressionBudget`: the sum of the decompressed bytes at a time stays within
-it, a thread waits until there is room, and a batch that alone needs more is refused while it is
-being decompressed, not after. What a decoder keeps for itself (zstd: a window of up to 128 MiB)
-comes on top. Small batches in the forms that clients write are decompressed by the compiled loops
-of `core.kernels.decompress`, all others by `core.records.compressed_streams`.
+A few kilobytes can decompress to terabytes, in every thread. The threads share a
+`DecompressionBudget` that limits the sum of their decompressed bytes: a thread waits for free
+memory, and a batch that exceeds the whole budget is rejected during decompression. Internal memory
+of decoders (zstd: a window of up to 128 MiB) is not counted. `core.kernels.decompress` handles
+small batches in common formats, `core.records.compressed_streams` all others.
 """
 
 from __future__ import annotations
@@ -34,29 +33,27 @@ from kafka_index.core.records.compressed_streams import (
 )
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, len(COMPRESSION_NAMES))
-#: What is reserved for a batch at first, and what when it turns out to need more; the whole budget
-#: comes last.
+#: Initial and second reservation for a batch; after that, the whole budget is reserved.
 _FIRST_ROOMS = (4 * 1024 * 1024, 32 * 1024 * 1024)
-#: The memory in which a thread decompresses small batches.
+#: Memory in which a thread decompresses small batches.
 _SCRATCH_BYTES = _FIRST_ROOMS[0]
 
 
 def decompress(
     codec: int, data: bytes | Bytes, *, max_bytes: int, magic: int = 2
 ) -> bytes | bytearray:
-    """Decompress the records of a batch, all of them.
+    """Decompress all records of a batch.
 
-    The bytes are those after the header of the batch, or the value of a message; the magic counts
-    because lz4 frames of magic 0 have a wrong header checksum. Raises `CorruptLogError` for an
-    unknown codec or bytes that are not of it, and `TooLargeError` for more than `max_bytes` of
-    output.
+    `data` is the batch without its header, or the value of a message. `magic` is needed because lz4
+    frames in v0 messages have a wrong header checksum. Raises `CorruptLogError` for an unknown
+    codec or invalid data, and `TooLargeError` if the output exceeds `max_bytes`.
     """
     records: bytes | bytearray = b""
     for piece in _pieces(codec, _view(data), magic, max_bytes):
         if len(records) + len(piece) > max_bytes:
             raise TooLargeError.of_records(max_bytes)
         if not records:
-            # Often the only one.
+            # Often there is only one.
             records = piece
             continue
         if isinstance(records, bytes):
@@ -82,7 +79,7 @@ def _pieces(codec: int, packed: memoryview, magic: int, max_bytes: int) -> Piece
 
 
 class DecompressedRecords(Closeable):
-    """Decompressed records, read-only, whose room in the budget is released when they are closed.
+    """Decompressed records, read-only; closing them releases their part of the budget.
 
     Without a budget, the caller counts their bytes.
     """
@@ -92,7 +89,7 @@ class DecompressedRecords(Closeable):
         self._budget = budget
 
     def close(self) -> None:
-        """Give the room back; the data must not be used any more."""
+        """Release the memory; the data must not be used any more."""
         budget, self._budget = self._budget, None
         if budget is not None:
             size = len(self.data)
@@ -101,10 +98,10 @@ class DecompressedRecords(Closeable):
 
 
 class DecompressionBudget:
-    """Room for at most `max_bytes` of decompressed records, shared by threads and served in order.
+    """A limit of `max_bytes` for decompressed records, shared by threads in FIFO order.
 
-    A thread holds no room while it waits for more: a batch that outgrows its reservation is
-    dropped, and decompressed again in more room. So threads cannot wait for each other.
+    A thread holds no memory while it waits for more: a batch that exceeds its reservation is
+    discarded and decompressed again with a larger one. This prevents deadlocks.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -115,14 +112,13 @@ class DecompressionBudget:
 
     @property
     def free_bytes(self) -> int:
-        """The number of bytes that no thread holds."""
+        """Bytes that no thread has reserved."""
         return self._free
 
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
-        """Decompress records within the budget; parameters and errors as for `decompress`.
+        """Decompress records within the budget; parameters and errors as in `decompress`.
 
-        Waits while other threads hold the room that is needed. The calling thread must not hold
-        any.
+        Waits until other threads release enough memory. The calling thread must not hold any.
         """
         rooms = [room for room in _FIRST_ROOMS if room < self.max_bytes]
         for room in rooms:
@@ -143,7 +139,7 @@ class DecompressionBudget:
                 try:
                     records = _thread_scratch().decompress(codec, data, room)
                 except TooLargeError:
-                    # The last room: damage, which may look the same there, is told apart.
+                    # The last attempt distinguishes corruption from lack of memory.
                     if room < self.max_bytes:
                         raise
             if records is None:
@@ -155,7 +151,7 @@ class DecompressionBudget:
 
     @contextlib.contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Hold room for the time of a context; the calling thread must not hold any other."""
+        """Reserve memory during a context; the calling thread must not hold any other."""
         self._acquire(size)
         try:
             yield
@@ -177,7 +173,6 @@ class DecompressionBudget:
                 self._changed.notify_all()
 
     def release(self, size: int) -> None:
-        """Give room back."""
         with self._changed:
             self._free += size
             if self._waiting:
@@ -185,10 +180,10 @@ class DecompressionBudget:
 
 
 class _Scratch:
-    """Memory and contexts with which one thread decompresses one batch after the other."""
+    """Memory and contexts of one thread for decompressing small batches."""
 
     def __init__(self) -> None:
-        # The libraries of the codecs are loaded where there is something to decompress.
+        # The codec libraries are loaded only when there is something to decompress.
         from kafka_index.core.kernels.decompress import new_contexts, unpack  # noqa: PLC0415
 
         self._unpack = unpack
@@ -197,9 +192,9 @@ class _Scratch:
         self._contexts = new_contexts(self)
 
     def decompress(self, codec: int, data: bytes | Bytes, room: int) -> bytes | None:
-        """Decompress a batch of magic 2 in a form that a compiled loop reads; None for any other.
+        """Decompress a v2 batch in a format supported by compiled loops; None for any other.
 
-        Raises `TooLargeError` if it needs more room than is given.
+        Raises `TooLargeError` if the output exceeds `room`.
         """
         packed = np.frombuffer(data, np.uint8)
         start = packed.ctypes.data
@@ -232,10 +227,10 @@ def _thread_scratch() -> _Scratch:
 
 @functools.cache
 def shared_budget(max_bytes: int) -> DecompressionBudget:
-    """Return the budget of this process for a limit: one for all who name the same limit."""
+    """Return the budget of this process for a limit; equal limits share one budget."""
     return DecompressionBudget(max_bytes)
 
 
-# A child that is forked while a thread waits or decompresses begins with nothing reserved.
+# In a forked child, nothing is reserved, whatever the parent's threads were doing.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared_budget.cache_clear)

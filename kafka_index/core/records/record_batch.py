@@ -1,9 +1,8 @@
-"""Writing records and batches of magic 2, control batches too, as Kafka's own builder does.
+"""Encode records and v2 batches, including control batches, like Kafka's builder.
 
-Compressed records are the bytes of the libraries here, not of Java's; Kafka's readers decompress
-them to the same records. Sources: Kafka's ``MemoryRecordsBuilder``,
-``DefaultRecordBatch.writeHeader``, ``SnappyCompression`` with snappy-java's ``SnappyOutputStream``,
-``Lz4BlockOutputStream``,
+Compressed bytes can differ from those of Java's libraries, but decompress to the same records.
+Sources: Kafka's ``MemoryRecordsBuilder``, ``DefaultRecordBatch.writeHeader``, ``SnappyCompression``
+with snappy-java's ``SnappyOutputStream``, ``Lz4BlockOutputStream``,
 ``MemoryRecords.withEndTransactionMarker`` and ``withLeaderChangeMessage``, and
 ``ControlRecordType``.
 """
@@ -62,9 +61,8 @@ _LENGTH = struct.Struct(">i")
 _XERIAL_HEADER = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 _SNAPPY_CHUNK_BYTES = 32 * 1024
 _LZ4_BLOCK_BYTES = 64 * 1024
-#: Magic, version 1 with blocks that do not depend on one another, blocks of 64 KiB, and the
-#: checksum of these two. Kafka reads no frame whose blocks are linked, which is what libraries
-#: write when they are left to themselves.
+#: Magic, version 1 with independent blocks, block size 64 KiB, and their checksum. Libraries link
+#: blocks by default, and Kafka rejects such frames.
 _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_LENGTH = struct.Struct("<I")
 _LZ4_STORED = 0x80000000
@@ -90,10 +88,9 @@ class Record(NamedTuple):
     key, value : bytes, optional
         None is Kafka's null.
     headers : sequence of (str, bytes or None)
-        In order; a key may come more than once.
+        In order; a key can be repeated.
     offset_delta : int, optional
-        Offset minus the batch's base offset; one more than that of the record before when it is
-        not given.
+        Offset minus the batch's base offset. Default: one more than the previous record's.
     """
 
     timestamp_ms: int
@@ -104,7 +101,7 @@ class Record(NamedTuple):
 
 
 def encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
-    """Return the bytes of a record, its timestamp and offset relative to those of the batch."""
+    """Encode a record; timestamp and offset are relative to those of the batch."""
     key, value, headers = record.key, record.value, record.headers
     body = b"".join(
         (
@@ -126,7 +123,7 @@ def _header(name: str, content: bytes | None) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return a number as a zigzag varint; a difference of two int64 wraps around as in Java."""
+    """Encode a zigzag varint; overflows of int64 wrap around as in Java."""
     if -_SMALL <= value < _SMALL:
         return _SMALL_VARINTS[(value << 1) ^ (value >> 63)]
     if not INT64_MIN <= value <= INT64_MAX:
@@ -135,7 +132,7 @@ def _varint(value: int) -> bytes:
 
 
 def codec_of_name(name: str) -> int:
-    """Return the codec bits of a name of ``compression.type``.
+    """Return the codec bits of a ``compression.type``.
 
     Raises `ConfigError` for an unknown name.
     """
@@ -147,7 +144,7 @@ def codec_of_name(name: str) -> int:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Compress records into the bytes after the header of a batch; codec 0 leaves them alone."""
+    """Compress records for the body of a batch; codec 0 returns them unchanged."""
     if codec == _NONE:
         return data
     if codec == _GZIP:
@@ -190,18 +187,18 @@ class BatchFields:
     leader_epoch : int
         -1 for none.
     compression : str
-        A name of ``compression.type``: none, gzip, snappy, lz4 or zstd.
+        A ``compression.type``: none, gzip, snappy, lz4 or zstd.
     log_append_time_ms : int, optional
-        The timestamp type is LogAppendTime, and this is the timestamp of all records.
+        Sets the timestamp type to LogAppendTime, and all timestamps to this one.
     producer_id, producer_epoch, base_sequence : int
         -1 for none.
     is_transactional, is_control : bool
-        The flags.
+        Attribute flags.
     delete_horizon_ms : int, optional
-        From when on a cleaner may drop tombstones and markers; it takes the place of the base
+        Time after which the log cleaner may remove tombstones and markers. It replaces the base
         timestamp.
     last_offset_delta : int, optional
-        That of the last record when it is not given. It is wider where a cleaner dropped records.
+        Default: the last record's. It is larger if the log cleaner removed records at the end.
     """
 
     leader_epoch: int = NO_LEADER_EPOCH
@@ -216,7 +213,6 @@ class BatchFields:
     last_offset_delta: int | None = None
 
     def attributes(self) -> int:
-        """Return the attributes of the header."""
         return (
             codec_of_name(self.compression)
             | (TIMESTAMP_TYPE_MASK if self.log_append_time_ms is not None else 0)
@@ -226,7 +222,7 @@ class BatchFields:
         )
 
     def check(self) -> None:
-        """Refuse the fields that Kafka's builder refuses.
+        """Raise for fields that Kafka's builder rejects.
 
         Raises `InputError` for a transaction without a producer, or a producer without epoch or
         sequence.
@@ -254,26 +250,26 @@ _PLAIN = BatchFields()
 def write_record_batch(
     records: Iterable[Record], base_offset: int = 0, fields: BatchFields = _PLAIN
 ) -> bytes:
-    """Write one batch.
+    """Encode one batch.
 
     Parameters
     ----------
     records : iterable of Record
-        One at least; offset deltas grow.
+        At least one; offset deltas increase.
     base_offset : int
-        Absolute; 0 in what a client sends.
+        Absolute; clients send 0.
     fields : BatchFields
-        The rest of the header.
+        The remaining header fields.
 
     Returns
     -------
     bytes
-        The batch, header included.
+        The batch with its header.
 
     Raises
     ------
     InputError
-        There is no record, or Kafka's builder would refuse one, or the fields; nothing is made.
+        There is no record, or Kafka's builder would reject a record or a field.
     """
     refuse_other_types(base_offset=(base_offset, Integral), fields=(fields, BatchFields))
     refuse_fields_of_other_types(fields)
@@ -288,7 +284,6 @@ def write_record_batch(
 
 
 def _written(records: Iterable[Record], base_offset: int, fields: BatchFields) -> bytes:
-    """Return the bytes of a batch."""
     fields.check()
     horizon = fields.delete_horizon_ms
     base_timestamp = horizon
@@ -338,9 +333,9 @@ def _written(records: Iterable[Record], base_offset: int, fields: BatchFields) -
 def write_empty_batch(
     base_offset: int, last_offset: int, max_timestamp_ms: int, fields: BatchFields = _PLAIN
 ) -> bytes:
-    """Write a batch whose records were all dropped, as a cleaner keeps the last of a producer.
+    """Encode a batch without records, which the log cleaner keeps as a producer's last batch.
 
-    The maximum timestamp is that of the dropped records; codec and delete horizon of the fields are
+    The maximum timestamp is that of the removed records; codec and delete horizon of the fields are
     ignored. Source: ``DefaultRecordBatch.writeEmptyHeader``.
     """
     attributes = fields.attributes() & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
@@ -415,10 +410,9 @@ def write_end_transaction_marker(
     coordinator_epoch: int,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """Write the batch of a marker that commits or aborts a producer's transaction.
+    """Encode the marker that commits or aborts a producer's transaction.
 
-    The offset is absolute and the marker's own; `coordinator_epoch` is that of the coordinator that
-    decided.
+    The offset is absolute; `coordinator_epoch` is the epoch of the transaction coordinator.
     """
     kind = CONTROL_COMMIT if is_commit else CONTROL_ABORT
     fields = BatchFields(
@@ -445,15 +439,15 @@ def write_leader_change(
     voters: Sequence[int] = (),
     granting_voters: Sequence[int] = (),
 ) -> bytes:
-    """Write the batch that names the leader of a Raft quorum from this offset on.
+    """Encode the batch that announces the leader of a Raft quorum.
 
-    The leader epoch is 0 or more; voters and granting voters are node ids.
+    The leader epoch is 0 or more; voters and granting voters are node IDs.
     """
     if leader_epoch < 0:
         raise InputError(
             "a leader change needs a leader epoch", expected="0 or more", found=leader_epoch
         )
-    # All of Kafka's schemas are parsed with it.
+    # Slow to import: it parses all of Kafka's message schemas.
     from kafka_index.core.format.messages import KRAFT_CONTROL  # noqa: PLC0415
 
     (schema,) = (each for each in KRAFT_CONTROL if each.name == "LeaderChangeMessage")

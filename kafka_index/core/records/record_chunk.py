@@ -1,4 +1,4 @@
-"""A chunk of decoded records as columns, and the memory of Arrow's pool that they are made in."""
+"""A chunk of decoded records as columns, and their memory in Arrow's pool."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kafka_index.core.kernels.record_columns import (
 )
 
 _INT32_BYTES, _LONG_BYTES = 4, 8
-#: Columns begin where Arrow's buffers do.
+#: Alignment of columns, as in Arrow buffers.
 _ALIGNMENT = 64
 
 _Value = TypeVar("_Value", bound=np.generic)
 
 
 class RecordParts(IntFlag):
-    """The parts of records that are decoded besides offsets and timestamps."""
+    """Parts of records to decode, in addition to offsets and timestamps."""
 
     NONE = 0
     KEYS = PART_KEYS
@@ -42,14 +42,13 @@ class RecordParts(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Records of successive batches, as arrays of length n and Arrow arrays of binary.
+    """Records of consecutive batches, as arrays of length n and Arrow binary arrays.
 
-    Keys and values are None where they are not wanted. `header_places`, of shape (PLACE_ROWS, m),
-    has the memory addresses of the headers of the records that have any, and `readable_end` is the
-    address after their bytes; both are valid only while the chunk is converted. `first_batch` is
-    the number of the batch of the first record; `batch_ends` has, for that batch and each after it,
-    the row after its last record in the chunk. `inner_offsets` has the first offset inside each
-    compressed message of magic 0 or 1, by the number of its batch.
+    Keys and values are None if they are not requested. `header_places`, of shape (PLACE_ROWS, m),
+    has the memory addresses of headers, and `readable_end` the end of their memory; both are valid
+    only during conversion of the chunk. `first_batch` is the batch number of the first record.
+    `batch_ends` has, for each batch, the row after its last record in the chunk. `inner_offsets`
+    has the first inner offset of compressed v0 and v1 messages, by batch number.
     """
 
     offsets: Longs
@@ -63,11 +62,10 @@ class RecordChunk:
     inner_offsets: dict[int, int]
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return len(self.offsets)
 
     def select(self, rows: Longs) -> RecordChunk:
-        """Return some of the records, by ascending rows."""
+        """Return the records in ascending rows."""
         places = self.header_places[:, np.isin(self.header_places[PLACE_ROW], rows)]
         places[PLACE_ROW] = np.searchsorted(rows, places[PLACE_ROW])
         return replace(
@@ -81,7 +79,7 @@ class RecordChunk:
         )
 
     def of_batches(self, values: NDArray[_Value]) -> NDArray[_Value]:
-        """Return, for each record, the value of its batch, from values of the window's batches."""
+        """Map values per batch of the window to values per record."""
         own = values[self.first_batch : self.first_batch + len(self.batch_ends)]
         return np.repeat(own, np.diff(self.batch_ends, prepend=0))
 
@@ -91,13 +89,13 @@ class RecordChunk:
         return bool(self.header_places.shape[1])
 
     def header_counts(self) -> Longs:
-        """Return how many headers each record has."""
+        """Return the number of headers of each record."""
         counts = np.zeros(len(self), np.int64)
         counts[self.header_places[PLACE_ROW]] = self.header_places[PLACE_COUNT]
         return counts
 
     def header_columns(self) -> tuple[pa.Array, pa.Array]:
-        """Return the names of all headers and their values, as bytes, record by record."""
+        """Return the names and values of all headers, as bytes, in record order."""
         found = np.empty((HEADER_ROWS, int(self.header_places[PLACE_COUNT].sum())), np.int64)
         find_headers(np.ascontiguousarray(self.header_places), found)
         return (
@@ -107,7 +105,7 @@ class RecordChunk:
 
 
 def _copied(addresses: Longs, sizes: Longs, readable_end: np.uint64) -> pa.Array:
-    """Return the bytes at some addresses as an array of Arrow."""
+    """Copy memory ranges to an Arrow array."""
     total = int(np.maximum(sizes, 0).sum())
     ends = np.empty(len(sizes) + 1, np.int32)
     data = pa.allocate_buffer(total + COPY_SLACK_BYTES)
@@ -125,10 +123,10 @@ def _binary_array(
 
 
 class ChunkMemory:
-    """Memory of Arrow's pool for the columns of one chunk, reused once a caller has released it.
+    """Memory from Arrow's pool for the columns of one chunk, reused after it is released.
 
-    It has room for so many rows, bytes of keys and bytes of values; the places of headers go to the
-    array of shape (PLACE_ROWS, m) that is passed in.
+    It has a fixed capacity of rows, key bytes and value bytes. The positions of headers go to a
+    separate array of shape (PLACE_ROWS, m).
     """
 
     def __init__(
@@ -144,7 +142,7 @@ class ChunkMemory:
         self._keys = self._field(parts & RecordParts.KEYS, key_bytes, 0)
         self._values = self._field(parts & RecordParts.VALUES, value_bytes, 1)
         address = self._numbers.address
-        #: As `kafka_index.core.kernels.record_columns.decode_batches` takes it.
+        #: The argument of `kafka_index.core.kernels.record_columns.decode_batches`.
         self.columns = np.array(
             [
                 (
@@ -169,7 +167,7 @@ class ChunkMemory:
         readable_end: np.uint64,
         inner_offsets: dict[int, int],
     ) -> RecordChunk:
-        """Return the records that have been filled in."""
+        """Return the records decoded into this memory."""
         return RecordChunk(
             np.frombuffer(self._numbers, np.int64, rows),
             np.frombuffer(self._numbers, np.int64, rows, self._long_bytes),
@@ -183,7 +181,6 @@ class ChunkMemory:
         )
 
     def used_bytes(self, rows: int) -> tuple[int, int]:
-        """Return how many bytes keys and values have."""
         return (
             0 if self._keys is None else self._total(0, rows),
             0 if self._values is None else self._total(1, rows),

@@ -1,8 +1,8 @@
-"""The records of one entry of a log, decompressed: where they are, and what they count from.
+"""The decompressed records of one log entry, and the values to which their fields are relative.
 
-Kafka's ``for (Record record : batch)`` returns the same. It reads a plain batch record
-by record, so a fault in a later one does not affect those before it; a compressed batch it reads
-whole beforehand. Sources: Kafka's ``DefaultRecordBatch``, ``AbstractLegacyRecordBatch`` with its
+Equivalent to Kafka's ``for (Record record : batch)``. Kafka reads an uncompressed batch record by
+record, so an error does not affect earlier records. It reads a compressed batch completely first.
+Sources: Kafka's ``DefaultRecordBatch``, ``AbstractLegacyRecordBatch`` with its
 ``DeepRecordsIterator``, and ``LegacyRecord``.
 """
 
@@ -51,8 +51,8 @@ from kafka_index.core.records.decompression import DecompressedRecords
 _MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + MIN_LENGTH
 _ZSTD = COMPRESSION_NAMES.index("zstd")
 _INT32 = struct.Struct(">i")
-#: Offset, length, magic, attributes and timestamp of a message. In magic 0, which has no timestamp,
-#: at least the sizes of key and value are there, so that it can always be read.
+#: Offset, length, magic, attributes and timestamp of a message. A v0 message has no timestamp, but
+#: key and value sizes follow, so it can always be unpacked.
 _MESSAGE = struct.Struct(">qi4xbbq")
 _V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
 _V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
@@ -68,7 +68,7 @@ _FAULTS = {
 
 
 class BatchRecords(Closeable):
-    """The records of one entry, decompressed; a context manager that releases the memory.
+    """The decompressed records of one log entry; a context manager that releases their memory.
 
     `fault` is the reason why Kafka throws after the records of a message set, if it does.
     """
@@ -93,34 +93,34 @@ class BatchRecords(Closeable):
 
     @property
     def first_offset(self) -> int:
-        """The offset of the first message of a message set.
+        """The offset of the first message in a message set.
 
-        Raises `CorruptLogError` if none can be read.
+        Raises `CorruptLogError` if no message can be read.
         """
         if not self.section.record_count:
             raise CorruptLogError(self.fault or "the message holds no other")
         first = self._data[:8].view(">i8").astype(np.int64)
-        # In an array the sum wraps around, as Java's does.
+        # An array, so that the sum overflows as in Java.
         return int((first + self.section.base_offset)[0])
 
 
 class Decompressor(Protocol):
-    """Decompresses records within a bound."""
+    """Decompresses records within a limit."""
 
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
-        """Decompress records, as `kafka_index.core.records.decompression.decompress` does."""
+        """Decompress records, like `kafka_index.core.records.decompression.decompress`."""
 
 
 def open_records(
     batch: Bytes, decompressor: Decompressor, *, verify_crc: bool = False
 ) -> BatchRecords:
-    """Open the records of one entry of a log: a batch of magic 2 or above, or an older message.
+    """Open the records of one log entry: a v2 batch, or an older message.
 
-    The entry is whole, header included, and its checksum is the caller's to verify. The calling
-    thread must hold nothing of the decompressor's budget. `verify_crc` verifies the checksums of
-    messages inside a compressed message, as the consumer does and Kafka's iteration does not.
-    Raises `CorruptLogError`, which names no position, if Kafka throws before it returns any record,
-    and `TooLargeError` if the records alone need more than the budget has.
+    The entry must be complete, with a verified checksum. The calling thread must not hold a part of
+    the decompressor's budget. `verify_crc` verifies the checksums of messages inside a compressed
+    message, as the consumer does and Kafka's iteration does not. Raises `CorruptLogError` without a
+    position if Kafka throws before it returns a record, and `TooLargeError` if the records exceed
+    the whole budget.
     """
     if len(batch) < _MIN_ENTRY_BYTES:
         raise CorruptLogError("the entry is shorter than any", found=f"{len(batch)} bytes")
@@ -132,9 +132,9 @@ def open_records(
 def first_offset(batch: Bytes, decompressor: Decompressor) -> int:
     """Return the first offset of an entry (``RecordBatch.baseOffset``).
 
-    A batch of magic 2 has it in its header. Older entries have the last one there; if they are
-    compressed, the first is that of the first message inside, and `CorruptLogError` is raised if it
-    cannot be read. Parameters are those of `open_records`.
+    The header of a v2 batch contains it. The header of an older entry has the last offset; if
+    compressed, the first inner message is read, and `CorruptLogError` is raised if that fails.
+    Parameters are those of `open_records`.
     """
     if len(batch) >= _MIN_ENTRY_BYTES and _magic(batch) >= MAGIC_RECORD_BATCH:
         return int.from_bytes(batch[:8].tobytes(), "big", signed=True)
@@ -147,7 +147,7 @@ def _magic(batch: Bytes) -> int:
 
 
 def record_fault(decoded: int, count: int, code: int) -> str:
-    """Return why the record after so many of a batch cannot be read."""
+    """Return why the record after the first `decoded` records of a batch cannot be read."""
     return f"record {decoded + 1} of {count} cannot be read: {_FAULTS[code]}"
 
 
@@ -162,7 +162,7 @@ def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     header = batch[:RECORD_BATCH_OVERHEAD_BYTES].view(RECORD_BATCH_HEADER)[0]
     count = int(header["record_count"])
     if count == 0:
-        # Whatever the codec is, and whatever follows.
+        # Regardless of codec and remaining bytes.
         return BatchRecords(EMPTY_SECTION, _NO_BYTES)
     codec = int(header["attributes"]) & COMPRESSION_MASK
     data = batch[RECORD_BATCH_OVERHEAD_BYTES:]
@@ -236,7 +236,7 @@ def _inner_messages(
     *,
     verify_crc: bool,
 ) -> BatchRecords:
-    """Open the messages in a compressed one (``DeepRecordsIterator``)."""
+    """Open the messages in a compressed message (``DeepRecordsIterator``)."""
     start, end = _span(decompressed.data)
     count, plain, last_offset, code, address = measure_messages(start, end, verify_crc)
     if code == MESSAGES_BAD_LENGTH:
@@ -248,9 +248,9 @@ def _inner_messages(
     if magic == 1:
         if offset != 0 and offset < last_offset:
             raise CorruptLogError("a compressed message has a lower offset than one in it")
-        # Inner offsets count from any number, and the wrapper's is that of the last. A librdkafka
-        # left it at 0: then the inner ones are absolute. In an array the difference wraps around,
-        # as Java's does.
+        # Inner offsets are relative, and the wrapper has the offset of the last one. Some
+        # librdkafka versions left the wrapper's offset at 0; then inner offsets are absolute. An
+        # array, so that the difference overflows as in Java.
         if offset != 0:
             base_offset = int((np.array([offset], np.int64) - last_offset)[0])
     section = RecordSection(

@@ -1,7 +1,7 @@
-"""The table of records: its columns, and the making of them from decoded chunks.
+"""The table of records: its columns, and their conversion from decoded chunks.
 
-The first eight columns have the names and types of Spark's Kafka source. A column that is not asked
-for is not made, and the bytes that it would hold are not touched.
+The first eight columns have the names and types of Spark's Kafka source. Columns that are not
+requested are not decoded.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kafka_index.core.kernels.producer_state import fill_last_sequences
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 
-#: ``TimestampType``: what the timestamps of a batch are.
+#: ``TimestampType`` of a batch.
 NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
 
-#: The column that holds what is wrong, in the rows that stand for damage.
+#: The column with the error, in rows that represent a corrupt range.
 CORRUPT_RECORD = "_corrupt_record"
 
 _HEADERS = pa.list_(
@@ -66,7 +66,7 @@ RECORD_SCHEMA = pa.schema(
         pa.field("is_aborted", pa.bool_()),
     ]
 )
-#: The columns that are given unless others are asked for.
+#: The default columns.
 DEFAULT_COLUMNS = tuple(RECORD_SCHEMA.names[:8])
 
 _PARTS = {
@@ -78,7 +78,7 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Batches of a window that begins at `position_bytes` of the log, and which are aborted."""
+    """Batches of a window that starts at `position_bytes` of the log, and which are aborted."""
 
     window: Bytes
     position_bytes: int
@@ -86,30 +86,29 @@ class WindowBatches:
     is_aborted: NDArray[np.bool_] | None = None
 
     def select(self, rows: NDArray[np.bool_] | Longs) -> WindowBatches:
-        """Return some of the batches, by a mask or by ascending numbers."""
+        """Return the batches selected by a mask or by ascending numbers."""
         batches = BatchColumns(*(column[rows] for column in self.batches))
         is_aborted = None if self.is_aborted is None else self.is_aborted[rows]
         return WindowBatches(self.window, self.position_bytes, batches, is_aborted)
 
     def read_headers(self) -> Longs:
-        """Return the further fields of their headers, as `core.kernels.headers` has them."""
+        """Return further header fields, as in `core.kernels.headers`."""
         columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)
         read_headers(self.window, self.position_bytes, self.batches.position_bytes, columns)
         return columns
 
 
 class RecordTable:
-    """Makes record batches of Arrow from the chunks of one partition.
+    """Converts the chunks of one partition to Arrow record batches.
 
-    The columns are names in `RECORD_SCHEMA`, in the order of the result; an unknown name raises
-    `InputError`.
+    `columns` are names in `RECORD_SCHEMA`, in result order; an unknown name raises `InputError`.
     """
 
     def __init__(
         self, topic: str, partition: int, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> None:
         self.schema = record_schema(columns)
-        #: What has to be decoded for these columns.
+        #: Parts that must be decoded for these columns.
         self.parts = RecordParts.NONE
         for name in columns:
             self.parts |= _PARTS.get(name, RecordParts.NONE)
@@ -118,7 +117,6 @@ class RecordTable:
         self._constants: dict[tuple[str, object], pa.Array] = {}
 
     def convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch:
-        """Return the records of a chunk."""
         arrays = [self._column(name, chunk, source) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -132,7 +130,7 @@ class RecordTable:
             case "value":
                 return chunk.values
             case "headers":
-                # Null for no headers, as Spark's Kafka source has it.
+                # Null instead of empty, like Spark's Kafka source.
                 none = self._constant(name, None, len(chunk))
                 return _headers(chunk) if chunk.has_headers else none
             case "offset":
@@ -165,7 +163,7 @@ class RecordTable:
         return pa.array(_sequences(chunk, source)).cast(pa.int32())
 
     def _of_batches(self, name: str, chunk: RecordChunk, values: NDArray[np.generic]) -> pa.Array:
-        """Return the value of its batch for each record."""
+        """Map values per batch to a column."""
         own = values[chunk.first_batch : chunk.first_batch + len(chunk.batch_ends)]
         if (own == own[0]).all():
             return self._constant(name, own[0].item(), len(chunk))
@@ -173,12 +171,12 @@ class RecordTable:
         return pa.array(chunk.of_batches(values).astype(kind.to_pandas_dtype()), kind)
 
     def _constant(self, name: str, value: object, count: int) -> pa.Array:
-        """Return a column of one value, mostly a part of an earlier column."""
+        """Return a column of one value, usually a slice of a cached column."""
         whole = self._constants.get((name, value))
         if whole is None or len(whole) < count:
             kind = self.schema.field(name).type
             whole = pa.repeat(pa.scalar(value, kind), count + count // 4)
-            # Few values come again, and such values stay the same for long.
+            # Few different values occur, and each one for long.
             if len(self._constants) > len(self.schema):
                 self._constants.clear()
             self._constants[name, value] = whole
@@ -188,7 +186,7 @@ class RecordTable:
 def record_schema(columns: Collection[str]) -> pa.Schema:
     """Return the schema of some columns of `RECORD_SCHEMA`, in their order.
 
-    Raises `InputError` for a column that is unknown or named twice.
+    Raises `InputError` for an unknown or repeated column.
     """
     for name in columns:
         if name not in RECORD_SCHEMA.names:
@@ -219,7 +217,7 @@ def _base_offsets(chunk: RecordChunk, batches: BatchColumns) -> Longs:
 
 
 def _sequences(chunk: RecordChunk, source: WindowBatches) -> Longs:
-    """Return the sequences of records; 0 follows 2^31 - 1 (``incrementSequence``)."""
+    """Return the sequences of records; 2^31 - 1 wraps to 0 (``incrementSequence``)."""
     base = chunk.of_batches(source.read_headers()[HEADER_BASE_SEQUENCE])
     sequences = np.full(len(chunk), NO_SEQUENCE, np.int64)
     numbered = base >= 0
@@ -232,7 +230,6 @@ def _sequences(chunk: RecordChunk, source: WindowBatches) -> Longs:
 
 
 def _numbers(values: Longs, kind: pa.DataType) -> pa.Array:
-    """Return numbers as they lie in memory."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
 
 
@@ -250,7 +247,7 @@ def _headers(chunk: RecordChunk) -> pa.Array:
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Return names as text; what is not UTF-8 is replaced, as in Kafka's ``RecordHeader.key``."""
+    """Decode names; invalid UTF-8 is replaced, as in Kafka's ``RecordHeader.key``."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
