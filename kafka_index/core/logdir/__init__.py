@@ -1,1 +1,1 @@
-"""What a data directory shows without reading a log."""
+"""Contents of a data directory that are visible without reading logs."""

@@ -1,4 +1,4 @@
-"""A data directory of a dump: the files at its root, and the effect of their faults on a broker.
+"""A data directory: the files at its root, and what errors in them do to a broker.
 
 Sources: Kafka's ``LogManager.loadLogs``, ``CleanShutdownFileHandler``, ``CheckpointFile``,
 ``LazyOffsetCheckpoints``.
@@ -42,10 +42,10 @@ from kafka_index.core.logdir.metadata_files import read_file, read_properties, r
 
 
 class FaultEffect(Enum):
-    """The action of a broker that cannot read a checkpoint.
+    """What a broker does if it cannot read a checkpoint.
 
-    It takes the data directory offline, before it loads a partition or once it has; it exits; all
-    entries count as 0; it starts and serves no partition; its cleaner takes the directory offline,
+    It marks the data directory offline, before or after loading partitions; it exits; it treats all
+    entries as 0; it starts but serves no partition; or its log cleaner marks the directory offline
     or stops.
     """
 
@@ -60,10 +60,11 @@ class FaultEffect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetCheckpoint:
-    """A checkpoint of offsets at the root of a data directory, as it was read.
+    """An offset checkpoint at the root of a data directory.
 
-    It has no offsets if it has a fault. The fault has no effect if this process may not read the
-    file, which says nothing of a broker. `has_entries`: it is long enough to have some.
+    If it has a `fault`, `offsets` is empty. `effect` is None if this process may not read the file,
+    since that does not concern a broker. `has_entries` is True if the file is long enough to
+    contain entries.
     """
 
     path: str
@@ -75,7 +76,6 @@ class OffsetCheckpoint:
 
     @classmethod
     def read(cls, path: str) -> OffsetCheckpoint:
-        """Read a checkpoint."""
         try:
             text = read_text(path)
         except BadFileError as error:
@@ -106,11 +106,10 @@ def _effect(path: str, *, is_input_output: bool, is_error: bool = False) -> Faul
 
 
 class DataDirectory:
-    """A data directory; each file at its root is read once, when it is first asked for.
+    """A data directory; each file at its root is read once, on demand.
 
-    A directory without such files, such as the parent of a lone copied partition, is fine. Where
-    faults are `tolerated`, a checkpoint that cannot be read has no entries; otherwise each use of
-    one raises `InputError`.
+    The files may be missing, as in the parent of a single copied partition. If errors are
+    `tolerated`, an unreadable checkpoint has no entries; otherwise using it raises `InputError`.
     """
 
     def __init__(self, path: str, *, tolerated: bool = False) -> None:
@@ -119,11 +118,10 @@ class DataDirectory:
         self._checkpoints: dict[str, OffsetCheckpoint] = {}
 
     def file(self, name: str) -> str:
-        """Return the path of a file at the root."""
         return os.path.join(self.path, name)
 
     def checkpoint(self, name: str) -> OffsetCheckpoint:
-        """Return a checkpoint of offsets; raises its fault where that is not tolerated."""
+        """Return an offset checkpoint; raises its error unless errors are tolerated."""
         found = self._checkpoints.get(name)
         if found is None:
             found = OffsetCheckpoint.read(self.file(name))
@@ -133,53 +131,51 @@ class DataDirectory:
         return found
 
     def checkpoints(self) -> dict[str, OffsetCheckpoint]:
-        """Return all checkpoints of offsets by name, as `checkpoint` does each."""
+        """Return all offset checkpoints by name; raises as `checkpoint`."""
         return {name: self.checkpoint(name) for name in OFFSET_CHECKPOINTS}
 
     def offset(self, name: str, partition: TopicPartition) -> int | None:
-        """Return the entry of a partition in a checkpoint."""
         return self.checkpoint(name).offsets.get(partition)
 
     @property
     def has_high_watermarks(self) -> bool:
-        """Whether there is a checkpoint of high watermarks at all."""
+        """Whether the high watermark checkpoint exists."""
         return self.checkpoint(REPLICATION_CHECKPOINT).is_there
 
     def log_start_offset(self, partition: TopicPartition) -> int | None:
-        """Return the log start, which a broker notes only above the first segment's base offset."""
+        """Return the log start offset; brokers write it only above the first base offset."""
         return self.offset(LOG_START_CHECKPOINT, partition)
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the high watermark."""
         return self.offset(REPLICATION_CHECKPOINT, partition)
 
     def recovery_point(self, partition: TopicPartition) -> int:
-        """Return the recovery point, 0 without one."""
+        """Return the recovery point, 0 if there is none."""
         return self.offset(RECOVERY_POINT_CHECKPOINT, partition) or 0
 
     def cleaned_to(self, partition: TopicPartition) -> int | None:
-        """Return up to where a compacted log was cleaned."""
+        """Return the offset up to which a compacted log was cleaned."""
         return self.offset(CLEANER_CHECKPOINT, partition)
 
     def committed_end(self, partition: TopicPartition) -> int:
-        """Return where a log ends at the earliest: what is before was committed, or flushed."""
+        """Return an offset up to which the log was committed or flushed: it ends there or later."""
         return max(self.high_watermark(partition) or 0, self.recovery_point(partition))
 
     @property
     def is_clean(self) -> bool:
-        """Whether the marker of a clean shutdown is there; its content does not matter."""
+        """Whether the clean shutdown file exists, whatever its content."""
         return bool(self._marker)
 
     @property
     def is_marker_stuck(self) -> bool:
-        """Whether a broker cannot delete the marker: it is a directory that is not empty."""
+        """Whether a broker cannot delete the clean shutdown file: it is a non-empty directory."""
         path = self.file(CLEAN_SHUTDOWN)
         if not store_of(path).hosts_brokers:
-            return False  # no broker runs there
+            return False  # No broker runs there.
         return not os.path.islink(path) and os.path.isdir(path) and bool(scan_directory(path))
 
     def marker_epoch(self) -> int | None:
-        """Return the broker epoch in the marker; None where there is none that a broker reads.
+        """Return the broker epoch in the clean shutdown file, None if a broker cannot read one.
 
         Raises the errors of `read_text`.
         """
@@ -192,18 +188,18 @@ class DataDirectory:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The ``meta.properties``, of which no value is judged; empty without it."""
+        """The ``meta.properties`` without validation; empty if missing."""
         found = self._read_properties
         return found if isinstance(found, dict) else {}
 
     @property
     def has_root_files(self) -> bool:
-        """Whether there is a file at its root at all: without one it may be any folder."""
+        """Whether a file of a broker exists at the root; otherwise it may be any folder."""
         is_there = any(each.is_there for each in self.checkpoints().values())
         return is_there or self.is_clean or self._read_properties is not None
 
     def faults(self) -> list[KafkaIndexError]:
-        """Return the tolerated faults of the files at the root."""
+        """Return the tolerated errors of the files at the root."""
         found = [each.fault for each in self.checkpoints().values()]
         found_besides = (self._marker, self._read_properties)
         return [each for each in (*found, *found_besides) if isinstance(each, KafkaIndexError)]
@@ -230,7 +226,7 @@ class DataDirectory:
             raise
 
     def only(self, partition: TopicPartition) -> DataDirectory:
-        """Return the directory without what its checkpoints say of other partitions."""
+        """Return the directory with the checkpoint entries of this partition only."""
         found = DataDirectory(self.path, tolerated=self._tolerated)
         found._marker = self._marker
         for name, each in self.checkpoints().items():
@@ -241,7 +237,7 @@ class DataDirectory:
 
 
 class DataDirectories:
-    """Data directories, each read once; a copy in another process reads for itself."""
+    """Data directories, each read once per process."""
 
     def __init__(self, *, tolerated: bool = False) -> None:
         self._tolerated = tolerated
@@ -251,22 +247,22 @@ class DataDirectories:
         return partial(DataDirectories, tolerated=self._tolerated), ()
 
     def of(self, partition_directory: str) -> DataDirectory:
-        """Return the data directory that holds a partition directory."""
+        """Return the data directory that contains a partition directory."""
         path = os.path.dirname(partition_directory)
         found = self._known.get(path)
         return found or self._known.setdefault(path, DataDirectory(path, tolerated=self._tolerated))
 
 
 def reject_locked(directory: str, hint: str) -> None:
-    """Refuse a directory that a running broker holds, with a hint; the lock file is only opened.
+    """Raise `InputError` if a running broker has locked the directory.
 
-    Raises `InputError` if a broker holds it, or that cannot be found out.
+    The lock file is only opened. Also raises if the lock cannot be tested.
     """
     path = os.path.join(directory, BROKER_LOCK)
     if why_not_opened(path) is not None:
         return
     try:
-        # O_NONBLOCK so that a named pipe is not waited for.
+        # O_NONBLOCK, so that opening a named pipe does not wait.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return
@@ -285,7 +281,7 @@ def reject_locked(directory: str, hint: str) -> None:
 
 
 def refuse_running(directory: str, hint: str) -> None:
-    """Refuse a directory that a running broker holds as a wrong argument, not as one to retry."""
+    """Raise a usage error, not a retriable one, if a running broker has locked the directory."""
     try:
         reject_locked(directory, hint)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Listing a dump: from paths to live segments, and to the entries that are skipped, with why."""
+"""List a dump: live segments, and skipped entries with reasons."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from kafka_index.core.logdir.segment_table import (
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
 _TOPICS_SHOWN = 5
-# The least likeness of a name that is suggested, from 0 to 1.
+# Minimum similarity of a suggested name, from 0 to 1.
 _NEAR = 0.5
 
 _REASONS = {
@@ -64,11 +64,10 @@ _REASONS = {
 class Listing:
     """The content of a dump.
 
-    The live segments are sorted by topic, partition and base offset, as a `SegmentTable` if they
-    were listed. `skipped` has every entry that is not live, with the reason, by path. Data
-    directories are the parents of the partition directories; both are absolute, each once, and
-    partition directories may be empty. `tiered` has the partitions that have remote segments, or
-    had them.
+    Live segments are sorted by topic, partition and base offset. `skipped` has all other entries
+    with reasons, by path. Data directories are the parents of partition directories; both are
+    unique absolute paths, and partition directories can be empty. `tiered` has the partitions that
+    have or had remote segments.
     """
 
     segments: Sequence[SegmentFile] = field(default_factory=list)
@@ -79,15 +78,15 @@ class Listing:
 
 
 def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
-    """List the live segments of a dump, sorted, of topics that match in full.
+    """List the live segments of a dump, sorted, of topics whose full name matches.
 
-    The inputs are data directories, topic-partition directories, or globs of either; local paths or
-    URIs. A path that exists is never read as a glob. A directory is one partition when it holds
-    logs, or when its name is ``<topic>-<partition>`` and it has no partition directories (nor
-    ``meta.properties``) in it: a data directory may be called ``data-1``. `list_partition` decides
-    which segments of it are live. A log that cannot be read is listed all the same: it fails later,
-    on its own. Raises `InputError` if a path is missing, a directory cannot be read, no live
-    segment is found, or two directories hold the same partition.
+    Inputs are data directories, partition directories, or globs of either, as paths or URIs. An
+    existing path is never treated as a glob. A directory is a partition if it contains logs, or if
+    it is named ``<topic>-<partition>`` and contains no partition directories or
+    ``meta.properties``; a data directory can be named ``data-1``. `list_partition` decides which
+    segments are live. Unreadable logs are listed too; reading them fails later. Raises `InputError`
+    if a path is missing, a directory cannot be read, no live segment is found, or two directories
+    contain the same partition.
     """
     listing, walk = _list(inputs, topics)
     if not listing.segments:
@@ -96,7 +95,7 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
 
 
 def list_any(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
-    """List a dump as `list_dump` does, which may hold no segment at all."""
+    """List a dump like `list_dump`, but allow dumps without segments."""
     return _list(inputs, topics)[0]
 
 
@@ -125,11 +124,11 @@ class _Walk:
         self._skipped_paths: set[str] = set()
 
     def visit(self, directory: str) -> None:
-        """List one input, whichever kind of directory it is."""
+        """List one input directory of any kind."""
         name = os.path.basename(directory)
         split = split_directory_name(name)
         if split is not None and split[1] is not DirectoryKind.LIVE:
-            # A directory that is named outright is wanted, unless its log is unfinished.
+            # A directory given explicitly is listed, unless Kafka marked it as deleted or stray.
             is_whole = split[1] in (DirectoryKind.DELETE, DirectoryKind.STRAY)
             if not is_whole or directory not in map(absolute_path, self._inputs):
                 self._skip(directory, _REASONS[split[1]])
@@ -167,7 +166,7 @@ class _Walk:
     def _visit_data_directory(self, directory: str, entries: list[Entry]) -> None:
         self._skip_links(entries)
         live = dict(self._live_partitions(entries))
-        # Of a few topics among many the other objects would be listed for nothing.
+        # Not for a few of many topics: paging would list all other objects too.
         is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
         if self._topics is None and is_paged:
             self._visit_stored(directory, live)
@@ -175,7 +174,7 @@ class _Walk:
             self._visit_partition(path, partition, partial(self._listed, partition, path))
 
     def _visit_stored(self, root: str, live: dict[str, TopicPartition]) -> None:
-        """Visit partitions in an object store, page by page, and remove them from `live`."""
+        """List partitions in an object store, page by page, and remove them from `live`."""
         for found in list_directories(root):
             path = f"{root}/{found.name}"
             partition = live.pop(path, None)
@@ -184,7 +183,7 @@ class _Walk:
                 self._visit_partition(path, partition, find)
 
     def _live_partitions(self, entries: list[Entry]) -> Iterator[tuple[str, TopicPartition]]:
-        """Yield the live partition directories among entries; skip the others, with why."""
+        """Yield live partition directories; record the others as skipped, with reasons."""
         for entry in entries:
             split = split_directory_name(entry.name)
             if not entry.is_directory():
@@ -224,8 +223,7 @@ class _Walk:
         if segments is not None and len(segments):
             self.partitions.append(segments)
         self.listing.partition_directories.append(directory)
-        # A partition directory that is a link belongs to two data directories, and a broker may
-        # run on either.
+        # A linked partition directory belongs to two data directories; a broker may run on either.
         for parent in _parents_of(directory):
             parent_identity = identity_of(parent)
             if parent_identity not in self._parents_seen:
@@ -266,7 +264,7 @@ class _Walk:
                 self._skip(entry.path, LINKED_OUT, target)
 
     def _skip_root_links(self, directory: str) -> None:
-        """Skip links among the files at the root of a partition that was given alone."""
+        """Skip links at the root of the parent of a single partition."""
         for name in (*OFFSET_CHECKPOINTS, *ROOT_FILES):
             found = linked_out(os.path.join(directory, name))
             if found is not None:
@@ -282,12 +280,12 @@ def _parents_of(directory: str) -> tuple[str, ...]:
     parent = os.path.dirname(directory)
     store = store_of(directory)
     real, real_parent = os.path.dirname(store.real_path(directory)), store.real_path(parent)
-    # A folder in a data directory is not one: so Kubernetes lays out what it mounts.
+    # Links within a data directory do not count: Kubernetes mounts volumes that way.
     return (parent,) if real == parent or is_within(real, [real_parent]) else (parent, real)
 
 
 def _plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:
-    """Return the segments of a plain local directory; None to list its entries one by one."""
+    """Return the segments of a plain local directory; None if entries must be inspected."""
     if store_of(directory).needs_requests:
         return None
     try:
@@ -325,7 +323,7 @@ def _nothing_found(
 
 
 def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
-    """Return the error of a pattern that matches no topic, with similar names."""
+    """Return the error for a pattern that matches no topic, with similar names."""
     names = sorted(found)
     return InputError(
         f"no topic matches {topics.pattern!r} (the whole name must match)",
@@ -336,9 +334,9 @@ def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -
 
 
 def _topics_meant(pattern: str, names: Sequence[str]) -> str | None:
-    """Return a hint with the names near to the alternatives of a pattern, or None.
+    """Return a hint with names similar to the alternatives of a pattern, or None.
 
-    A comma is in no name: where it stands between names, it is taken for the sign of alternatives.
+    Topic names contain no commas, so a comma is treated as a separator of alternatives.
     """
     near = partial(difflib.get_close_matches, possibilities=names, cutoff=_NEAR)
     parts = [part.strip().replace("\\", "") for part in re.split("[,|]", pattern)]
@@ -349,7 +347,7 @@ def _topics_meant(pattern: str, names: Sequence[str]) -> str | None:
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str | None:
-    """Return a hint with the names near to the given one; None where there is none."""
+    """Return a hint with names similar to the given one, None if there are none."""
     return _meant(difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, _NEAR))
 
 

@@ -1,8 +1,7 @@
-"""The small files of a dump, at the root of a data directory and in a partition directory.
+"""Metadata files of a dump, at the root of a data directory or in a partition directory.
 
-Each is read whole, in one way. A file that is not there is None, a file that Kafka cannot read as a
-file or as text is a `BadFileError`, and a file that this process may not read an `InputError` that
-is worth a retry. Sources: Kafka's ``MetaProperties``, ``PropertiesUtils``.
+A missing file is None. A file that Kafka cannot read is a `BadFileError`. A file that this process
+may not read is a retriable `InputError`. Sources: Kafka's ``MetaProperties``, ``PropertiesUtils``.
 """
 
 from __future__ import annotations
@@ -43,23 +42,21 @@ from kafka_index.core.fs.inputs import Skipped, refuse_linked_out
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 
-# A broker creates these before it reads them, which a link to nothing keeps it from
-# (CheckpointFile).
+# A broker creates these before it reads them, which fails for a broken link (CheckpointFile).
 _CREATED_FIRST = frozenset({*OFFSET_CHECKPOINTS, LEADER_EPOCH_CHECKPOINT})
 _SPLIT = re.compile(r":[ \t\n\v\f\r]+")
 
-# Java's trim cuts these and nothing else.
+# Java's trim removes exactly these characters.
 _CONTROLS = "".join(map(chr, range(33)))
 
 
 def read_file(path: str) -> bytes | None:
-    """Return the bytes of a file, by its path or URI; None where there is none.
+    """Return the bytes of a file, None if it does not exist.
 
-    Raises `BadFileError` if it is not a file, and `InputError` if this process may not read it,
-    which says nothing of a broker.
+    Raises `BadFileError` if it is not a file, and `InputError` if this process may not read it.
     """
     if is_segment_path(path):
-        # There are none beside the segments of tiered storage.
+        # Remote segments have no such files next to them.
         return None
     store = store_of(path)
     if store.needs_requests:
@@ -73,13 +70,14 @@ def read_file(path: str) -> bytes | None:
         if os.path.exists(path) and not os.path.isfile(path):
             if is_null_device(os.stat(path)):
                 return b""
-            # A named pipe would be waited for.
+            # Reading a named pipe would block.
             kind = "a directory" if os.path.isdir(path) else "not a regular file"
             raise BadFileError(f"{name} is {kind}", path=path)
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        # A broker asks whether this one is there, which a link in circles is not; others it opens.
+        # A broker tests whether this file exists, which is False for circular links; it opens
+        # others.
         is_circular = error.errno == errno.ELOOP and name == PARTITION_METADATA
         if error.errno == errno.ENOENT or is_circular:
             if name in _CREATED_FIRST and os.path.islink(path):
@@ -90,12 +88,12 @@ def read_file(path: str) -> bytes | None:
 
 
 def is_null_device(found: os.stat_result) -> bool:
-    """Return whether it is the device that is empty, and takes whatever is written."""
+    """Return whether this is the null device."""
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
 
 
 def read_text(path: str) -> str | None:
-    """Return the text of a file as it is, with its line ends; None where there is none.
+    """Return the text of a file with its line ends, None if it does not exist.
 
     Raises the errors of `read_file`, and `BadFileError` if it is not UTF-8.
     """
@@ -107,19 +105,19 @@ def read_text(path: str) -> str | None:
 
 
 def read_epochs(directory: str) -> LeaderEpochCache:
-    """Return the leader epochs of a partition directory; none where there is no file of them.
+    """Read the leader epochs of a partition directory; empty if there is no file.
 
-    Raises the errors of `read_text`, and those of `LeaderEpochCache.from_text`.
+    Raises the errors of `read_text` and of `LeaderEpochCache.from_text`.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     return LeaderEpochCache.from_text(read_text(path) or "", path=path)
 
 
 def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCache:
-    """Return the leader epochs as `read_epochs`; none, with why, if the file is malformed.
+    """Read leader epochs like `read_epochs`; if malformed, record it in `skipped` and return none.
 
-    One answer column of one partition is not worth the run. Raises `InputError` if this process may
-    not read the file.
+    The run continues without leader epochs for this partition. Raises `InputError` if this process
+    may not read the file.
     """
     try:
         return read_epochs(directory)
@@ -132,11 +130,11 @@ def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCa
 
 
 def read_topic_id(directory: str) -> str | None:
-    """Return the topic id of a partition directory; None where there is no file of it.
+    """Read the topic ID of a partition directory, None if there is no file.
 
-    Raises the errors of `read_text`, `OfflineAtOnceError` if the file is malformed, so that a
-    broker takes the data directory offline, and `StartRefusedError` if a broker exits: a line is
-    missing, or the id is not one. Source: ``PartitionMetadataReadBuffer``.
+    Raises the errors of `read_text`. Raises `OfflineAtOnceError` if the file is malformed, so that
+    a broker marks the data directory offline, and `StartRefusedError` if a broker exits because a
+    line is missing or the ID is invalid. Source: ``PartitionMetadataReadBuffer``.
     """
     path = os.path.join(directory, PARTITION_METADATA)
     text = read_text(path)
@@ -144,7 +142,7 @@ def read_topic_id(directory: str) -> str | None:
 
 
 def topic_id_in(text: str, path: str) -> str:
-    """Return the topic id in the text of a file of this path; raises the errors of its reading."""
+    """Parse the topic ID in the text of a file; raises the errors of `read_topic_id`."""
     lines = java_lines(text)
     version = parse_java_integer(_value(lines, 0, path), INT32_MAX)
     if version is None or version < 0:
@@ -191,10 +189,10 @@ def _value(lines: list[str], at: int, path: str) -> str:
 
 
 def read_properties(path: str) -> dict[str, str] | None:
-    """Return the properties of a file, without blanks around values; None where there is no file.
+    """Read a properties file with trimmed values, None if it does not exist.
 
-    No value is judged. Raises the errors of `read_file`, and `DirectoryFailsError` if the text is
-    malformed.
+    Values are not validated. Raises the errors of `read_file`, and `DirectoryFailsError` if the
+    file is malformed.
     """
     data = read_file(path)
     if data is None:
@@ -211,9 +209,9 @@ def _load(data: bytes, path: str) -> dict[str, Property]:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The content of a ``meta.properties``; all of it by name, and what a broker reads of it.
+    """A ``meta.properties``: all properties by name, and the parsed values that a broker uses.
 
-    The node id of version 0 is ``broker.id``. The directory id is as Kafka writes it.
+    The node ID of version 0 is ``broker.id``. The directory ID is formatted as in Kafka.
     """
 
     path: str
@@ -224,24 +222,23 @@ class MetaProperties:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster that the directory belongs to."""
         return self.value("cluster.id")
 
     def value(self, name: str) -> str | None:
-        """Return a property, with the blanks after it."""
+        """Return a property, including trailing whitespace."""
         found = self.properties.get(name)
         return None if found is None else found.value
 
     def line(self, name: str) -> int | None:
-        """Return the line of a property."""
+        """Return the line number of a property."""
         found = self.properties.get(name)
         return None if found is None else found.line
 
     @classmethod
     def read(cls, directory: str) -> MetaProperties | None:
-        """Read the file of a directory; None where there is none.
+        """Read the file of a directory, None if it does not exist.
 
-        Raises `DirectoryFailsError` if a broker cannot read it, and takes the directory offline.
+        Raises `DirectoryFailsError` if a broker cannot read it and marks the directory offline.
         """
         path = os.path.join(directory, META_PROPERTIES)
         data = read_file(path)
@@ -249,7 +246,7 @@ class MetaProperties:
 
     @classmethod
     def of(cls, data: bytes, path: str) -> MetaProperties:
-        """Return what the bytes of a file say; raises `DirectoryFailsError` as `read` does."""
+        """Parse the bytes of a file; raises `DirectoryFailsError` as `read` does."""
         found = _load(data, path)
         read = cls(path, found)
         version = parse_java_integer((read.value("version") or "0").strip(_CONTROLS), INT32_MAX)

@@ -1,6 +1,6 @@
-"""Listing the partition directories of an object store by pages, as columns.
+"""List the partition directories of an object store by pages, as columns.
 
-A listing below one prefix costs a request for 1,000 objects, however many directories they are in.
+Listing a prefix costs one request per 1,000 objects, regardless of directories.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _MAX_LOG_NAME = str(INT64_MAX).zfill(OFFSET_DIGITS) + LOG_SUFFIX
 
 @dataclass(frozen=True, slots=True)
 class StoredDirectory:
-    """The objects below a prefix, whose last part is the name.
+    """The objects below a prefix whose last component is `name`.
 
-    The rows have the name of each object below the prefix, its size, time and version, by name.
+    The rows have name, size, time and version of each object, sorted by name.
     """
 
     name: str
     rows: pa.Table
 
     def entries(self, directory: str) -> list[Entry]:
-        """Return the entries of the directory at this path, as listing it alone would."""
+        """Return the entries of the directory at this path, as a separate listing would."""
         found: dict[str, Entry] = {}
         for row in self.rows.to_pylist():
             name, separator, _ = row["name"].partition("/")
@@ -70,9 +70,9 @@ class StoredDirectory:
         return list(found.values())
 
     def plain_segments(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
-        """Return the segments of a partition; None to list its entries one by one.
+        """Return the segments of a partition; None if its entries must be listed one by one.
 
-        As for `kafka_index.core.logdir.segment_table.list_plain_partition`.
+        Like `kafka_index.core.logdir.segment_table.list_plain_partition`.
         """
         names = self.rows.column("name")
         if pc.any(pc.match_substring_regex(names, _ODD_NAME)).as_py():
@@ -91,7 +91,7 @@ class StoredDirectory:
         start = pc.or_(
             pc.and_(
                 pc.ends_with(every, SNAPSHOT_SUFFIX),
-                # Names of equal length: by name is by offset.
+                # Names have equal length, so string order is offset order.
                 pc.less_equal(every, digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else ""),
             ),
             pc.equal(every, LEADER_EPOCH_CHECKPOINT),
@@ -117,7 +117,7 @@ class StoredDirectory:
 
 
 def list_directories(root: str) -> Iterator[StoredDirectory]:
-    """Yield the directories below a prefix of an object store; their objects share requests.
+    """Yield the directories below a prefix of an object store, from one paged listing.
 
     Raises `KafkaIndexError` if the store cannot be read.
     """
@@ -135,9 +135,9 @@ def list_directories(root: str) -> Iterator[StoredDirectory]:
 
 
 def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield directories with their entries, in no particular order; unreadable ones are left out.
+    """Yield directories with their entries, in no particular order; skip unreadable ones.
 
-    Where most directories below a prefix of an object store are asked for, they share requests.
+    If most directories below a prefix of an object store are requested, they share a listing.
     """
     of_root: dict[str, list[str]] = {}
     for directory in directories:
@@ -151,7 +151,7 @@ def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Ent
                     yield path, found.entries(path)
                     del waiting[path]
         for path in waiting:
-            # Such as a partition without index files in a folder of them.
+            # For example a partition that has no folder of index files.
             with suppress(KafkaIndexError):
                 yield path, scan_directory(path)
 
@@ -164,7 +164,7 @@ def _are_most_of(directories: Sequence[str], root: str) -> bool:
 
 
 def _folders(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each folder of a page; an object outside of folders is in none."""
+    """Yield the rows of each folder of a page, without objects outside folders."""
     split = pc.extract_regex(page["path"], _FOLDER_AND_NAME)
     is_inside = pc.is_valid(split)
     split, page = split.filter(is_inside), page.filter(is_inside)

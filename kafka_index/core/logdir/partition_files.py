@@ -1,8 +1,8 @@
-"""The files of one partition directory that are its live segments.
+"""The live segments among the files of a partition directory.
 
-A directory left by a killed broker can hold the traces of an interrupted compaction or split. The
-live segments are loaded by the broker at its next start: `LogLoader.load`, its passes one to four,
-without touching anything.
+A killed broker can leave the files of an interrupted compaction or split. Live segments are those
+that the broker would load at its next start, according to passes one to four of `LogLoader.load`.
+Nothing is changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE, Skipped, note_un
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import ByteSource, Entry
 
-#: Segments that are rows of a table have no log: their modification times are at most this.
+#: Segments from table rows have no log file; their modification times are at most this.
 NO_LOG_MTIME_NS = -(1 << 62)
 
 _DEAD = {
@@ -38,14 +38,14 @@ _DEAD = {
 }
 _LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
 
-# Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
+# Base offset @0, length @8, magic @16, last offset delta @23: the fields for the next offset.
 _HEADER = struct.Struct(">qi4xb6xi")
 _OVERHEAD_BYTES = 12
 _SHORT_HEADER_BYTES = 17
 _MIN_LENGTH = 14
 _MAGIC_2 = 2
 _MAGIC_2_HEADER_BYTES = 61
-# What one request to a store reads of a log whose headers are wanted.
+# Bytes per request when only the headers of a remote log are read.
 _HEADERS_WINDOW_BYTES = 64 << 10
 
 
@@ -53,11 +53,11 @@ _HEADERS_WINDOW_BYTES = 64 << 10
 class TieredPartition:
     """A partition with remote segments.
 
-    The local directory is None if no log directory was given, or none has this partition. Offsets
-    below the log start offset were deleted. `is_lower_bound`: the log may start later, because
-    without a log directory its start is that of the first segment. `local_start_offset` is the base
-    offset of the first local segment; None for none. The last offset that was uploaded is -1 for
-    none. The leader epochs are those from the log's start on.
+    `local_directory` is None if no log directory with this partition was given. Offsets below the
+    log start offset were deleted. If `is_lower_bound`, the log may start later, because its start
+    is only known from its first segment. `local_start_offset` is the base offset of the first local
+    segment, None if there is none. `tiered_end_offset` is the last uploaded offset, -1 for none.
+    `epochs` are the leader epochs from the log start on.
     """
 
     topic_id: str
@@ -71,11 +71,11 @@ class TieredPartition:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """The log of one live segment, as it was when listed.
+    """The log of one live segment, as listed.
 
-    The path is absolute, or a URI, of the ``.log`` (or live ``.log.swap``), and the modification
-    time in nanoseconds since the epoch. `is_last`: no later segment of the partition stands in the
-    same directory; only such a log may have been preallocated.
+    `log_path` is the absolute path or URI of the ``.log`` (or live ``.log.swap``); `log_mtime_ns`
+    is in nanoseconds since the epoch. `is_last` is True if the directory has no later segment of
+    the partition; only such a log may be preallocated.
     """
 
     topic: str
@@ -89,16 +89,14 @@ class SegmentFile:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Its partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def partition_directory(self) -> str:
-        """The directory that holds the log."""
         return os.path.dirname(self.log_path)
 
     def copied_to(self, log_path: str, status: os.stat_result) -> SegmentFile:
-        """Return this segment with its log, or what was made of it, in a local file."""
+        """Return this segment with a copy of its log, or a log made from it, in a local file."""
         return replace(
             self,
             log_path=log_path,
@@ -109,13 +107,13 @@ class SegmentFile:
 
     @property
     def has_log(self) -> bool:
-        """Whether there is a log, with a directory and checkpoints, or rows of a table."""
+        """Whether the segment has a log file with checkpoints, rather than table rows."""
         return self.log_mtime_ns > NO_LOG_MTIME_NS
 
 
 @dataclass(slots=True)
 class _Found:
-    """The entries of a partition directory, sorted by their names alone."""
+    """The entries of a partition directory, classified by name."""
 
     logs: dict[int, Entry] = field(default_factory=dict)
     swaps: dict[int, Entry] = field(default_factory=dict)
@@ -140,7 +138,7 @@ class _Found:
                 (self.swaps if transient == SWAP_SUFFIX else self.logs)[base_offset] = entry
         elif transient == SWAP_SUFFIX and kind in INDEX_SUFFIXES:
             self.swap_indexes[base_offset] = entry
-        # Of any kind: the broker takes the offset of every .cleaned file it sees.
+        # Entries of any kind, because the broker parses the offset of every .cleaned entry.
         if transient == CLEANED_SUFFIX and entry.why_not_a_file() is None:
             self.cleaned.append(base_offset)
 
@@ -148,14 +146,13 @@ class _Found:
 def list_partition(
     partition: TopicPartition, entries: Iterable[Entry]
 ) -> tuple[list[SegmentFile], list[Skipped]]:
-    """Separate the live segments of a scanned partition directory from entries that are not live.
+    """Separate live segments of a partition directory from other entries.
 
-    Segments come in no particular order, with one stat for each log. Index files, snapshots,
-    checkpoints and unknown files are not listed. Source:
-    LogLoader.removeTempFilesAndCollectSwapFiles and LogLoader.load. A ``.swap`` at or above the
-    lowest ``.cleaned`` offset belongs to a split that did not finish and is dead (KAFKA-6264). The
-    live ``.log.swap`` files ARE segments, and replace every segment whose base offset lies between
-    the lowest of them and the highest next offset among them.
+    Segments are in no particular order; one stat per log. Index files, snapshots, checkpoints and
+    unknown files are not listed. Source: LogLoader.removeTempFilesAndCollectSwapFiles and
+    LogLoader.load. A ``.swap`` at or above the lowest ``.cleaned`` offset belongs to an unfinished
+    split and is ignored (KAFKA-6264). Live ``.log.swap`` files are segments. They replace every
+    segment whose base offset is between the lowest of them and their highest next offset.
     """
     found = _Found()
     for entry in entries:
@@ -176,7 +173,7 @@ def list_partition(
 
 
 def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skipped]:
-    """Remove the segments that the live swaps replace from `logs`."""
+    """Remove the segments that live swap files replace from `logs`."""
     if not swaps or not logs:
         return []
     found = swapped_range({offset: entry.path for offset, entry in swaps.items()})
@@ -184,7 +181,8 @@ def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skip
     doubts = "".join(f"; {os.path.basename(path)}: {doubt}" for path, doubt in found.doubts.items())
     skipped = []
     for offset in list(logs):
-        # A swap without batches has an empty range, but its renaming overwrites its namesake.
+        # A swap file without batches has an empty range, but still replaces the log of the same
+        # name.
         if first <= offset < end_exclusive or offset in swaps:
             reason = (
                 f"replaced by a finished compaction or split: {swaps[first].name} and the "
@@ -199,7 +197,7 @@ def _drop_unfinished_split(
     lone_indexes: dict[int, Entry],
     lowest_cleaned: int,
 ) -> list[Skipped]:
-    """Remove the swap files that the broker would delete from both."""
+    """Remove the swap files of an unfinished split, which the broker would delete."""
     reason = (
         f"left by a split that did not finish: a .cleaned file at offset {lowest_cleaned} "
         f"makes the broker delete it (KAFKA-6264)"
@@ -213,7 +211,7 @@ def _drop_unfinished_split(
 
 
 def _lone_swap_indexes(indexes: dict[int, Entry], logs: dict[int, Entry]) -> list[Skipped]:
-    """Return the swapped index files whose log is not, or no longer, swapped."""
+    """Return index swap files whose log is not a swap file, or no longer."""
     return [
         Skipped(
             entry.path,
@@ -243,10 +241,10 @@ def _segment(
 
 @dataclass(frozen=True, slots=True)
 class SwappedRange:
-    """The offsets that swapped logs hold and replace: lowest base to highest next offset.
+    """The offset range of swap files: lowest base offset to highest next offset.
 
-    `doubts` has the logs whose end is doubtful, by path, and the reason: a broker does not start
-    with a damaged one.
+    `doubts` has logs with an uncertain end, by path, with the reason: a broker does not start on a
+    corrupt swap file.
     """
 
     first_offset: int
@@ -255,7 +253,7 @@ class SwappedRange:
 
 
 def swapped_range(swaps: Mapping[int, str]) -> SwappedRange:
-    """Return the range of live swapped logs, given by base offset and path (``LogLoader.load``)."""
+    """Return the range of live swap files, given by base offset and path (``LogLoader.load``)."""
     ends = {offset: _end_of(path, offset) for offset, path in swaps.items()}
     return SwappedRange(
         min(swaps),
@@ -271,11 +269,11 @@ class _SwapEnd:
 
 
 def _end_of(path: str, base_offset: int) -> _SwapEnd:
-    """Return the offset after the last batch of a log, from the batches' headers alone.
+    """Return the offset after the last batch of a log, using batch headers only.
 
-    A damaged log has an end too: that of the batches before the damage; `doubt` then says so
-    (the broker itself refuses to start on such a swap file). An incomplete last batch is not
-    counted, and none at all gives the base offset (LogSegment.readNextOffset).
+    For a corrupt log, this is the end of the batches before the corruption, and `doubt` has the
+    reason; a broker does not start on such a swap file. An incomplete last batch is not counted.
+    The result is the base offset if there is no batch (LogSegment.readNextOffset).
     """
     try:
         log = store_of(path).open(path)
@@ -301,7 +299,7 @@ def _end_of_batches(log: ByteSource, base_offset: int) -> _SwapEnd:
                 return _SwapEnd(next_offset, f"its end is unknown, reading failed: {error.message}")
             start_bytes = position_bytes
         at = position_bytes - start_bytes
-        # The four bytes of the delta may lie after the end of a tiny old message.
+        # Padded, because a very short old message may end before the delta field.
         padded = window[at : at + _HEADER.size].tobytes().ljust(_HEADER.size, b"\0")
         offset, length, magic, last_offset_delta = _HEADER.unpack(padded)
         batch_bytes = _OVERHEAD_BYTES + length

@@ -1,9 +1,9 @@
-"""The segments of a dump as columns; and logs that are gone while their index files are there.
+"""The segments of a dump as columns; and lost logs whose index files remain.
 
-Retention and the cleaner rename and delete all files of a segment together, its log first: such an
-index file shows a segment that neither of them removed. Producer snapshots show nothing: there are
-others than those of segments. Source: ``replaceSegments`` and ``deleteSegmentFiles`` of Kafka's
-``LocalLog``.
+Retention and the log cleaner rename and delete all files of a segment together, the log first. A
+remaining index file therefore shows a segment that was lost in another way. Producer snapshots show
+nothing, since they also exist at other offsets. Source: ``replaceSegments`` and
+``deleteSegmentFiles`` of Kafka's ``LocalLog``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.logdir.partition_files import SegmentFile
 
-#: A row per segment: a `SegmentFile`.
+#: One `SegmentFile` per row.
 SEGMENT_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -69,10 +69,9 @@ _LOG_ENDINGS = ("", *TRANSIENT_SUFFIXES)
 class PartitionSegments:
     """The live segments of a partition, as columns of shape (n,) by base offset.
 
-    Logs in an object store have versions. `odd` has the segments themselves if the columns are not
-    enough, as for swapped logs and remote segments. `start_entries` are the snapshots at or below
-    the first segment and the leader epochs beside it, if the objects of the directory were listed
-    with others.
+    Logs in an object store have versions. `odd` has the segments as objects if the columns are not
+    sufficient, as for swap files and remote segments. `start_entries` are leader epochs and the
+    snapshots at or below the first segment, if the directory was listed together with others.
     """
 
     partition: TopicPartition
@@ -87,7 +86,7 @@ class PartitionSegments:
 
     @classmethod
     def of(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:
-        """Return the columns of one or more segments of a partition, by base offset."""
+        """Convert one or more segments of a partition, in order of base offset."""
         first = segments[0]
         versions = [each.log_version for each in segments]
         plain = cls(
@@ -101,11 +100,9 @@ class PartitionSegments:
         return plain if plain.files() == list(segments) else replace(plain, odd=tuple(segments))
 
     def __len__(self) -> int:
-        """Return the number of segments."""
         return len(self.base_offsets)
 
     def files(self) -> list[SegmentFile]:
-        """Return the segments, by base offset."""
         if self.odd:
             return list(self.odd)
         topic, partition = self.partition.topic, self.partition.partition
@@ -134,25 +131,22 @@ class PartitionSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all logs."""
         return int(self.sizes_bytes.sum())
 
     def log_names(self) -> pa.StringArray:
-        """Return the names of the logs."""
         if self.odd:
             return pa.array([os.path.basename(each.log_path) for each in self.odd], pa.string())
         digits = pc.utf8_lpad(pa.array(self.base_offsets).cast(pa.string()), OFFSET_DIGITS, "0")
         return pc.binary_join_element_wise(digits, LOG_SUFFIX, "")
 
     def log_paths(self) -> pa.StringArray:
-        """Return the paths of the logs."""
         if self.odd:
             return pa.array([each.log_path for each in self.odd], pa.string())
         folder = os.path.join(self.directory, "")
         return pc.binary_join_element_wise(folder, self.log_names(), "")
 
     def log_versions(self) -> pa.StringArray:
-        """Return the versions of the logs; empty where a store has none."""
+        """Return the versions of the logs; empty strings if the store has none."""
         if self.odd:
             return pa.array([each.log_version for each in self.odd], pa.string())
         return pa.repeat("", len(self)) if self.versions is None else self.versions
@@ -178,7 +172,7 @@ class PartitionSegments:
 
 
 class SegmentTable(Sequence[SegmentFile]):
-    """The segments of a dump, sorted by topic, partition and base offset; no partition is empty."""
+    """The segments of a dump, sorted by topic, partition and base offset."""
 
     def __init__(self, partitions: Sequence[PartitionSegments]) -> None:
         self.partitions = partitions
@@ -186,7 +180,7 @@ class SegmentTable(Sequence[SegmentFile]):
 
     @classmethod
     def of(cls, segments: Iterable[SegmentFile]) -> SegmentTable:
-        """Return the table of sorted segments."""
+        """Convert sorted segments."""
         if isinstance(segments, SegmentTable):
             return segments
         key = attrgetter("topic", "partition")
@@ -194,15 +188,13 @@ class SegmentTable(Sequence[SegmentFile]):
 
     @property
     def total_bytes(self) -> int:
-        """Size of all logs."""
         return sum(each.size_bytes for each in self.partitions)
 
     def __len__(self) -> int:
-        """Return the number of segments."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __iter__(self) -> Iterator[SegmentFile]:
-        """Iterate over the segments; those of one partition exist at a time."""
+        """Iterate over the segments; creates objects for one partition at a time."""
         for each in self.partitions:
             yield from each.files()
 
@@ -211,7 +203,6 @@ class SegmentTable(Sequence[SegmentFile]):
     @overload
     def __getitem__(self, index: slice) -> list[SegmentFile]: ...
     def __getitem__(self, index: int | slice) -> SegmentFile | list[SegmentFile]:
-        """Return a segment, or some of them."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         number = index + len(self) if index < 0 else index
@@ -223,10 +214,10 @@ class SegmentTable(Sequence[SegmentFile]):
 
 
 def list_plain_partition(partition: TopicPartition, directory: str) -> PartitionSegments | None:
-    """Return the segments of a local partition directory, or None to list it entry by entry.
+    """List a local partition directory; None if it must be listed entry by entry.
 
-    That is needed if it has traces of an interrupted compaction, split or deletion, or a log that
-    is not a plain file or cannot be inspected. Raises `OSError` if the directory cannot be read.
+    This is the case after an interrupted compaction, split or deletion, or if a log is not a
+    regular file or cannot be inspected. Raises `OSError` if the directory cannot be read.
     """
     names: list[str] = []
     sizes: list[int] = []
@@ -249,7 +240,7 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
             times.append(found.st_mtime_ns)
     digits = [name[:OFFSET_DIGITS] for name in names]
     joined = "".join(digits)
-    # 20 digits may be above the largest offset, and then are not one.
+    # Numbers of 20 digits can exceed the maximum offset, and are then not offsets.
     if names and not (joined.isascii() and joined.isdigit() and max(digits) <= _MAX_DIGITS):
         return None
     offsets = np.array(list(map(int, digits)), np.int64)
@@ -264,7 +255,7 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
 
 
 def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
-    """Return what `lost_logs` finds in the directory of a partition."""
+    """Run `lost_logs` for the directory of a partition."""
     entries: Iterable[Entry] | None = partition.lone_indexes
     if entries is None:
         entries = scan_directory(partition.directory)
@@ -272,10 +263,9 @@ def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
 
 
 def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
-    """Return the logs of a partition that are gone, and neither deleted nor replaced.
+    """Return logs of a partition that are missing, and neither deleted nor replaced.
 
-    The directory has been scanned. By base offset, the value is the offset after the last that the
-    index files know.
+    Maps base offsets to the offset after the last one in the index files.
     """
     by_name = {entry.name: entry for entry in entries}
     live = sorted(segments, key=lambda segment: segment.base_offset)
@@ -291,7 +281,7 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
         if any(log is not None and log.why_not_a_file() is None for log in logs):
             continue
         before = bisect(bases, base_offset)
-        # What a swapped log replaces is being deleted, or was.
+        # The files that a swap file replaces are being deleted or already deleted.
         if before and live[before - 1].log_path.endswith(SWAP_SUFFIX):
             continue
         end = _known_end(entry, base_offset, parsed.kind)
@@ -301,7 +291,7 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
 
 
 def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
-    """Return the offset after the last that an index knows; None for an index without entries.
+    """Return the offset after the last one in an index, None if it has no entries.
 
     Raises `KafkaIndexError` if the disk or the store fails.
     """
@@ -321,7 +311,7 @@ def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
     if dtype is None:
         return base_offset + 1
     if not data.strip(b"\0"):
-        # Preallocated.
+        # Preallocated and empty.
         return None
     offsets = _entries(data, dtype)["relative_offset"].astype(np.int64)
     is_sound = len(offsets) > 0 and offsets[0] >= 0 and bool((np.diff(offsets) >= 0).all())
@@ -329,13 +319,13 @@ def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
 
 
 def _entries(data: bytes, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return the entries of an index, up to the zeros of preallocation."""
+    """Return the entries of an index without zero padding."""
     entries = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
     return entries[: np.flatnonzero(entries != np.zeros((), dtype)).max(initial=-1) + 1]
 
 
 def has_entries_beyond(segment: SegmentFile, first_offset: int, end_offset: int) -> bool:
-    """Return whether index files of a log know offsets of a range, which begins where it ends.
+    """Return whether index files of a log have entries in the range after its end.
 
     Raises `KafkaIndexError` if the disk or the store fails.
     """
