@@ -1,1 +1,1 @@
-"""What is known only by reading logs: metadata, replicas, remote segments."""
+"""Information from reading logs: metadata, replicas, remote segments."""

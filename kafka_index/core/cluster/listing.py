@@ -1,4 +1,4 @@
-"""The door to the logs that a command reads, wherever their segments are."""
+"""Entry point for listing the logs of a command, local and remote."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kafka_index.core.logdir.listing import Listing, list_dump
 def list_logs(
     inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
 ) -> Listing:
-    """List the segments of log directories, joined with remote ones, of topics that match in full.
+    """List local and remote segments of topics whose full name matches.
 
-    With tiered storage there may be no log directories. Raises the errors of `list_dump` and
-    `kafka_index.core.cluster.merged_listing.list_united`.
+    With tiered storage, log directories are optional. Raises the errors of `list_dump` and
+    `kafka_index.core.cluster.merged_listing.list_merged`.
     """
     if tiered is None:
         return list_dump(inputs, topics=topics)
     if tiered.keys:
-        # They are options of the stores, which every task of Spark gets.
+        # Keys are options of the stores, which are sent to every Spark task.
         configure_stores(replace(storage_options(), tiered_keys=tiered.keys))
-    # Most runs need nothing of it, and a single lookup lasts about as long as its imports.
+    # Slow to import and rarely needed; a single lookup takes about as long.
     from kafka_index.core.cluster.merged_listing import list_merged  # noqa: PLC0415
 
     return list_merged(inputs, tiered, topics=topics)

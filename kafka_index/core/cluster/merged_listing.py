@@ -1,4 +1,4 @@
-"""Listing a dump with tiered storage: each partition as the union of its segments."""
+"""List a dump with tiered storage: local and remote segments of each partition, merged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A segment, and the last of its offsets that it serves."""
+    """A remote segment, and the last of its offsets that is read from it."""
 
     segment: Upload
     end_offset: int
@@ -57,7 +57,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A segment that serves nothing, and why."""
+    """A remote segment from which nothing is read, and the reason."""
 
     segment: Upload
     reason: str
@@ -69,13 +69,12 @@ def choose_segments(
     *,
     same_content: Callable[[Upload, Upload], bool],
 ) -> tuple[list[Served], list[Refused]]:
-    """Choose the segments of a partition out of candidates in any order.
+    """Choose the remote segments of a partition from candidates in any order.
 
-    The lineage has the leader epochs of the log, ascending; it is empty if they are unknown. The
-    served segments ascend and do not overlap. Where two overlap, the later serves from its start
-    on, as in Kafka's map of start offsets. A segment that lies within another is not needed: it is
-    refused, unless it was uploaded later under the same range; `same_content` compares the bytes of
-    two segments of one range.
+    `lineage` has the leader epochs of the log, ascending; empty if unknown. Chosen segments ascend
+    and do not overlap. If two overlap, the later one is used from its start on, as in Kafka's map
+    of start offsets. A segment within another one is rejected, unless it has the same range and was
+    uploaded later; `same_content` compares the bytes of two such segments.
     """
     served: list[Served] = []
     refused: list[Refused] = []
@@ -91,7 +90,7 @@ def choose_segments(
             )
         else:
             valid.append(Served(candidate, end))
-    # The longest of a start comes first, and the latest of a range.
+    # Sort by start offset, then longest first, then latest upload.
     valid.sort(key=lambda s: (s.segment.start_offset, -s.end_offset, -s.segment.uploaded_ms))
     for each in valid:
         before = served[-1] if served else None
@@ -106,10 +105,10 @@ def choose_segments(
 
 
 def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
-    """Return the last offset up to which a segment's epochs are those of the log.
+    """Return the last offset up to which a segment's epochs match those of the log.
 
-    That is below its start where not even its first offset is valid. Offsets below the start of the
-    first known epoch are not judged: a log that lost its head has lost those epochs too.
+    If even its first offset does not match, the result is below its start. Offsets below the first
+    known epoch are not checked: a log that lost its first segments lost their epochs too.
     """
     if not lineage:
         return segment.end_offset
@@ -150,9 +149,9 @@ def _within(
 
 @dataclass(frozen=True, slots=True)
 class LocalPartition:
-    """The part of a partition in a log directory; the directory is None without one.
+    """The part of a partition in a log directory; `directory` is None if there is none.
 
-    The segments are by base offset; the log start offset is that of the checkpoint.
+    Segments are in order of base offset; the log start offset is from the checkpoint.
     """
 
     directory: str | None
@@ -162,7 +161,7 @@ class LocalPartition:
 
     @property
     def start_offset(self) -> int | None:
-        """Base offset of the first segment; None for none."""
+        """Base offset of the first segment, None if there is none."""
         return self.segments[0].base_offset if self.segments else None
 
 
@@ -170,9 +169,9 @@ class LocalPartition:
 class United:
     """The remote part of a partition.
 
-    The segments serve the offsets that are not local, ascending; the others are skipped, with a
-    reason. The log start offset is that of the checkpoint, or the start of the first segment, and
-    the epochs are those of the whole log, from its start on.
+    `segments` are used for offsets that are not local, ascending; `skipped` has the others with
+    reasons. The log start offset is from the checkpoint, or the start of the first segment. The
+    epochs are those of the whole log.
     """
 
     segments: list[SegmentFile]
@@ -187,11 +186,11 @@ def unite(
     unfinished: Sequence[UnfinishedUpload],
     local: LocalPartition,
 ) -> United:
-    """Choose the remote segments that serve the offsets below the local ones.
+    """Choose the remote segments for the offsets below the local ones.
 
-    `unfinished` are objects that look like an upload where no events decide. A broker reads local
-    offsets from the log directory (``ReplicaManager.readFromLog``). The objects of segments below
-    the log's start are not deleted at once, and are not read either.
+    `unfinished` are objects that look like an upload, if no events are known. A broker reads local
+    offsets from the log directory (``ReplicaManager.readFromLog``). Segments below the log start
+    are not deleted immediately, but not read either.
     """
     starts = [upload.start_offset for upload in uploads]
     if local.start_offset is not None:
@@ -224,7 +223,7 @@ def unite(
         if hidden or not later or max(later) <= start or start < log_start:
             skipped.append(damaged.skipped)
         else:
-            # Nothing else has its offsets, and the log continues: opening it reports what is wrong.
+            # No other segment has its offsets, and the log continues; opening it reports the error.
             size = damaged.objects.sizes.get(LOG_SUFFIX, 0)
             segments.append(_segment_file(partition, damaged.objects, start, size))
     segments.sort(key=lambda segment: segment.base_offset)
@@ -234,7 +233,7 @@ def unite(
 
 
 def _below(served: Sequence[Served], local_start: int | None) -> list[Served]:
-    """Return the segments that serve offsets below the first local one."""
+    """Return the segments that contain offsets below the first local one."""
     if local_start is None:
         return list(served)
     return [
@@ -271,7 +270,7 @@ def _segment_file(
 
 
 def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs of the segment that was uploaded last in the history of the log."""
+    """Return the leader epochs of the most recently uploaded segment in the log's history."""
     known = [upload for upload in uploads if upload.epochs]
     if not known:
         return ()
@@ -281,20 +280,20 @@ def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
     except (KafkaIndexError, FileNotFoundError) as error:
         if is_retriable(error):
             raise
-        # Its own epochs are known all the same, and whoever reads the segment reports the damage.
+        # Use its own epochs; readers of the segment report the corruption.
         return latest.epochs
 
 
 def list_merged(
     inputs: Sequence[str], options: TieredOptions, *, topics: re.Pattern[str] | None
 ) -> Listing:
-    """List the segments of a dump, remote and local, of topics that match in full.
+    """List the segments of a dump, remote and local, of topics whose full name matches.
 
-    The inputs are log directories as for `list_dump`; there may be none. The remote segments up to
-    the first local one of a partition come before the local ones; `skipped` has the segments that
-    are not served, and `tiered` the facts about the partitions. Raises `InputError` as `list_dump`
-    and `list_remote_objects`, or if there are no segments or the id of a topic is unknown, and
-    `CorruptLogError` if the log directory's ``__remote_log_metadata`` is damaged.
+    `inputs` are log directories as in `list_dump`, or empty. Remote segments up to the first local
+    one precede the local ones. `skipped` includes remote segments that are not used, and `tiered`
+    describes the partitions. Raises `InputError` as `list_dump` and `list_remote_objects`, or if
+    there are no segments or a topic ID is unknown. Raises `CorruptLogError` if
+    ``__remote_log_metadata`` in the log directory is corrupt.
     """
     objects, skipped = list_remote_objects(options)
     if not objects:
@@ -327,7 +326,7 @@ def list_merged(
 def _list_local(
     inputs: Sequence[str], topics: re.Pattern[str] | None
 ) -> tuple[Listing, RemoteLogMetadata]:
-    """List the local segments of some topics, and read the metadata topic beside them."""
+    """List local segments, and read the remote log metadata topic next to them."""
     if not inputs:
         return Listing(), RemoteLogMetadata()
     metadata_topic = re.escape(REMOTE_LOG_METADATA_TOPIC)
@@ -356,7 +355,7 @@ def _partition_of(directory: str) -> TopicPartition | None:
 
 
 class _Union:
-    """Adds remote segments to the listing of a log directory."""
+    """Adds remote segments to the listing of log directories."""
 
     def __init__(self, local: Listing, metadata: RemoteLogMetadata, options: TieredOptions) -> None:
         self.listing = local
@@ -412,10 +411,10 @@ class _Union:
                 self._add_local(partition)
 
     def _add_local(self, partition: TopicPartition) -> None:
-        """Record a tiered partition without any upload yet.
+        """Add a tiered partition without uploads.
 
-        A broker checkpoints the log start of a partition that is not tiered only where it is
-        above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
+        For partitions that are not tiered, a broker checkpoints the log start only above the first
+        segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
         """
         local = self._local(partition)
         start, first = local.log_start_offset, local.start_offset
@@ -440,7 +439,7 @@ class _Union:
         self.listing.skipped += [Skipped(folder, reason) for folder in sorted(folders)]
 
     def _drop_local(self, name: str) -> None:
-        """Leave out the local segments of a topic whose name belongs to another id."""
+        """Drop the local segments of a topic whose name belongs to another ID."""
         reason = f"of another topic named {name}, {self._local_ids[name]}"
         self.listing.skipped += [
             Skipped(directory, reason)
@@ -509,7 +508,7 @@ class _Union:
         )
 
     def _topic_ids(self) -> dict[str, str]:
-        """Return the id of each topic that has a local partition, by its name."""
+        """Return the IDs of topics with local partitions, by name."""
         ids: dict[str, str] = {}
         for partition, directory in self._directories.items():
             if partition.topic in ids:
@@ -528,7 +527,7 @@ class _Union:
 
 
 def _place_of(elsewhere: RemoteObjects, topic_id: str, name: str, partition: int) -> RemoteObjects:
-    """Return where the objects of a partition without any would be."""
+    """Return the location that the objects of a partition without objects would have."""
     key = SegmentKey("", name, topic_id, partition, 0, "")
     if elsewhere.layout is Layout.LOCAL:
         folder = elsewhere.key.parent.rstrip("/").rpartition("/")[0]

@@ -1,6 +1,7 @@
-"""Dumps: their partitions, the copies of each, and what the files beside the logs say.
+"""The partitions of one or more dumps, their replicas, and the files next to their logs.
 
-A dump may be cut, edited or partial: a file that cannot be read is a note, and counts as absent.
+Dumps may be truncated, edited or partial. An unreadable file is recorded as a note and treated as
+missing.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ class Replica:
     tiered: TieredPartition | None = None
 
     def alone(self) -> Replica:
-        """Return the replica without what its data directory says of other partitions."""
+        """Return the replica with checkpoint entries of this partition only."""
         return replace(self, root=self.root.only(self.partition))
 
 
 @dataclass(slots=True)
 class Dump:
-    """One or more dumps; `notes` name the files that count as absent, for people."""
+    """One or more dumps; `notes` describe the files that are treated as missing."""
 
     replicas: dict[TopicPartition, list[Replica]] = field(default_factory=dict)
     directories: dict[str, DataDirectory] = field(default_factory=dict)
@@ -66,17 +67,17 @@ class Dump:
 
     @property
     def all_replicas(self) -> list[Replica]:
-        """Every copy of every partition."""
+        """All replicas of all partitions."""
         return [each for copies in self.replicas.values() for each in copies]
 
     @property
     def roots(self) -> list[DataDirectory]:
-        """The data directories that hold partitions."""
+        """Data directories that contain partitions."""
         return list({id(each.root): each.root for each in self.all_replicas}.values())
 
 
 def note_of(error: KafkaIndexError) -> str:
-    """Return a fault that counts for nothing; raises it if this process may not read the file."""
+    """Return the note for an error; raise it if this process may not read the file."""
     if is_retriable(error):
         raise error
     return f"ignored: {error}"
@@ -85,7 +86,7 @@ def note_of(error: KafkaIndexError) -> str:
 def read_dumps(
     inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
 ) -> Dump:
-    """List the partitions of dumps; one partition may be in several of them."""
+    """List the partitions of dumps, which may contain several replicas of a partition."""
     dump = Dump()
     if tiered is not None:
         _add(dump, list_logs(inputs, tiered, topics=topics))
@@ -93,7 +94,7 @@ def read_dumps(
         for path in expand_directories(inputs):
             _add(dump, list_any([path], topics=topics))
     if not dump.replicas:
-        # Listing them together says what was looked for, and where.
+        # Listing all together raises an error that describes where segments were searched.
         list_logs(inputs, tiered, topics=topics)
         raise InputError(
             "the input holds no partition but the metadata log", path=", ".join(inputs)
@@ -150,10 +151,10 @@ def _topic_id(dump: Dump, directory: str, tiered: TieredPartition | None) -> str
 
 
 def base_replica(replicas: Sequence[Replica]) -> list[Replica]:
-    """Return the copies of a partition, the base first, whatever their order.
+    """Order the replicas of a partition; the first one is the base.
 
-    It has the highest leader epoch in its last intact batch, then the highest end, then the most
-    bytes.
+    It has the highest leader epoch in its last valid batch, then the highest end offset, then the
+    largest size.
     """
     if len(replicas) == 1:
         return list(replicas)
@@ -167,7 +168,7 @@ def base_replica(replicas: Sequence[Replica]) -> list[Replica]:
 
 
 def _last_batches(replica: Replica) -> tuple[int, IntactRows]:
-    """Return the base offset of the last log with intact batches, and these."""
+    """Return the base offset of the last log with valid batches, and the batches."""
     end_offset = INT64_MAX
     decompressor = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     for segment in reversed(replica.segments.files()):
@@ -186,10 +187,10 @@ def _last_batches(replica: Replica) -> tuple[int, IntactRows]:
 def _reach(
     tail: tuple[int, IntactRows], tails: Sequence[tuple[int, IntactRows]]
 ) -> tuple[int, int]:
-    """Return the leader epoch of the last batch of a copy, and the offset after it.
+    """Return the leader epoch of a replica's last batch, and the offset after it.
 
-    No checksum covers the base offset. It is wrong if another copy has the batch where this one
-    goes on.
+    No checksum covers the base offset. It is wrong if another replica has the batch at the offset
+    where this replica continues.
     """
     base_offset, rows = tail
     ends = np.concatenate(([base_offset], rows["last_offset"] + 1))

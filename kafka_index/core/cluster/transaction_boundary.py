@@ -1,23 +1,22 @@
-"""The transaction boundary of a backup: log ends at which every transaction is in all logs or none.
+"""The transaction boundary of a backup: log ends that contain each transaction fully or not at all.
 
-``__transaction_state`` is captured first, so other logs contain more: transactions that began or
-ended later. A log ends before the first transactional or control batch that is unknown to the
-transaction states, because it was appended after their capture. Coordinators continue from these
-ends: they abort an open transaction everywhere, and write the markers of a decided transaction. No
-log has an epoch that its coordinator does not know.
+``__transaction_state`` is captured first, so other logs contain transactions that began or ended
+later. A log is truncated before the first transactional or control batch that the captured
+transaction states do not include. Coordinators continue from these ends: they abort open
+transactions everywhere and write the markers of decided ones. No log contains a producer epoch that
+its coordinator does not know.
 
-The partitions of ``__transaction_state`` are captured one after the other. So the end of a log can
-remove batches on which another partition of it, captured later, relies. That partition then ends
-earlier: before the record that all markers were written, or that the transaction was decided. This
-is repeated until no end changes. The dropped batches are newer than the first capture. A point in
-time is handled in the same way.
+The partitions of ``__transaction_state`` are captured one after another. Truncating a log can
+therefore remove batches that a later captured state requires. That state partition is then
+truncated too, before the record that all markers were written or that the transaction was decided.
+This is repeated until nothing changes. All removed batches are newer than the first capture.
+Point-in-time restores use the same algorithm.
 
-Transactions are told apart by epochs if a producer gets a new epoch with each transaction
-(``transaction.version`` 2, clients since 4.0): records with epoch e end with a marker of epoch
-e + 1, and the next records have e + 1. The epoch of earlier clients stays the same, and the times
-of markers decide: brokers' clocks must agree to within the length of a transaction. Source:
-``TransactionMetadata``, ``TransactionCoordinator.endTransaction``,
-``ProducerAppendInfo.checkProducerEpoch``.
+With ``transaction.version`` 2 (clients since 4.0), a producer gets a new epoch for each
+transaction: records with epoch e end with a marker of epoch e + 1, and the next records have e + 1.
+Older clients keep their epoch, so transactions are distinguished by marker times: broker clocks
+must agree to within the duration of a transaction. Source: ``TransactionMetadata``,
+``TransactionCoordinator.endTransaction``, ``ProducerAppendInfo.checkProducerEpoch``.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ from kafka_index.core.records.decompression import DecompressionBudget
 
 _EMPTY, _ONGOING = "Empty", "Ongoing"
 _PREPARED = ("PrepareCommit", "PrepareAbort")
-# The first version whose producers get a new epoch with each transaction.
+# The first version in which producers get a new epoch for each transaction.
 _EPOCH_BUMP = 2
-# Above all epochs: of a producer id that another has replaced.
+# Above all epochs: the producer ID was replaced.
 _REPLACED = 1 << 16
 _THREADS = 16
 
@@ -67,7 +66,7 @@ class BackupLog:
     settled_offset : int
         All batches below it were appended before ``__transaction_state`` was captured.
     parts : sequence of (int, int)
-        Base offsets and sizes in bytes of the chunks that the segments were joined from.
+        Base offsets and sizes in bytes of the chunks that form the segments.
     end_offset, end_ms : int
         The log ends at this offset, or before a batch with a later timestamp.
     """
@@ -80,7 +79,7 @@ class BackupLog:
     end_ms: int = INT64_MAX
 
     def settled_position(self, segment: SegmentFile) -> int:
-        """Return the position of a batch before all unsettled batches of a segment."""
+        """Return the position of a batch that precedes all unsettled batches of a segment."""
         position = before = 0
         for base_offset, size_bytes in self.parts:
             if base_offset < segment.base_offset:
@@ -92,7 +91,7 @@ class BackupLog:
 
 
 class _Batches(NamedTuple):
-    """Transactional batches and markers of a log; `time_ms` is that of markers."""
+    """Transactional batches and markers of a log; `time_ms` is set for markers."""
 
     offset: Longs
     producer_id: Longs
@@ -178,7 +177,7 @@ class _StateLog:
 
 
 class _Classified(NamedTuple):
-    """Batches of a log: unknown to the states, or required by them, and the rows of the states."""
+    """Classified batches: not included in the states, required by them, and state rows."""
 
     is_unknown: _Mask
     is_needed: _Mask
@@ -220,7 +219,7 @@ class _States:
         return self._states[row].transactional_id
 
     def classify(self, data_log: _DataLog) -> _Classified:
-        """Classify the batches of a log by the states."""
+        """Classify the batches of a log by the transaction states."""
         batches = data_log.batches
         count = len(batches.offset)
         rows = np.searchsorted(self._ids, batches.producer_id)
@@ -245,7 +244,7 @@ class _States:
     def _classify_by_epoch(
         self, data_log: _DataLog, classified: _Classified, has_state: _Mask
     ) -> None:
-        """Classify batches of other epochs, and of producers with an epoch per transaction."""
+        """Classify batches with other epochs, and of producers with an epoch per transaction."""
         batches, rows = data_log.batches, classified.row
         is_open = np.zeros(len(self._ids), bool)
         is_open[self._listed.get(data_log.log.partition, [])] = True
@@ -257,7 +256,7 @@ class _States:
         classified.is_unknown[:] = (has_state & (batches.epoch > epochs)) | (by_epoch & ~has_begun)
         is_over = by_epoch & is_marker & ~self._is_decided[rows] & ~self._is_empty[rows]
         classified.is_needed[:] = (has_state & (batches.epoch < epochs)) | is_over
-        # After an upgrade of the servers, earlier transactions and markers have the same epoch.
+        # After a broker upgrade, earlier transactions and their markers have the same epoch.
         for producer_id in np.unique(batches.producer_id[is_over]):
             own = np.flatnonzero(by_epoch & (batches.producer_id == producer_id))
             earlier = own[: _last(is_marker[own]) + 1]
@@ -266,7 +265,7 @@ class _States:
     def _classify_by_times(
         self, data_log: _DataLog, classified: _Classified, own: NDArray[np.intp]
     ) -> None:
-        """Classify the batches of a producer whose transactions have the same epoch."""
+        """Classify the batches of a producer that keeps its epoch."""
         row, log = int(classified.row[own[0]]), data_log.log
         state = self._states[row]
         is_marker, time_ms = data_log.batches.is_marker[own], data_log.batches.time_ms[own]
@@ -292,7 +291,7 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class TransactionBoundary:
-    """The ends of shortened logs, and errors in the states."""
+    """The ends of truncated logs, and errors in the states."""
 
     ends: Mapping[TopicPartition, int]
     faults: Sequence[KafkaIndexError]
@@ -301,10 +300,10 @@ class TransactionBoundary:
 def find_transaction_boundary(
     logs: Sequence[BackupLog], begun_ms: int, budget: DecompressionBudget
 ) -> TransactionBoundary:
-    """Return the end offsets of the logs of a backup that must be shortened.
+    """Return the end offsets of the logs of a backup that must be truncated.
 
-    `begun_ms` is a time before the capture of ``__transaction_state``, whose logs are among `logs`.
-    The result includes log ends that follow from `end_ms`, as far as batches are not settled.
+    `begun_ms` is a time before the capture of ``__transaction_state``, whose logs are in `logs`.
+    The result includes log ends that follow from `end_ms`, if unsettled batches are affected.
     """
     states = [
         _StateLog.read(log, budget)
@@ -323,7 +322,7 @@ def find_transaction_boundary(
 def _shorten_logs(
     states: Sequence[_StateLog], data_logs: Sequence[_DataLog], begun_ms: int
 ) -> bool:
-    """Shorten logs by the states, then states by the logs; return whether a state changed."""
+    """Truncate logs by the states, then states by the logs; return whether a state changed."""
     now: dict[str, Transaction] = {}
     state_log_by_id: dict[str, _StateLog] = {}
     for each in states:
@@ -350,13 +349,13 @@ def _shorten_logs(
 
 
 def _last(rows: _Mask) -> int:
-    """Return the last position that is true; -1 for none."""
+    """Return the last True position; -1 for none."""
     found = np.flatnonzero(rows)
     return int(found[-1]) if len(found) else -1
 
 
 def _unsettled(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
-    """Yield the segments with unsettled batches, and the position of the first."""
+    """Yield segments with unsettled batches, and the position of the first such batch."""
     segments = list(log.segments)
     for segment, after in zip(segments, [*segments[1:], None], strict=True):
         if after is None or after.base_offset > log.settled_offset:

@@ -1,7 +1,7 @@
-"""The state of a cluster, as its metadata log describes it: topics, partitions, configurations.
+"""The state of a cluster from its metadata log: topics, partitions, configurations.
 
-Source: Kafka's ``MetadataDelta`` and the deltas in it, ``PartitionRegistration``,
-``BrokerRegistration``, and ``MetadataBatchLoader`` for transactions of the metadata log.
+Source: Kafka's ``MetadataDelta`` and its parts, ``PartitionRegistration``, ``BrokerRegistration``,
+and ``MetadataBatchLoader`` for transactions of the metadata log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_RECOVERY_CHANGE = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """A partition (Kafka: ``PartitionRegistration``); replicas are broker ids."""
+    """A partition (Kafka: ``PartitionRegistration``); replicas are broker IDs."""
 
     replicas: tuple[int, ...]
     directories: tuple[str, ...]
@@ -40,7 +40,7 @@ class PartitionImage:
 
     @classmethod
     def of(cls, record: Struct) -> PartitionImage:
-        """Return the partition of a ``BuildManifest``."""
+        """Convert a ``PartitionRecord``."""
         replicas = record.integers("replicas")
         return cls(
             replicas,
@@ -57,12 +57,12 @@ class PartitionImage:
         )
 
     def directory_at(self, node_id: int | None) -> str | None:
-        """Return the id of the directory of its replica at a broker; None for no replica."""
+        """Return the directory ID of the replica on a broker, None if it has no replica."""
         places = zip(self.replicas, self.directories, strict=False)
         return next((place for replica, place in places if replica == node_id), None)
 
     def changed(self, record: Struct) -> PartitionImage:
-        """Return the partition after a ``PartitionChangeRecord``."""
+        """Apply a ``PartitionChangeRecord``."""
 
         def ids(name: str, before: tuple[int, ...]) -> tuple[int, ...]:
             return before if record[name] is None else record.integers(name)
@@ -112,7 +112,7 @@ class BrokerImage:
 
     @classmethod
     def of(cls, record: Struct) -> BrokerImage:
-        """Return the broker of a ``RegisterBrokerRecord``."""
+        """Convert a ``RegisterBrokerRecord``."""
         return cls(
             record.integer("brokerId"),
             record.integer("brokerEpoch"),
@@ -130,7 +130,7 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """Producer ids that a broker was given, up to `next_producer_id`, exclusive."""
+    """Producer IDs allocated to a broker; `next_producer_id` is exclusive."""
 
     broker_id: int
     broker_epoch: int
@@ -138,13 +138,13 @@ class ProducerIdBlock:
 
 
 def _directories(directories: tuple[str, ...], replicas: int) -> tuple[str, ...]:
-    """Return one directory id for each replica, also where none is known."""
+    """Return one directory ID per replica, even if none is known."""
     if all(directory == ZERO_UUID for directory in directories):
         return (ZERO_UUID,) * replicas
     return directories
 
 
-#: How many producer ids a broker is given at a time (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
+#: Number of producer IDs per allocation (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
 PRODUCER_ID_BLOCK = 1000
 
 
@@ -152,9 +152,9 @@ PRODUCER_ID_BLOCK = 1000
 class ClusterImage:
     """The state of a cluster after the records of a metadata log (Kafka: ``MetadataImage``).
 
-    Topics are by topic id, brokers are the registered ones, features have their finalized levels,
-    and the producer ids are the last block. Configurations are by type and name of their resource
-    (`kafka_index.core.cluster.metadata.decoding`); a value that may be secret is `HIDDEN`.
+    Topics are by topic ID, brokers are the registered ones, features have their finalized levels,
+    and producer IDs are the last allocated block. Configurations are by type and name of the
+    resource (`kafka_index.core.cluster.metadata.decoding`); values that may be secret are `HIDDEN`.
     """
 
     topics: dict[str, TopicImage] = field(default_factory=dict)
@@ -166,18 +166,17 @@ class ClusterImage:
     _transaction: list[DecodedRecord] | None = None
 
     def topic_named(self, name: str) -> TopicImage | None:
-        """Return the topic of a name."""
         return self.topics.get(self._topic_ids.get(name, ""))
 
     def topic_configs(self, name: str) -> dict[str, str]:
-        """Return the configurations of a topic that differ from the defaults."""
+        """Return the topic's configuration overrides."""
         return self.configs.get((TOPIC_RESOURCE, name), {})
 
     def why_stray(self, number: int, topic_id: str, node_id: int | None) -> str | None:
-        """Return why a broker that starts takes a partition for stray; None if it does not.
+        """Return why a starting broker treats a partition as stray, None if it does not.
 
-        The topic id is that on the disk; the node id of the broker is None if it is not known.
-        Source: `LogManager.isStrayKraftReplica`.
+        `topic_id` is the ID on disk; `node_id` of the broker is None if unknown. Source:
+        `LogManager.isStrayKraftReplica`.
         """
         topic = self.topics.get(topic_id)
         image = None if topic is None else topic.partitions.get(number)
@@ -188,19 +187,19 @@ class ClusterImage:
         return None
 
     def other_name(self, topic_id: str, name: str) -> str | None:
-        """Return the name that the topic of an id has; None if it is this name, or is not known."""
+        """Return the current name of a topic ID, None if it is this name or unknown."""
         topic = self.topics.get(topic_id)
         return None if topic is None or topic.name == name else topic.name
 
     def broker_configs(self, node_id: int | None = None) -> dict[str, str]:
-        """Return the configurations of all brokers, with those of one broker."""
+        """Return the dynamic configurations of all brokers, overridden by those of one broker."""
         everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
         return {**everywhere, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
 
     def broker_settings(
         self, properties: Mapping[str, str] | None, node_id: int | None
     ) -> Mapping[str, str]:
-        """Return the settings of a broker that are known: dynamic ones count first."""
+        """Return the known settings of a broker; dynamic configurations take precedence."""
         return {**(properties or {}), **self.broker_configs(node_id)}
 
     def cleanup_policy(
@@ -209,22 +208,21 @@ class ClusterImage:
         properties: Mapping[str, str] | None = None,
         node_id: int | None = None,
     ) -> str | None:
-        """Return ``cleanup.policy`` of a topic: its own, or that of a broker; None for neither.
+        """Return ``cleanup.policy`` of a topic: its own or the broker's, None if neither is set.
 
-        `properties` are all settings of the broker, as in its ``server.properties``.
+        `properties` are all settings of the broker, as in ``server.properties``.
         """
         default = self.broker_settings(properties, node_id).get("log.cleanup.policy")
         return self.topic_configs(topic).get("cleanup.policy", default)
 
     def is_tiered(self, topic: str) -> bool:
-        """Return whether a topic has, or may have, segments in remote storage."""
+        """Return whether a topic has, or may have, remote segments."""
         return self.topic_configs(topic).get("remote.storage.enable") == "true"
 
     def replay(self, record: DecodedRecord) -> None:
-        """Apply a record; one inside a transaction is applied when the transaction ends.
+        """Apply a record; records of a metadata transaction are applied when it ends.
 
-        Raises `CorruptRecordError` if it refers to a topic, partition or broker that does not
-        exist.
+        Raises `CorruptRecordError` if it refers to a missing topic, partition or broker.
         """
         match record.name:
             case "BeginTransactionRecord":

@@ -1,12 +1,12 @@
-"""Records of Kafka's own topics: read from their logs, framed, decoded, and without secret values.
+"""Records of Kafka's internal topics: read, decoded, and with secrets removed.
 
-A batch that cannot be read, or a log that ends in damage, is a fault that is collected; the rest is
-read. Memory is bounded by a chunk of records.
+An unreadable batch or a corrupt end of a log is collected as a fault, and reading continues. Memory
+is limited to a chunk of records.
 
 Sources: Kafka's ``MetadataRecordSerde``, ``CoordinatorRecordSerde`` and ``RemoteLogMetadataSerde``.
-Credentials (SCRAM, delegation tokens) are withheld here, before anything is kept of them, and so
-are the values of configurations that may be secret: a configuration that is not known here is, as
-Kafka treats it as sensitive (``KafkaConfigSchema.isSensitive``).
+Credentials (SCRAM, delegation tokens) are removed during decoding. So are values of configurations
+that may be secret, which includes all unknown ones, as in Kafka
+(``KafkaConfigSchema.isSensitive``).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from kafka_index.core.records.batch_table import PREALLOCATED_TAIL
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.records.record_table import RecordTable, WindowBatches
 
-#: What is shown instead of a value that may be secret (``Password.HIDDEN``).
+#: Shown instead of a value that may be secret (``Password.HIDDEN``).
 HIDDEN: Final = "[hidden]"
 
-#: The types of resources (``ConfigResource.Type``).
+#: Resource types (``ConfigResource.Type``).
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 CLIENT_METRICS_RESOURCE: Final = 16
 GROUP_RESOURCE: Final = 32
-#: The name of the broker whose configurations are those of all brokers.
+#: Resource name for the configurations of all brokers.
 ALL_BROKERS: Final = ""
 
-# LogConfig.configNames of 4.3.1, and those of older releases.
+# LogConfig.configNames of 4.3.1 and older releases.
 _TOPIC_NAMES = """
     cleanup.policy compression.gzip.level compression.lz4.level compression.type
     compression.zstd.level delete.retention.ms file.delete.delay.ms flush.messages flush.ms
@@ -66,7 +66,7 @@ _TOPIC_NAMES = """
 _TOPIC = frozenset(_TOPIC_NAMES.split())
 _CLIENT_METRICS = frozenset({"interval.ms", "match", "metrics"})
 _GROUP_PREFIXES = ("consumer.", "share.", "streams.")
-# The settings of a broker under these prefixes are numbers, sizes, times and policies.
+# Broker settings with these prefixes are numbers, sizes, times and policies, not secrets.
 _BROKER_PREFIXES = (
     "background.threads",
     "compression.",
@@ -86,16 +86,16 @@ _BROKER_PREFIXES = (
 _INT16 = struct.Struct(">h")
 _FRAME_VERSION = 1
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
-#: Kafka reads these; nobody else should.
+#: Records that contain credentials.
 _WITHHELD = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
-#: The producer id of a batch that has none (``RecordBatch.NO_PRODUCER_ID``).
+#: The producer ID of a batch without a producer (``RecordBatch.NO_PRODUCER_ID``).
 NO_PRODUCER_ID = -1
 
 
 def is_public_config(resource_type: int, name: str) -> bool:
     """Return whether the value of a configuration can be shown.
 
-    The resource type is that of ``ConfigResource.Type``.
+    `resource_type` is a ``ConfigResource.Type``.
     """
     return (
         (resource_type == TOPIC_RESOURCE and name in _TOPIC)
@@ -108,8 +108,8 @@ def is_public_config(resource_type: int, name: str) -> bool:
 class RecordName(NamedTuple):
     """The name of a record, for counting.
 
-    It is Kafka's name of the message, such as ``TopicRecord``, or the number of an unknown type.
-    Known types and versions are those of release 4.3.1 or before.
+    Kafka's message name, such as ``TopicRecord``, or the number of an unknown type. Types and
+    versions up to release 4.3.1 are known.
     """
 
     name: str
@@ -118,11 +118,11 @@ class RecordName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecord:
-    """A record whose type is known.
+    """A decoded record of a known type.
 
-    The name is Kafka's name of the message; without ``Key`` and ``Value`` where there are both. The
-    type is its API key or record type, and the version that of the value, -1 without one. A value
-    that holds credentials is withheld: None.
+    `name` is Kafka's message name, without ``Key`` and ``Value``. `record_type` is the API key or
+    record type; `version` is the value's, -1 if there is no value. If `is_withheld`, the value
+    contained credentials and is None.
     """
 
     name: str
@@ -134,7 +134,7 @@ class DecodedRecord:
 
 
 class UnknownRecordError(CorruptRecordError):
-    """A record of a type or version that release 4.3.1 does not have."""
+    """A record of a type or version that release 4.3.1 does not know."""
 
     problem = "a record of an unknown type"
 
@@ -144,15 +144,15 @@ class UnknownRecordError(CorruptRecordError):
 
 
 class LaterVersionError(UnknownRecordError):
-    """A record of a known type, in a version that release 4.3.1 does not have and fails on."""
+    """A record of a known type in a version on which release 4.3.1 fails."""
 
     problem = "a record of an unknown version, on which Kafka 4.3.1 fails"
 
 
 class CoordinatorCodec:
-    """Decodes the records of a topic whose keys and values are messages of their own.
+    """Decodes the records of a topic whose keys and values are separate messages.
 
-    The schemas are keys and values, in pairs of the same record type.
+    The schemas are pairs of key and value with the same record type.
     """
 
     def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
@@ -160,26 +160,25 @@ class CoordinatorCodec:
         self._values = {s.api_key: s for s in schemas if s.name.endswith("Value")}
 
     def record_type(self, key: bytes) -> int:
-        """Return the record type in a key; raise `CorruptRecordError` where it has none."""
+        """Return the record type of a key; raise `CorruptRecordError` if it has none."""
         return MessageReader(key).int16()
 
     def name_of(self, record_type: int) -> str:
-        """Return the name of a record type; raise `UnknownRecordError` where it has none."""
+        """Return the name of a record type; raise `UnknownRecordError` if unknown."""
         schema = self._keys.get(record_type)
         if schema is None:
             raise UnknownRecordError(f"record type {record_type}")
         return schema.name.removesuffix("Key")
 
     def key(self, key: bytes) -> Struct:
-        """Decode a key."""
         record_type = self.record_type(key)
         self.name_of(record_type)
         return self._keys[record_type].read(MessageReader(key, _INT16.size), 0)
 
     def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
-        """Decode a value; return its version, too.
+        """Decode a value; also return its version.
 
-        Raises `LaterVersionError` if the version is not known.
+        Raises `LaterVersionError` if the version is unknown.
         """
         reader = MessageReader(value)
         version = reader.int16()
@@ -189,7 +188,6 @@ class CoordinatorCodec:
         return schema.read(reader, version), version
 
     def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
-        """Decode key and value."""
         if key is None:
             raise CorruptRecordError("the record has no key")
         found = self.key(key)
@@ -203,7 +201,7 @@ class CoordinatorCodec:
     def encode(
         self, name: str, version: int, key: Mapping[str, Value], value: Mapping[str, Value]
     ) -> tuple[bytes, bytes]:
-        """Encode key and value of a record; fields that a message lacks have their defaults."""
+        """Encode key and value of a record; missing fields get their defaults."""
         (record_type,) = [
             each for each, schema in self._keys.items() if schema.name == f"{name}Key"
         ]
@@ -212,7 +210,7 @@ class CoordinatorCodec:
         return _INT16.pack(record_type) + key_data, _INT16.pack(version) + value_data
 
     def as_json(self, record: DecodedRecord) -> tuple[object, object]:
-        """Return key and value as Kafka's ``kafka-dump-log`` prints them, None for no value."""
+        """Return key and value as ``kafka-dump-log`` prints them, None for a null value."""
         number = record.record_type
         data = self._keys[number].as_json(record.key or Struct(), 0)
         key_json = {"type": str(number), "data": data}
@@ -223,14 +221,13 @@ class CoordinatorCodec:
 
 
 class ValueCodec:
-    """Decodes the records of a topic whose values name their type and version, an API key."""
+    """Decodes the records of a topic whose values start with an API key and a version."""
 
     def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
         self._schemas = {schema.api_key: schema for schema in schemas}
         self._names = {schema.name: schema for schema in schemas}
 
     def decode(self, value: bytes | None) -> DecodedRecord:
-        """Decode a value."""
         if value is None:
             raise CorruptRecordError("the record has no value")
         reader = MessageReader(value)
@@ -254,7 +251,7 @@ class ValueCodec:
         return DecodedRecord(schema.name, api_key, None, message, version)
 
     def encode(self, name: str, version: int, message: Mapping[str, Value]) -> bytes:
-        """Encode a value; fields that the message lacks have their defaults."""
+        """Encode a value; missing fields get their defaults."""
         schema = self._names[name]
         writer = MessageWriter()
         writer.unsigned_varint(_FRAME_VERSION)
@@ -263,24 +260,27 @@ class ValueCodec:
         return bytes(writer.data) + schema.encode(message, version)
 
     def as_json(self, record: DecodedRecord) -> Mapping[str, object]:
-        """Return a value as Kafka's ``kafka-dump-log`` prints it, without what is withheld."""
+        """Return a value as ``kafka-dump-log`` prints it, without withheld parts."""
         schema = self._names[record.name]
         data = None if record.value is None else schema.as_json(record.value, record.version)
         return {"type": record_type_name(record.name), "version": record.version, "data": data}
 
 
 def record_type_name(name: str) -> str:
-    """Return the name of a message as a constant of Kafka's: ``TOPIC_RECORD``."""
+    """Return a message name in the form of Kafka's constants: ``TOPIC_RECORD``."""
     return _WORD.sub("_", name).upper()
 
 
 def has_secret(record: DecodedRecord) -> bool:
-    """Return whether something of a record of the metadata log is not shown."""
+    """Return whether a part of a metadata record is hidden."""
     return record.is_withheld or (record.value is not None and record.value.get("value") == HIDDEN)
 
 
 def _withhold_config(message: Struct) -> None:
-    """Hide the value of a configuration that may be secret; null, which deletes it, is kept."""
+    """Hide the value of a configuration that may be secret.
+
+    Null, which deletes it, is kept.
+    """
     if "resourceType" in message and message.get("value") is not None:
         name = message.text("name")
         if not is_public_config(message.integer("resourceType"), name):
@@ -295,7 +295,7 @@ SHARE_CODEC: Final = CoordinatorCodec(SHARE_RECORDS)
 
 
 class LogRecord(NamedTuple):
-    """A record of a log, with the producer id of its batch, -1 for none."""
+    """A record of a log, with the producer ID of its batch, -1 for none."""
 
     offset: int
     timestamp_ms: int
@@ -310,12 +310,13 @@ _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "producer_id", "is_con
 
 @dataclass
 class TopicLog:
-    """Segments of one partition, or one snapshot of the metadata log, read in order.
+    """Segments of one partition, or one metadata snapshot, read in order.
 
-    Records before `start_offset` are passed over. Once `records` is exhausted, `faults` has the
-    reasons why records are missing, and `end_offset` comes after the last batch. With `recovers`
-    nothing is read after the first damage, which is no fault but the `cut` of recovery. With
-    `may_grow` a local log may be appended to while it is read; what is appended is not read.
+    Records before `start_offset` are skipped. After `records` is exhausted, `faults` has the
+    reasons why records are missing, and `end_offset` follows the last batch. With `recovers`,
+    reading ends at the first corruption; this is no fault, but the position `cut` at which recovery
+    truncates. With `may_grow`, a local log may be appended to during the read; the new records are
+    not read.
     """
 
     segments: Sequence[SegmentFile]
@@ -329,7 +330,7 @@ class TopicLog:
     end_offset: int = 0
 
     def records(self) -> Iterator[LogRecord]:
-        """Yield every record that can be read, in the order of the log."""
+        """Yield every readable record, in log order."""
         self.end_offset = self.start_offset
         decoder = RecordDecoder(self.budget)
         for segment in self.segments:
@@ -376,7 +377,7 @@ class TopicLog:
 
 
 class TopicState(ABC):
-    """Collects the records of an internal topic; `counts` has their number by type."""
+    """Collects the records of an internal topic; `counts` has the number of each type."""
 
     def __init__(self) -> None:
         self.counts: Counter[RecordName] = Counter()
@@ -386,9 +387,9 @@ class TopicState(ABC):
         """Apply a record; raises `CorruptRecordError` if it cannot be read."""
 
     def _is_known(self, name_of: Callable[[], str]) -> bool:
-        """Count a record under its name; return whether this release knows its type.
+        """Count a record by name; return whether its type is known.
 
-        Raises `LaterVersionError` if its version is not known.
+        Raises `LaterVersionError` if its version is unknown.
         """
         try:
             self.counts[RecordName(name_of(), is_known=True)] += 1
@@ -399,7 +400,7 @@ class TopicState(ABC):
 
 
 def count_unknown(counts: Counter[RecordName], error: UnknownRecordError) -> None:
-    """Count an unknown record; raise the error if Kafka fails on the version of the record."""
+    """Count an unknown record; raise the error if Kafka fails on its version."""
     counts[RecordName(error.name, is_known=False)] += 1
     if isinstance(error, LaterVersionError):
         raise error

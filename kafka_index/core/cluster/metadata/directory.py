@@ -1,8 +1,8 @@
-"""Reading the state of a cluster from the directories of brokers and controllers.
+"""Read the state of a cluster from the directories of brokers and controllers.
 
-The metadata log is read as a broker reads it: its newest snapshot (``.checkpoint``), then the
-records of the log after it. All partitions of the other topics are read. In a dump, the metadata
-log lies in the data directory of a broker that is a controller too.
+The metadata log is read like in a broker: the newest snapshot (``.checkpoint``), then the records
+after it. All partitions of the other internal topics are read. In combined mode, the metadata log
+is in the broker's data directory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ from kafka_index.core.logdir.listing import list_any, list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import DecompressionBudget
 
-#: The topics that are read.
 METADATA_TOPICS = (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -75,7 +74,7 @@ _SNAPSHOT_FOOTER = 4
 class Source(NamedTuple):
     """A partition directory that was read, with the offset after its last record.
 
-    `snapshot` names the snapshot that was loaded before the log; its records are counted too.
+    `snapshot` is the name of the snapshot that was loaded first; its records are counted too.
     """
 
     path: str
@@ -86,12 +85,12 @@ class Source(NamedTuple):
 
 @dataclass
 class ClusterMetadata:
-    """The content of Kafka's own topics; None for a topic that was not found.
+    """The content of Kafka's internal topics; None for a topic that was not found.
 
-    `open_offsets` are those of transactions that are open at the end of ``__consumer_offsets``;
-    `earlier_offsets` are offsets that later ones replaced, where they are asked for.
-    `counts` has the records by topic and type, and `faults` the reasons why records are missing.
-    `cuts` are the damage at which the snapshot and the metadata log end for a node that starts.
+    `open_offsets` belong to transactions that are open at the end of ``__consumer_offsets``.
+    `earlier_offsets` are superseded commits, if requested. `counts` has the number of records by
+    topic and type, and `faults` the reasons why records are missing. `cuts` are the positions where
+    a starting node stops reading the snapshot and the metadata log.
     """
 
     cluster: ClusterImage | None = None
@@ -116,20 +115,19 @@ def read_metadata(
     may_grow: bool = False,
     has_history: bool = False,
 ) -> ClusterMetadata:
-    """Read the topics that Kafka keeps its own state in, or only some of `METADATA_TOPICS`.
+    """Read Kafka's internal topics, or some of `METADATA_TOPICS`.
 
-    The paths are data directories, metadata log directories, or directories of partitions of these
-    topics; local paths or URIs. With `recovers` the metadata log is read as a node loads it that
-    starts: its newest snapshot up to where it is torn, and the log up to its first damage. With
-    `may_grow` its node may append to the metadata log meanwhile. With `has_history` the offsets
-    that later ones replaced are kept. Raises `InputError` if a path cannot be read, or none of the
-    topics is there.
+    `paths` are data directories, metadata log directories, or partition directories of these
+    topics, as paths or URIs. With `recovers`, the metadata log is read as a starting node does: its
+    newest snapshot up to an incomplete end, and the log up to its first corruption. With
+    `may_grow`, the node may append to the metadata log concurrently. With `has_history`, superseded
+    commits are kept. Raises `InputError` if a path cannot be read, or none of the topics exists.
     """
     snapshots = _snapshots(paths, starts=recovers) if CLUSTER_METADATA_TOPIC in topics else {}
     try:
         segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
     except InputError as error:
-        # A metadata log may be nothing but a snapshot.
+        # A metadata log can consist of just a snapshot.
         if is_retriable(error):
             raise
         if not any(snapshots.values()):
@@ -150,7 +148,7 @@ def read_metadata(
 def _own_topics_missing(
     paths: Sequence[str], topics: Sequence[str], error: InputError
 ) -> InputError:
-    """Return the error of a dump of other topics, with the directory to give too."""
+    """Return the error for a dump without internal topics, with the directory to add."""
     others = list_any(paths, topics=None).segments
     if not others:
         return error
@@ -165,13 +163,13 @@ def _own_topics_missing(
 
 
 def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> ClusterImage:
-    """Read the state of the cluster alone, which has to be whole.
+    """Read the state of the cluster, which must be complete.
 
-    Raises `InputError` if there is no metadata log, or it is damaged.
+    Raises `InputError` if there is no metadata log, or it is corrupt.
     """
     found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
     if found.faults.first:
-        # A partition or a setting whose record is missing would count as absent.
+        # A partition or setting whose record is missing would count as absent.
         raise InputError(
             f"the metadata log is damaged: {found.faults.first[0]}",
             hint=f"kafka-index verify --input {paths[0]} lists the damage",
@@ -182,9 +180,9 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
 
 
 def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentFile]]:
-    """Return the snapshots in each directory of a metadata log, the newest first.
+    """Return the snapshots in each metadata log directory, newest first.
 
-    Where a node `starts`, a formatted directory counts that has no metadata log yet.
+    With `starts`, formatted directories without a metadata log are included.
     """
     found: dict[str, list[SegmentFile]] = {}
     for path in expand_directories(paths):
@@ -204,7 +202,7 @@ def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentF
             for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
             if is_metadata_snapshot(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
         ]
-        # The bootstrap snapshot, whose name sorts after all digits, counts where nothing else does.
+        # The bootstrap checkpoint sorts after all digits, and is used only if nothing else exists.
         found[directory] = sorted(
             files, key=lambda file: file.log_path.endswith(BOOTSTRAP_CHECKPOINT)
         )
@@ -235,10 +233,10 @@ class _Reading:
     def cluster(
         self, directory: str, snapshots: Sequence[SegmentFile], segments: Sequence[SegmentFile]
     ) -> None:
-        """Read a metadata log: its newest snapshot that is whole, and the log after it.
+        """Read a metadata log: its newest complete snapshot, and the log after it.
 
-        Where neither has metadata, as after formatting, an active controller begins with the
-        bootstrap records (``QuorumController.completeActivation``).
+        If both are empty, as after formatting, the active controller starts with the bootstrap
+        records (``QuorumController.completeActivation``).
         """
         image, counts, start, name, records = ClusterImage(), Counter[RecordName](), 0, None, 0
         bootstraps = [each for each in snapshots if each.log_path.endswith(BOOTSTRAP_CHECKPOINT)]
@@ -272,7 +270,7 @@ class _Reading:
         *,
         needs_footer: bool,
     ) -> int | None:
-        """Return how many records a snapshot has; None where it is not whole."""
+        """Load a snapshot and return its number of records, None if it is incomplete."""
         add = _cluster_adder(image, counts)
         has_footer = False
 
@@ -297,7 +295,6 @@ class _Reading:
         return records if self.found.faults.total == before else None
 
     def topics(self, by_topic: dict[str, list[SegmentFile]], *, has_history: bool) -> None:
-        """Read the other topics."""
         found = self.found
         if segments := by_topic.get(CONSUMER_OFFSETS_TOPIC):
             groups = GroupState(has_history=has_history)
@@ -324,7 +321,7 @@ class _Reading:
             self.found.sources.append(Source(directory, None, records, log.end_offset))
 
     def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
-        """Hand every record of a log to `add`; return how many there were."""
+        """Pass every record of a log to `add`; return their number."""
         count = 0
         for record in log.records():
             count += 1
@@ -372,9 +369,8 @@ def _missing(directory: str, start: int, base_offset: int) -> CorruptLogError:
 class FoundCluster:
     """The metadata of a dump.
 
-    The image is None if there is none, or no whole one. `path` is its metadata log, and
-    `fault` the reason why the metadata log of the dump does not count. `node_id` is the broker of
-    the dump; None if the dump is not of one broker, or it is not known.
+    `image` is None if there is no complete metadata. `path` is the metadata log, and `fault` the
+    reason why it is not used. `node_id` is the broker of the dump; None if unknown or several.
     """
 
     image: ClusterImage | None = None
@@ -383,11 +379,11 @@ class FoundCluster:
     node_id: int | None = None
 
     def settings(self, config: LogConfig) -> LogConfig:
-        """Return the settings of the topics: the given ones first, then those of the metadata."""
+        """Return topic settings; the given ones take precedence over the metadata."""
         return config if self.image is None else settings_of(self.image, config, self.node_id)
 
     def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
-        """Return the assumption about the settings of topics, as a line; None for nothing."""
+        """Return a line about the assumed settings of topics, None if there are none."""
         assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
         if self.image is not None or not assumed:
             return None
@@ -399,7 +395,7 @@ class FoundCluster:
 
 
 def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
-    """Return settings with those of a cluster where none were given."""
+    """Add a cluster's settings to the given ones, which take precedence."""
     topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
     return config.with_cluster(topics, image.broker_configs(node_id))
 
@@ -407,9 +403,9 @@ def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> 
 def find_cluster(
     given: str | None, data_directories: Iterable[str], budget: DecompressionBudget
 ) -> FoundCluster:
-    """Read the metadata log that was given, or else the first one in the dump.
+    """Read the given metadata log, otherwise the first one in the dump.
 
-    Raises `InputError` if the given one is not a metadata log that is whole.
+    Raises `InputError` if the given one is not a complete metadata log.
     """
     directories = sorted(data_directories)
     node_id = node_id_of(map(DataDirectory, directories))
@@ -423,13 +419,13 @@ def find_cluster(
         except InputError as error:
             if is_retriable(error):
                 raise
-            # Its own rows say what is wrong with it.
+            # The report has rows for its files that describe the error.
             return FoundCluster(fault=str(error))
     return FoundCluster()
 
 
 def node_id_of(directories: Iterable[DataDirectory]) -> int | None:
-    """Return the node that data directories are of; None where that is not one, or not known."""
+    """Return the node ID of data directories, None if unknown or several."""
     found = set()
     for directory in directories:
         try:

@@ -1,4 +1,4 @@
-"""The content of Kafka's own topics, as Arrow tables with declared schemas."""
+"""The content of Kafka's internal topics, as Arrow tables with declared schemas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = dict[str, object]
 
 _RECOVERY = ("recovered", "recovering")
 
-#: The attribute that has the content of a topic, which is None where the topic was not found.
+#: Attribute with the content of a topic; None if the topic was not found.
 _CONTENT = {
     CLUSTER_METADATA_TOPIC: "cluster",
     CONSUMER_OFFSETS_TOPIC: "groups",
@@ -40,12 +40,12 @@ _CONTENT = {
     REMOTE_LOG_METADATA_TOPIC: "remote_segments",
 }
 _NAMES = pa.list_(pa.string())
-#: What columns of lists are called in schemas.
+#: Names of list types in schemas.
 _LISTS = {"ids": pa.list_(pa.int32()), "names": _NAMES}
 
 
 def _fields(one: Any) -> Row:
-    """Return the fields of a dataclass with slots by name: a table takes its columns from them."""
+    """Return the fields of a slotted dataclass by name, from which tables take their columns."""
     return {name: getattr(one, name) for name in one.__slots__}
 
 
@@ -59,7 +59,6 @@ def _sorted_topics(found: ClusterMetadata) -> list[TopicImage]:
 
 
 def _topics(found: ClusterMetadata) -> list[Row]:
-    """Return a row per topic."""
     cluster = found.cluster or ClusterImage()
     return [
         {
@@ -76,7 +75,6 @@ def _topics(found: ClusterMetadata) -> list[Row]:
 
 
 def _partitions(found: ClusterMetadata) -> list[Row]:
-    """Return a row per partition."""
     return [
         {
             **_fields(one),
@@ -92,13 +90,11 @@ def _partitions(found: ClusterMetadata) -> list[Row]:
 
 
 def _brokers(found: ClusterMetadata) -> list[Row]:
-    """Return a row per registered broker."""
     brokers = (found.cluster or ClusterImage()).brokers
     return [_fields(one) for _, one in sorted(brokers.items())]
 
 
 def _groups(found: ClusterMetadata) -> list[Row]:
-    """Return a row per group."""
     committed = Counter(offset.group for offset in found.offsets or ())
     return [
         {
@@ -116,12 +112,10 @@ def _groups(found: ClusterMetadata) -> list[Row]:
 
 
 def _offsets(found: ClusterMetadata) -> list[Row]:
-    """Return a row per committed offset."""
     return [_fields(one) for one in found.offsets or ()]
 
 
 def _transactions(found: ClusterMetadata) -> list[Row]:
-    """Return a row per transactional id."""
     return [
         {**_fields(one), "partitions": _assigned(one.partitions)}
         for one in found.transactions or ()
@@ -129,7 +123,7 @@ def _transactions(found: ClusterMetadata) -> list[Row]:
 
 
 def _producers(found: ClusterMetadata) -> list[Row]:
-    """Return producers of transactions, and the last block of ids that a broker was given."""
+    """Return producers of transactions, and the last allocated block of producer IDs."""
     unknown: Row = dict.fromkeys(_PRODUCERS.names)
     rows: list[Row] = [
         {
@@ -149,7 +143,6 @@ def _producers(found: ClusterMetadata) -> list[Row]:
 
 
 def _remote_segments(found: ClusterMetadata) -> list[Row]:
-    """Return a row per remote segment."""
     return [
         {
             **_fields(one),
@@ -167,7 +160,7 @@ def _remote_segments(found: ClusterMetadata) -> list[Row]:
 
 
 def _schema(columns: str, **types: pa.DataType) -> pa.Schema:
-    """Return a schema: ``name:type`` words; a name alone has a type among `types`."""
+    """Parse a schema of ``name:type`` words; a bare name has a type in `types`."""
     known = _LISTS | types
     fields = []
     for word in columns.split():
@@ -193,7 +186,7 @@ _MEMBER = pa.struct(
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """A table under its name in ``--what``, and the topics that have to be read for it."""
+    """A table of ``--what``, and the topics that it needs."""
 
     name: str
     topics: tuple[str, ...]
@@ -201,11 +194,11 @@ class MetadataTable:
     rows: Callable[[ClusterMetadata], list[Row]]
 
     def is_known(self, found: ClusterMetadata) -> bool:
-        """Return whether one of its topics was there."""
+        """Return whether one of its topics was found."""
         return any(getattr(found, _CONTENT[topic]) is not None for topic in self.topics)
 
     def of(self, found: ClusterMetadata) -> pa.Table:
-        """Return the table; raises `InputError` if none of its topics was there."""
+        """Return the table; raises `InputError` if none of its topics was found."""
         if not self.is_known(found):
             topics = " or ".join(self.topics)
             raise InputError(
@@ -308,15 +301,15 @@ _ALL: Final = (
     ),
 )
 
-#: The tables by name, in the order in which they are listed.
+#: The tables by name, in display order.
 METADATA_TABLES: Final = {table.name: table for table in _ALL}
 
 _LAG = (
     "group:string topic:string partition:int32 committed_offset:int64 log_end_offset:int64 "
     "lag_records:int64 lag_ms:int64 commit_timestamp_ms:int64 record_timestamp_ms:int64 "
 )
-#: The schemas of the lag of groups at the end of the logs, and at each commit: tables of these
-#: topics and of the logs beside them.
+#: Schemas of consumer lag at the log ends, and at each commit; they also need the logs of the
+#: topics.
 LAG_TABLES: Final = {
     "lag": _schema(_LAG + "max_timestamp_ms:int64 reason:string"),
     "lag-history": _schema(_LAG + "reason:string"),
@@ -326,7 +319,7 @@ LAG_TABLES: Final = {
 def read_for_table(
     paths: Sequence[str], what: str | None, *, max_decompressed_bytes: int
 ) -> ClusterMetadata:
-    """Read the topics that a table needs, by its name, or all of them for None.
+    """Read the topics that a table needs, or all topics if `what` is None.
 
     Raises the errors of `read_metadata`.
     """

@@ -1,11 +1,11 @@
-"""Groups, transactions and remote segments, from the records of the topics that hold them.
+"""Groups, transactions and remote segments, from the records of internal topics.
 
-Records of ``__consumer_offsets`` are checked as they come, kept by their keys as bytes, and made
-rows at the end, because most are overwritten in a log that is compacted now and then. Offsets that
-a transaction commits count once its marker is there. Source: Kafka's
-``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``, ``GroupMetadataManager.replay``;
-``TransactionStateManager.loadTransactionMetadata`` and ``TransactionLog``; and
-``RemoteLogMetadataCache`` with ``RemoteLogSegmentMetadata.createWithUpdates``.
+Records of ``__consumer_offsets`` are validated on arrival, kept by key as bytes, and decoded at the
+end, because most are overwritten. Transactional commits take effect when their marker is read.
+Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
+``GroupMetadataManager.replay``; ``TransactionStateManager.loadTransactionMetadata`` and
+``TransactionLog``; and ``RemoteLogMetadataCache`` with
+``RemoteLogSegmentMetadata.createWithUpdates``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kafka_index.core.format.records import CONTROL_COMMIT
 _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT = 0, 1
 _CONSUMER = "consumer"
 
-#: The states of a transaction by their numbers (``TransactionState``).
+#: Transaction states by number (``TransactionState``).
 TRANSACTION_STATES: Final = (
     "Empty",
     "Ongoing",
@@ -66,9 +66,9 @@ _NAMES = {
 class CommittedOffset:
     """An offset that a group committed for a partition.
 
-    The record has the topic id since 4.1, for groups that use topic ids. The leader epoch is that
-    of the last record consumed; only old records expire at a timestamp of their own.
-    `record_offset` is that of the record in ``__consumer_offsets``.
+    Since 4.1, records of groups that use topic IDs contain the topic ID. `leader_epoch` is that of
+    the last consumed record. Only old records have their own expiration timestamp. `record_offset`
+    is the offset of the record in ``__consumer_offsets``.
     """
 
     group: str
@@ -85,7 +85,7 @@ class CommittedOffset:
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member of a group; partitions are pairs of a topic's name or id, and a number."""
+    """A member of a group; partitions are pairs of topic name or ID, and partition number."""
 
     member_id: str
     instance_id: str | None = None
@@ -100,8 +100,8 @@ class GroupMember:
 class Group:
     """A group: ``classic``, ``consumer``, ``share`` or ``streams``.
 
-    The epoch is the generation of a classic group, the group epoch of the others; None for a group
-    that only commits offsets.
+    `epoch` is the generation of a classic group, or the group epoch; None if the group only commits
+    offsets.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Group:
 
 
 class _Kept(NamedTuple):
-    """A record, as it is kept until the end."""
+    """A record that is decoded at the end."""
 
     offset: int
     record_type: int
@@ -124,7 +124,7 @@ class _Kept(NamedTuple):
 
 
 class GroupState(TopicState):
-    """Collects the records of ``__consumer_offsets``, with `has_history` also replaced commits."""
+    """Collects the records of ``__consumer_offsets``; `has_history` keeps superseded commits."""
 
     def __init__(self, *, has_history: bool = False) -> None:
         super().__init__()
@@ -173,9 +173,9 @@ class GroupState(TopicState):
             self._earlier.append((key, before))
 
     def decode(self) -> tuple[list[Group], list[CommittedOffset]]:
-        """Return the groups by name, and the committed offsets by group, topic and partition.
+        """Return groups by name, and committed offsets by group, topic and partition.
 
-        Groups that only commit offsets are among them.
+        Includes groups that only commit offsets.
         """
         groups: dict[str, Group] = {}
         offsets: list[CommittedOffset] = []
@@ -190,13 +190,13 @@ class GroupState(TopicState):
         return sorted(groups.values(), key=lambda group: group.name), offsets
 
     def earlier_offsets(self) -> list[CommittedOffset]:
-        """Return the offsets that later records replaced, as far as the log has them."""
+        """Return the superseded commits that the log still has."""
         return [
             _offset(key, value, kept.offset) for key, value, kept in _decoded(self._earlier or ())
         ]
 
     def open_offsets(self) -> list[CommittedOffset]:
-        """Return the offsets of transactions that are open at the end, which do not count yet."""
+        """Return the commits of transactions that are still open, which have no effect yet."""
         return [
             _offset(key, value, kept.offset)
             for pending in self._pending.values()
@@ -229,7 +229,7 @@ def _offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:
 
 
 def _fill(group: Group, name: str, key: Struct, value: Struct) -> None:
-    """Add what one record says to a group."""
+    """Add the content of a record to a group."""
     member_id = key.text("memberId") if "memberId" in key else ""
     kind, is_new, _ = name.partition("Group")
     if is_new and kind:
@@ -290,11 +290,11 @@ def _partitions(topics: list[Struct], name: str) -> list[tuple[str, int]]:
 
 
 def _protocol_message(name: str, data: bytes | None) -> Struct | None:
-    """Return a message of the consumer protocol; None where a client wrote something else."""
+    """Parse a consumer protocol message; None if a client wrote something else."""
     (schema,) = [schema for schema in CONSUMER_PROTOCOL if schema.name.endswith(name)]
     reader = MessageReader(data or b"")
     try:
-        # A later version has more fields at the end.
+        # Later versions have additional fields at the end.
         version = min(reader.int16(), schema.versions.highest)
         return schema.read(reader, version)
     except CorruptRecordError:
@@ -303,11 +303,12 @@ def _protocol_message(name: str, data: bytes | None) -> Struct | None:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The last state of a transactional id; ids, epochs and times that are not there are None.
+    """The latest state of a transactional ID; absent IDs, epochs and times are None.
 
-    `client_version` is the ``transaction.version`` by which its producer ended the last one;
-    `appended_ms` is when the coordinator wrote this down. The last update of a transaction that is
-    over is older: it was noted when its end was decided, before the markers were written.
+    `client_version` is the ``transaction.version`` with which its producer ended the last
+    transaction. `appended_ms` is when the coordinator wrote the record. The last update of a
+    completed transaction is earlier: it is the time of the decision, before the markers were
+    written.
     """
 
     transactional_id: str
@@ -325,7 +326,7 @@ class Transaction:
 
     @classmethod
     def of(cls, key: Struct, value: Struct, appended_ms: int) -> Transaction:
-        """Return the transaction of a record that was appended at a time."""
+        """Convert a record with its append time."""
         state = value.integer("transactionStatus")
         known = 0 <= state < len(TRANSACTION_STATES)
         return cls(
@@ -349,8 +350,6 @@ class Transaction:
 
 
 class TransactionLogState(TopicState):
-    """Collects the records of ``__transaction_state``."""
-
     def __init__(self) -> None:
         super().__init__()
         self._kept: dict[bytes, tuple[bytes, int]] = {}
@@ -371,7 +370,6 @@ class TransactionLogState(TopicState):
             self._kept[key] = record.value, record.timestamp_ms
 
     def transactions(self) -> list[Transaction]:
-        """Return the transactions, sorted by id."""
         found = []
         for key, (value, appended_ms) in self._kept.items():
             decoded = TRANSACTION_CODEC.decode(key, value)
@@ -381,9 +379,9 @@ class TransactionLogState(TopicState):
 
 
 def transaction_change(record: LogRecord) -> tuple[str, Transaction | None] | None:
-    """Return the transactional id of a record with its state, which is None where it is deleted.
+    """Return the transactional ID and state of a record; the state is None if deleted.
 
-    None for a record of another type. Raises `CorruptRecordError` if it cannot be read.
+    Returns None for other record types. Raises `CorruptRecordError` if it cannot be read.
     """
     if record.is_control:
         return None
@@ -406,8 +404,6 @@ def _known(value: int) -> int | None:
 
 
 class RemoteLogState(TopicState):
-    """Collects the records of ``__remote_log_metadata``."""
-
     def __init__(self) -> None:
         super().__init__()
         self._segments: dict[RemoteSegmentId, SegmentEvent] = {}
@@ -451,9 +447,9 @@ class RemoteLogState(TopicState):
 def _checked_name(
     codec: CoordinatorCodec, key: bytes, value: bytes | None, known: Container[bytes]
 ) -> str:
-    """Return the name of a record; raise `CorruptRecordError` if a broker could not read it.
+    """Return the name of a record; raise `CorruptRecordError` if a broker cannot read it.
 
-    Keys that are known were read before.
+    `known` keys have been validated before.
     """
     record_type = codec.record_type(key)
     name = codec.name_of(record_type)
@@ -465,6 +461,6 @@ def _checked_name(
 
 
 def _name_of_unreadable(value: bytes | None, error: CorruptRecordError) -> str:
-    """Raise UnknownRecordError where a record comes from a later release, else its error."""
+    """Raise `UnknownRecordError` if a record is from a later release, otherwise its error."""
     REMOTE_LOG_CODEC.decode(value)
     raise error

@@ -1,4 +1,4 @@
-"""The options for the remote segments of a dump."""
+"""The options for remote segments."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from kafka_index.core.errors import (
 from kafka_index.core.format.config import members_of
 from kafka_index.core.format.uri_passwords import refuse_passwords
 
-# The values of `kafka_index.core.fs.tiered.Layout`, which takes long to import.
+# Values of `kafka_index.core.fs.tiered.Layout`, which is slow to import.
 _LAYOUTS = ("aiven", "local")
 
 
 @dataclass(frozen=True, slots=True)
 class TieredOptions:
-    """The places of remote segments, and the topics to take.
+    """The location of remote segments, and the topics to read.
 
     Parameters
     ----------
     uris : tuple of str
         Folders of objects: paths or URIs.
     layout : str, optional
-        ``aiven`` or ``local``; by default, or with ``auto``, it is recognised by the keys.
+        Object layout, ``aiven`` or ``local``. By default, or with ``auto``, it is detected.
     key_prefix : str, optional
-        ``key.prefix`` of Aiven's plugin: other keys are passed over. By default any.
+        ``key.prefix`` of Aiven's plugin; other keys are skipped. Default: any.
     topic_ids : tuple of str
-        Topics to take where several have one name.
+        Topic IDs to read if several topics have the same name.
     keys : tuple of (str, str)
-        Ids of the key pairs of encrypted segments, and the files that hold their private keys.
+        IDs of key pairs for encrypted segments, and files with their private keys.
     """
 
     uris: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class TieredOptions:
     def of(
         cls, given: TieredOptions | str | PathLike[str] | Sequence[str | PathLike[str]] | None
     ) -> TieredOptions | None:
-        """Return options; a folder, or several, stand for themselves alone, and None for none."""
+        """Convert an argument: options, one or several folders, or None."""
         if given is None or isinstance(given, TieredOptions):
             return given
         folders = [given] if isinstance(given, str | PathLike) else members_of(given)

@@ -1,6 +1,6 @@
-"""The states of remote segments, from the log directory's own copy of ``__remote_log_metadata``.
+"""The states of remote segments, from ``__remote_log_metadata`` in the log directory.
 
-The value of a record is a frame version, the API key of the message and its version, all unsigned
+A record's value consists of a frame version, an API key and a message version, all unsigned
 varints, and the message. Source: Kafka's ``RemoteLogMetadataSerde`` and ``BytesApiMessageSerde``.
 """
 
@@ -29,7 +29,7 @@ _FRAME_VERSION = 1
 
 
 class SegmentState(IntEnum):
-    """The stage in the life of a remote segment (Kafka: ``RemoteLogSegmentState``)."""
+    """The state of a remote segment (Kafka: ``RemoteLogSegmentState``)."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -39,7 +39,7 @@ class SegmentState(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemoteSegmentId:
-    """A remote segment: the partition of a topic, by its id, and the segment's own id."""
+    """The ID of a remote segment: topic ID, partition, and segment ID."""
 
     topic_id: str
     partition: int
@@ -48,11 +48,11 @@ class RemoteSegmentId:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEvent:
-    """The upload of a segment begins (``RemoteLogSegmentMetadataRecord``).
+    """The upload of a segment starts (``RemoteLogSegmentMetadataRecord``).
 
-    First and last offset are inclusive; `broker_id` is the uploader, `event_timestamp_ms` the time
-    of the record, and `size_bytes` the size of the log. The state is `COPY_SEGMENT_STARTED`, and
-    the custom metadata belongs to the storage plugin.
+    Start and end offset are inclusive. `broker_id` is the uploader, `event_timestamp_ms` the time
+    of the record, and `size_bytes` the size of the log. The state is `COPY_SEGMENT_STARTED`; the
+    plugin defines the custom metadata.
     """
 
     id: RemoteSegmentId
@@ -71,7 +71,7 @@ class SegmentEvent:
 
 @dataclass(frozen=True, slots=True)
 class StateEvent:
-    """A segment has another state (``RemoteLogSegmentMetadataUpdateRecord``)."""
+    """The state of a segment changes (``RemoteLogSegmentMetadataUpdateRecord``)."""
 
     id: RemoteSegmentId
     topic: str
@@ -85,7 +85,7 @@ class StateEvent:
 class PartitionDeleteEvent:
     """A partition is being deleted (``RemotePartitionDeleteMetadataRecord``).
 
-    The broker wrote the record; the state is 0 marked, 1 started, 2 finished.
+    `broker_id` wrote the record. States: 0 marked, 1 started, 2 finished.
     """
 
     topic_id: str
@@ -102,7 +102,7 @@ MetadataEvent = SegmentEvent | StateEvent | PartitionDeleteEvent
 def parse_metadata_record(value: bytes) -> MetadataEvent:
     """Parse the value of a record.
 
-    Raises `CorruptRecordError` if it is not one of these records, in a version that is known.
+    Raises `CorruptRecordError` for other records or unknown versions.
     """
     reader = MessageReader(value)
     frame, kind, version = (reader.unsigned_varint() for _ in range(3))
@@ -187,7 +187,7 @@ _PARSERS: Mapping[int, Callable[[Struct], MetadataEvent]] = {
 
 @dataclass(frozen=True, slots=True)
 class MetadataRecord:
-    """A record of the topic, with its partition and offset there."""
+    """A record of the topic, with its partition and offset."""
 
     partition: int
     offset: int
@@ -198,9 +198,9 @@ class MetadataRecord:
 class RemoteLogMetadata:
     """The state of remote segments after all events.
 
-    `segments` has the announcement of each, `states` its last state. Topic names are by id.
-    `partitions` has the topic id and partition of all events: every segment of these is known.
-    `uploaded_to` is the largest end offset of a segment whose upload finished.
+    `segments` has the first event of each segment, `states` its last state. Topic names are by ID.
+    `partitions` has topic ID and partition of all events; all segments of these partitions are
+    known. `uploaded_to` is the largest end offset of a completed upload.
     """
 
     segments: dict[RemoteSegmentId, SegmentEvent] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class RemoteLogMetadata:
 
     @classmethod
     def of_events(cls, events: Iterable[MetadataEvent]) -> RemoteLogMetadata:
-        """Apply events, those of one partition in the order of their offsets."""
+        """Apply events; those of one partition must be in offset order."""
         metadata = cls()
         for event in events:
             metadata._apply(event)
@@ -237,8 +237,8 @@ class RemoteLogMetadata:
 def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
     """Yield the records of the topic from its logs, by partition and offset.
 
-    Raises `CorruptLogError` if a log is damaged, or a record is not one of this topic, because the
-    events after it are unknown, and `InputError` if a log cannot be read.
+    Raises `CorruptLogError` if a log is corrupt or a record is not from this topic, since later
+    events would be unknown. Raises `InputError` if a log cannot be read.
     """
     decoder = RecordDecoder(shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Listing the objects of remote segments, whichever layout they have."""
+"""List the objects of remote segments, in both layouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kafka_index.core.fs.tiered.segment_paths import (
 )
 from kafka_index.core.fs.tiered.tiered_store import INDEXES_SUFFIX, MANIFEST_SUFFIX, read_manifest
 
-# What a finished upload has, in the order in which it is written.
+# The objects of a completed upload, in the order in which they are written.
 _COMPLETE = {
     Layout.LOCAL: (
         LOG_SUFFIX,
@@ -32,7 +32,7 @@ _COMPLETE = {
     ),
     Layout.AIVEN: (LOG_SUFFIX, INDEXES_SUFFIX, MANIFEST_SUFFIX),
 }
-# Where Aiven's plugin writes the index of a segment that it stored as rows of an Iceberg table.
+# The index object of a segment that Aiven's plugin stored as rows of an Iceberg table.
 _ICEBERG = re.compile(rf"(?:.*/)?metadata/{UUID_PATTERN}\.puffin")
 _ICEBERG_REASON = (
     "a segment in Iceberg format: its records are rows of a table, and its batches are not stored"
@@ -41,9 +41,9 @@ _ICEBERG_REASON = (
 
 @dataclass(slots=True)
 class RemoteObjects:
-    """The objects of one segment, whose key is below the root, a path or URI.
+    """The objects of one segment, whose key is below `root`, a path or URI.
 
-    Sizes are in bytes, by suffix; modification time (0 without one) and ETag are those of the log
+    Sizes are in bytes, by suffix. Modification time (0 if unknown) and ETag are those of the log
     object.
     """
 
@@ -66,18 +66,18 @@ class RemoteObjects:
 
     @property
     def missing(self) -> list[str]:
-        """The suffixes of the objects that a finished upload would have, and this has not."""
+        """The suffixes of objects that are missing for a completed upload."""
         return [suffix for suffix in _COMPLETE[self.layout] if suffix not in self.sizes]
 
     def path(self, suffix: str, limit_bytes: int | None = None) -> str:
-        """Return the path by which a file of the segment is opened, its log cut if wanted."""
+        """Return the path for opening a file of the segment; its log can end at `limit_bytes`."""
         return segment_path(self.layout, self.root, self.key, suffix, limit_bytes)
 
 
 def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], list[Skipped]]:
-    """List every segment that has an object below some folders, and the other objects.
+    """List all segments with objects below the given folders, and all other objects.
 
-    Raises `InputError` if a folder does not exist, cannot be listed, or holds nothing but Iceberg
+    Raises `InputError` if a folder does not exist, cannot be listed, or contains only Iceberg
     tables.
     """
     found: list[RemoteObjects] = []
@@ -137,9 +137,9 @@ def _parse(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, str] 
 def topic_names(
     objects: Mapping[str, Sequence[RemoteObjects]], known: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Skipped]]:
-    """Return the names of topics with objects, by id, and the topics that have none.
+    """Return the names of topics by ID, and the topics without a name.
 
-    `known` are names by id, from events and log directories.
+    `known` are names by ID, from events and log directories.
     """
     names: dict[str, str] = {}
     skipped = []
@@ -164,11 +164,11 @@ def choose_topic_ids(
     local_ids: Mapping[str, str],
     wanted: Sequence[str],
 ) -> dict[str, str]:
-    """Return the topic id to take for each name.
+    """Return the topic ID to use for each name.
 
-    `latest_upload_ns` is the time when the last segment of each id was written. `local_ids` has the
-    id of each topic with partition directories: the live one. Raises `InputError` if a wanted id is
-    nowhere, or two of them have one name.
+    `latest_upload_ns` is the time of each ID's last upload. `local_ids` has the IDs of topics with
+    partition directories, which take precedence. Raises `InputError` if a `wanted` ID is unknown,
+    or two of them have the same name.
     """
     ids: dict[str, list[str]] = defaultdict(list)
     for topic_id, name in names.items():
@@ -198,6 +198,6 @@ def _name_in_manifests(segments: Sequence[RemoteObjects]) -> str | None:
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
-            # Another one may be sound, and this one is reported with its segment.
+            # Another object may be valid; this error is reported for the segment.
             continue
     return None

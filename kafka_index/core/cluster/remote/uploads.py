@@ -1,7 +1,7 @@
-"""The facts about each upload: finished or not, its offsets, its epochs.
+"""Uploads of segments: completed or not, offsets, epochs.
 
-They come from the events of ``__remote_log_metadata``. For a partition without events they come
-from a manifest, and in Kafka's LocalTieredStorage, which has no manifests, from the log itself.
+The source is ``__remote_log_metadata``. For a partition without events it is the manifest, or in
+Kafka's LocalTieredStorage, which has no manifests, the log itself.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _STATE_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A segment whose upload finished.
+    """A completely uploaded segment.
 
-    First and last offset are inclusive, the leader epochs ascend, and the size is that of the log.
-    `uploaded_ms` is the time when its upload began, or, in LocalTieredStorage without events, when
-    it was written.
+    Start and end offset are inclusive, leader epochs ascend, and the size is that of the log.
+    `uploaded_ms` is the start time of the upload, or in LocalTieredStorage without events, the
+    modification time.
     """
 
     objects: RemoteObjects
@@ -59,9 +59,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A segment whose upload did not finish, or whose objects were damaged since.
+    """A segment whose upload did not complete, or whose objects were damaged later.
 
-    Where no other segment has its offsets, and the log continues after it, it was damaged.
+    It was damaged later if no other segment has its offsets and the log continues after it.
     """
 
     objects: RemoteObjects
@@ -69,18 +69,16 @@ class UnfinishedUpload:
 
     @property
     def skipped(self) -> Skipped:
-        """The entry that lists it."""
         return Skipped(_path_of(self.objects), self.reason)
 
 
 def uploads_of_events(
     objects: Sequence[RemoteObjects], metadata: RemoteLogMetadata, elsewhere: RemoteObjects
 ) -> tuple[list[Upload], list[Skipped]]:
-    """Return the finished uploads of one partition, by its events, and the other objects.
+    """Return the completed uploads of one partition, from its events, and the other objects.
 
-    A finished segment whose objects are missing is an upload too: an error when it is read.
-    `elsewhere` is a segment of the partition, or of another one, whose folder a segment without
-    objects would be in.
+    A completed upload whose objects are missing is included; reading it fails. `elsewhere` is any
+    segment from which the location of missing objects is derived.
     """
     uploads = []
     skipped = []
@@ -119,7 +117,7 @@ def uploads_of_events(
 def uploads_of_objects(
     objects: Iterable[RemoteObjects],
 ) -> tuple[list[Upload], list[UnfinishedUpload]]:
-    """Return the finished uploads among segments without events, by their objects."""
+    """Return the completed uploads among segments without events, from their objects."""
     unfinished = []
     complete = []
     for each in objects:
@@ -129,7 +127,7 @@ def uploads_of_objects(
         else:
             complete.append(each)
     uploads = []
-    # One after the other they would take a round trip each.
+    # Sequential requests would take a round trip each.
     with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="tiered") as pool:
         for each, upload in zip(complete, pool.map(_try_upload, complete), strict=True):
             if isinstance(upload, Upload):
@@ -140,7 +138,7 @@ def uploads_of_objects(
 
 
 def same_content(first: RemoteObjects, second: RemoteObjects) -> bool:
-    """Return whether two segments of one range hold the same log, byte for byte."""
+    """Return whether two segments of the same range contain the same log bytes."""
     logs = [store_of(each.path(LOG_SUFFIX)).open(each.path(LOG_SUFFIX)) for each in (first, second)]
     with closing(logs[0]), closing(logs[1]):
         if logs[0].size_bytes != logs[1].size_bytes:
@@ -161,7 +159,6 @@ def read_epochs(objects: RemoteObjects) -> tuple[EpochEntry, ...]:
 
 
 def cut_position(upload: Upload, end_offset: int) -> int:
-    """Return the position of the first batch after an offset."""
     path = upload.objects.path(LOG_SUFFIX)
     with closing(store_of(path).open(path)) as log:
         source = ByteStreamSource(
@@ -216,7 +213,7 @@ def _of_log(objects: RemoteObjects) -> Upload:
             )
         size_bytes = log.size_bytes
     history = read_epochs(objects)
-    # The epoch that holds the first offset, and those after it.
+    # The epoch of the first offset, and all later ones.
     first = sum(entry.start_offset <= start_offset for entry in history) - 1
     epochs = tuple(
         EpochEntry(entry.epoch, max(entry.start_offset, start_offset))
@@ -234,7 +231,7 @@ def _of_log(objects: RemoteObjects) -> Upload:
 
 
 def _absent(event: SegmentEvent, elsewhere: RemoteObjects) -> RemoteObjects:
-    """Return a segment that has no objects, under the key that they would have."""
+    """Return a segment without objects, with the key that they would have."""
     absent = replace(
         elsewhere.key,
         topic_id=event.id.topic_id,
@@ -251,6 +248,6 @@ def _id_of(objects: RemoteObjects) -> RemoteSegmentId:
 
 
 def _path_of(objects: RemoteObjects) -> str:
-    """Return an object that the segment has, its log if it can be."""
+    """Return the path of an object of the segment, preferably its log."""
     suffixes = (LOG_SUFFIX, MANIFEST_SUFFIX, *objects.sizes)
     return objects.name + next(suffix for suffix in suffixes if suffix in objects.sizes)
