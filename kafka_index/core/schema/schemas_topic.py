@@ -13,7 +13,7 @@ import binascii
 import re
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -107,12 +107,20 @@ def schema_of(record: SchemaRecord, context: str) -> Schema:
     return Schema(
         record.id,
         record.guid or _guid(record, references),
-        SchemaType(record.schema_type or SchemaType.AVRO),
+        _type_of(record.schema_type),
         record.schema,
         references,
         context=context,
         rule_types=tuple(sorted(rule_types)),
     )
+
+
+def _type_of(name: str | None) -> SchemaType:
+    try:
+        # Confluent leaves out the type of Avro.
+        return SchemaType(name or SchemaType.AVRO)
+    except ValueError:
+        raise ValueError(f"unknown type of schema {name!r}") from None
 
 
 def _guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
@@ -130,22 +138,49 @@ def _guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
         return guid_of(record.schema, references)
 
 
-@dataclass(slots=True)
-class _Versions:
-    """The versions of one subject: the key of the schema of each, and its state."""
+#: A schema in its registry: context, id and GUID.
+_SchemaName = tuple[str, int, str]
 
-    schemas: dict[int, tuple[tuple[str, int, str], VersionState]] = field(default_factory=dict)
+
+@dataclass(slots=True)
+class _Version:
+    """What was written of a version: the last record counts, and None is a hard delete."""
+
+    offset: int = -1
+    schema: _SchemaName | None = None
+    is_deleted: bool = False
+    earlier: dict[_SchemaName, None] = field(default_factory=dict)
+
+    def add(self, offset: int, schema: _SchemaName | None, *, is_deleted: bool) -> None:
+        if schema is not None:
+            self.earlier[schema] = None
+        if offset >= self.offset:
+            self.offset, self.schema, self.is_deleted = offset, schema, is_deleted
+
+    def states(
+        self, deletes: Sequence[tuple[int, int]], number: int
+    ) -> Iterator[tuple[_SchemaName, VersionState]]:
+        """Yield the schemas of version `number` with their states, after deletes of the subject."""
+        for schema in self.earlier:
+            if schema != self.schema:
+                yield schema, VersionState.GONE
+            elif self.is_deleted or any(
+                offset > self.offset and number <= last for offset, last in deletes
+            ):
+                yield schema, VersionState.DELETED
+            else:
+                yield schema, VersionState.LIVE
 
 
 class SchemasTopic:
-    """Collects the records of ``_schemas``, in the order of their offsets."""
+    """Collects the records of ``_schemas``; their offsets decide, not the order of the calls."""
 
     def __init__(self) -> None:
-        self._schemas: dict[tuple[str, int, str], Schema] = {}
-        self._text_of_id: dict[tuple[str, int], tuple[str, int]] = {}
-        self._versions: dict[str, _Versions] = defaultdict(_Versions)
-        self._gone: list[tuple[tuple[str, int, str], SubjectVersion]] = []
-        self._settings: dict[str, SubjectSettings] = {}
+        self._schemas: dict[_SchemaName, tuple[int, Schema]] = {}
+        self._of_id: dict[tuple[str, int], tuple[int, Schema]] = {}
+        self._versions: dict[tuple[str, int], _Version] = defaultdict(_Version)
+        self._deletes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._settings: dict[tuple[str, str], tuple[int, Any]] = {}
         self.skipped: Counter[str] = Counter()
         self.unreadable: list[SchemaProblem] = []
         self.conflicts: list[SchemaProblem] = []
@@ -167,83 +202,85 @@ class SchemasTopic:
             self.unreadable.append(SchemaProblem(record.offset, _reason_of(error), path))
 
     def _apply(self, key: _Key, value: Any, offset: int, path: str) -> None:
-        subject = key.subject or ""
         match key.keytype:
             case "SCHEMA":
                 if key.subject is None or key.version is None:
                     raise ValueError("the key of a schema has no subject or version")
-                self._set_version(key.subject, key.version, value, offset, path)
-            case "CONFIG":
-                found = self._settings.get(subject, SubjectSettings())
-                level, alias = (value.compatibility_level, value.alias) if value else (None, None)
-                self._settings[subject] = replace(found, compatibility=level, alias=alias)
-            case "MODE":
-                found = self._settings.get(subject, SubjectSettings())
-                self._settings[subject] = replace(found, mode=value.mode if value else None)
-            case _ if value is not None:
-                versions = self._versions[subject].schemas
-                for version, (schema, _) in versions.items():
-                    if version <= value.version:
-                        versions[version] = schema, VersionState.DELETED
+                self.write(key.subject, key.version, value, offset, path)
+            case "DELETE_SUBJECT":
+                if key.subject is not None and value is not None:
+                    self._deletes[key.subject].append((offset, value.version))
+            case _:
+                name = (key.keytype, key.subject or "")
+                if offset >= self._settings.get(name, (-1, None))[0]:
+                    self._settings[name] = offset, value
 
-    def _set_version(
-        self, subject: str, version: int, value: SchemaRecord | None, offset: int, path: str
+    def write(
+        self, subject: str, version: int, value: SchemaRecord | None, offset: int, path: str = ""
     ) -> None:
-        versions = self._versions[subject].schemas
-        before = versions.pop(version, None)
-        if value is None:
-            if before is not None:
-                versions[version] = before[0], VersionState.GONE
-            return
-        try:
-            schema = schema_of(value, context_of(subject))
-        except ValueError:
-            if before is not None:
-                versions[version] = before
-            raise ValueError(f"unknown type of schema {value.schema_type!r}") from None
-        key = (schema.context, value.id, schema.guid)
-        if before is not None and before[0] != key:
-            self._gone.append((before[0], SubjectVersion(subject, version, VersionState.GONE)))
-        versions[version] = key, VersionState.DELETED if value.deleted else VersionState.LIVE
-        known = self._text_of_id.setdefault(key[:2], (schema.guid, offset))
-        if known[0] != schema.guid:
-            reason = f"id {value.id} has another schema than at offset {known[1]}; the later counts"
-            self.conflicts.append(SchemaProblem(offset, reason, path))
-            self._text_of_id[key[:2]] = schema.guid, offset
-        # The last schema of an id is the one that counts.
-        self._schemas.pop(key, None)
-        self._schemas[key] = schema
+        """Set the schema of a version, or delete it for good.
 
-    def schemas(self, origin: str) -> Schemas:
+        Raises `ValueError` for a type of schema that is not known.
+        """
+        if value is None:
+            self._versions[subject, version].add(offset, None, is_deleted=True)
+            return
+        schema = schema_of(value, context_of(subject))
+        name = (schema.context, value.id, schema.guid)
+        self._versions[subject, version].add(offset, name, is_deleted=bool(value.deleted))
+        known_offset, known = self._of_id.get(name[:2], (offset, schema))
+        if (known.type, known.text, known.references) != (
+            schema.type,
+            schema.text,
+            schema.references,
+        ):
+            reason = f"id {value.id} has another schema than at offset {known_offset}"
+            self.conflicts.append(SchemaProblem(offset, reason, path))
+        if offset >= known_offset:
+            self._of_id[name[:2]] = offset, schema
+        if offset >= self._schemas.get(name, (-1, schema))[0]:
+            self._schemas[name] = offset, schema
+
+    def schemas(self, origin: str, *, has_foreign_ids: bool = False) -> Schemas:
         """Return all schemas that were ever written, with their versions."""
-        found: dict[tuple[str, int, str], list[SubjectVersion]] = defaultdict(list)
-        for schema, gone in self._gone:
-            found[schema].append(gone)
-        for subject, versions in self._versions.items():
-            for version, (schema, state) in versions.schemas.items():
-                found[schema].append(SubjectVersion(subject, version, state))
+        found: dict[_SchemaName, list[SubjectVersion]] = defaultdict(list)
+        for (subject, number), version in self._versions.items():
+            for name, state in version.states(self._deletes.get(subject, ()), number):
+                found[name].append(SubjectVersion(subject, number, state))
+        # The last schema of an id is the one that counts.
+        ordered = sorted(self._schemas.items(), key=lambda item: item[1][0])
         return Schemas(
-            (
-                replace(schema, subjects=tuple(sorted(found[key])))
-                for key, schema in self._schemas.items()
-            ),
+            (replace(schema, subjects=tuple(sorted(found[name]))) for name, (_, schema) in ordered),
             origin=origin,
             unreadable=self.unreadable,
             conflicts=self.conflicts,
-            settings={
-                subject: settings
-                for subject, settings in self._settings.items()
-                if settings != SubjectSettings()
-            },
+            settings=self._subject_settings(),
+            has_foreign_ids=has_foreign_ids,
             skipped=self.skipped,
         )
+
+    def _subject_settings(self) -> dict[str, SubjectSettings]:
+        settings: dict[str, SubjectSettings] = {}
+        for (keytype, subject), (_, value) in sorted(
+            self._settings.items(), key=lambda item: item[0]
+        ):
+            if value is None:
+                continue
+            before = settings.get(subject, SubjectSettings())
+            settings[subject] = (
+                replace(before, mode=value.mode)
+                if keytype == "MODE"
+                else replace(before, compatibility=value.compatibility_level, alias=value.alias)
+            )
+        return settings
 
 
 def _reason_of(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "JSON that is nested too deeply"
-    text = str(error)
-    return f"not a record of a registry: {text}" if isinstance(error, MsgspecError) else text
+    # Malformed UTF-8 is a ValueError too, of another text.
+    is_malformed = isinstance(error, MsgspecError | UnicodeError)
+    return f"not a record of a registry: {error}" if is_malformed else str(error)
 
 
 def schemas_of_dump(
@@ -258,9 +295,7 @@ def schemas_of_dump(
     found = SchemasTopic()
     for directory, group in groupby(segments, key=lambda segment: segment.partition_directory):
         log = TopicLog(list(group), budget)
-        # Of a broker's log the offsets ascend; of a hostile one the records are put in order.
-        records = sorted(log.records(), key=lambda record: record.offset)
-        for record in records:
+        for record in log.records():
             found.add(record, directory)
         raise_retriable(log.faults)
         found.unreadable += map(_problem_of, log.faults)
@@ -268,4 +303,5 @@ def schemas_of_dump(
 
 
 def _problem_of(fault: KafkaIndexError) -> SchemaProblem:
-    return SchemaProblem(None, fault.described, fault.path or "", fault.position_bytes)
+    reason = f"{fault.described}; {fault.hint}" if fault.hint else fault.described
+    return SchemaProblem(None, reason, fault.path or "", fault.position_bytes)

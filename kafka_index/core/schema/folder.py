@@ -1,0 +1,418 @@
+"""Schemas as files: a folder of ``.avsc``, ``.proto`` and ``.json``, or one file.
+
+``schemas.json`` in the folder says which topics use which files, and has the ids of the schemas.
+The command ``schemas --output`` writes such a folder, and a user may write one by hand:
+
+    {"topics": {"orders": {"key": "key.avsc", "value": "shop.proto#shop.Order"}},
+     "schemas": [{"file": "order.avsc", "id": 7}]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec import json as msgspec_json
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.state_files import MALFORMED, decoder_of
+from kafka_index.core.fs.durable_files import AtomicFile, sync
+from kafka_index.core.fs.uris import refuse_remote
+from kafka_index.core.schema.registry import (
+    DEFAULT_CONTEXT,
+    Schema,
+    SchemaReference,
+    Schemas,
+    SchemaType,
+    SubjectSettings,
+    SubjectVersion,
+    TopicSchema,
+    VersionState,
+    guid_of,
+)
+
+#: The file that lists the schemas of a folder.
+MANIFEST = "schemas.json"
+_TYPES = {kind.ending: kind for kind in SchemaType}
+_MAX_NAME_BYTES = 180
+_IMPORT = re.compile(r"""\bimport\s+(?:public\s+|weak\s+)?["']([^"'\n]+)["']\s*;""")
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_NAMED = ("record", "error", "enum", "fixed")
+
+
+class _Version(Struct):
+    subject: str
+    version: int
+    state: VersionState = VersionState.LIVE
+
+
+class _Reference(Struct):
+    name: str
+    subject: str
+    version: int = 1
+
+
+class _Entry(Struct, omit_defaults=True):
+    """A schema of the folder; only the file is needed."""
+
+    file: str
+    id: int | None = None
+    type: SchemaType | None = None
+    guid: str | None = None
+    context: str = DEFAULT_CONTEXT
+    subjects: list[_Version] | None = None
+    references: list[_Reference] | None = None
+    rule_types: list[str] = []
+
+
+class _Topic(Struct, omit_defaults=True):
+    """Files of a topic, each with ``#`` and the name of a type if it has several."""
+
+    key: str | None = None
+    value: str | None = None
+
+
+class _Settings(Struct, omit_defaults=True):
+    compatibility: str | None = None
+    mode: str | None = None
+    alias: str | None = None
+
+
+class _Manifest(Struct, omit_defaults=True):
+    topics: dict[str, _Topic] = {}
+    schemas: list[_Entry] | None = None
+    settings: dict[str, _Settings] = {}
+
+
+def schemas_of_folder(path: str) -> Schemas:
+    """Read the schemas of a local folder, or of one file of a schema.
+
+    Files that ``schemas.json`` does not list are read only if it lists none. Their subjects are
+    their paths in the folder, and they refer to each other by import paths (Protobuf), full names
+    (Avro) and relative paths (JSON). Raises `InputError` if a file cannot be read, is not in its
+    language, or is not in the folder.
+    """
+    refuse_remote(path, "schemas are read from a local folder", hint="copy it first")
+    if os.path.isdir(path):
+        root = path
+    elif os.path.basename(path) == MANIFEST:
+        root = os.path.dirname(path) or "."
+    else:
+        return _schemas_of_file(path)
+    folder = _Folder(root)
+    manifest = folder.manifest()
+    if manifest.schemas is None:
+        entries = [_Entry(name) for name in folder.names()]
+    else:
+        entries = list(manifest.schemas)
+        listed = {entry.file for entry in entries}
+        mapped = {file for file, _ in _topic_files(manifest)}
+        entries += [_Entry(name) for name in sorted(mapped - listed)]
+    if not entries:
+        raise InputError(
+            "the folder has no schema",
+            path=path,
+            expected=f"{MANIFEST}, or files that end in {', '.join(_TYPES)}",
+        )
+    schemas = folder.schemas(entries)
+    by_file = {entry.file: schema for entry, schema in zip(entries, schemas, strict=True)}
+    topics = {}
+    for name, topic in manifest.topics.items():
+        for text, is_key in ((topic.key, True), (topic.value, False)):
+            if text is not None:
+                file, type_name = _split(text)
+                topics[name, is_key] = TopicSchema(by_file[file], type_name)
+    return Schemas(
+        schemas,
+        origin=path,
+        topics=topics,
+        settings={
+            subject: SubjectSettings(one.compatibility, one.mode, one.alias)
+            for subject, one in manifest.settings.items()
+        },
+        has_foreign_ids=True,
+    )
+
+
+def _schemas_of_file(path: str) -> Schemas:
+    """Read a file, and the files in its folder that it refers to."""
+    folder = _Folder(os.path.dirname(path) or ".")
+    names = [os.path.basename(path)]
+    # The list grows by what its files refer to.
+    for name in names:
+        for reference in folder.references(name, names=None):
+            if folder.has(reference.subject) and reference.subject not in names:
+                names.append(reference.subject)
+    schemas = folder.schemas([_Entry(name) for name in names])
+    return Schemas(schemas, origin=path, has_foreign_ids=True)
+
+
+def topic_schema_of_file(text: str) -> tuple[Schemas, TopicSchema]:
+    """Return the schema of a text such as ``FILE#Type``, and the schemas that it may refer to.
+
+    Raises the errors of `schemas_of_folder`.
+    """
+    path, type_name = _split(text)
+    if not os.path.isfile(path) and os.path.isfile(text):
+        path, type_name = text, None
+    schemas = _schemas_of_file(path)
+    return schemas, TopicSchema(schemas.all[0], type_name)
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    file, _, type_name = text.partition("#")
+    return file, type_name or None
+
+
+def _topic_files(manifest: _Manifest) -> Iterator[tuple[str, str | None]]:
+    for topic in manifest.topics.values():
+        for text in (topic.key, topic.value):
+            if text is not None:
+                yield _split(text)
+
+
+@dataclass(slots=True)
+class _Folder:
+    root: str
+
+    def manifest(self) -> _Manifest:
+        path = os.path.join(self.root, MANIFEST)
+        if not os.path.isfile(path):
+            return _Manifest()
+        try:
+            return decoder_of(_Manifest).decode(Path(path).read_bytes())
+        except OSError as error:
+            raise InputError(f"cannot read the schemas: {error.strerror}", path=path) from error
+        except MALFORMED as error:
+            raise InputError(f"not a list of schemas: {error}", path=path) from error
+
+    def names(self) -> list[str]:
+        """Return the files of schemas, by their paths in the folder."""
+        found = []
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            place = os.path.relpath(folder, self.root)
+            found += [
+                name if place == "." else f"{place}/{name}"
+                for name in sorted(files)
+                if os.path.splitext(name)[1] in _TYPES and not name.startswith(".")
+            ]
+        return [name for name in found if name != MANIFEST]
+
+    def has(self, name: str) -> bool:
+        return _is_inside(name) and os.path.isfile(os.path.join(self.root, name))
+
+    def text(self, name: str) -> str:
+        """Return the text of a file: byte for byte, because the GUID depends on it."""
+        path = os.path.join(self.root, name)
+        if not _is_inside(name):
+            raise InputError("the file of a schema is not in the folder", path=path)
+        try:
+            return Path(path).read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise InputError(f"cannot read the schema: {error.strerror}", path=path) from error
+        except UnicodeDecodeError as error:
+            raise InputError(
+                "the schema is not UTF-8", path=path, position_bytes=error.start
+            ) from error
+
+    def type_of(self, name: str) -> SchemaType:
+        ending = os.path.splitext(name)[1]
+        if ending not in _TYPES:
+            raise InputError(
+                "not a file of a schema",
+                path=os.path.join(self.root, name),
+                expected=f"a name that ends in {', '.join(_TYPES)}",
+            )
+        return _TYPES[ending]
+
+    def references(
+        self, name: str, names: Mapping[str, str] | None, kind: SchemaType | None = None
+    ) -> list[SchemaReference]:
+        """Return the references of a file to other files.
+
+        `names` has the file that defines each full name of Avro; by default it has that name.
+        """
+        text = self.text(name)
+        match kind or self.type_of(name):
+            case SchemaType.PROTOBUF:
+                found = [(each, each) for each in _IMPORT.findall(_COMMENT.sub("", text))]
+            case SchemaType.AVRO:
+                used = self._avro_names(name, text)[1]
+                files = {each: f"{each}.avsc" for each in used} if names is None else names
+                found = [(each, files[each]) for each in used if each in files]
+            case _:
+                beside = os.path.dirname(name)
+                found = [
+                    (each, os.path.normpath(os.path.join(beside, each.partition("#")[0])))
+                    for each in _json_references(self._parsed(name, text))
+                ]
+        return [
+            SchemaReference(each, file, 1)
+            for each, file in dict(found).items()
+            if file != name and self.has(file)
+        ]
+
+    def _parsed(self, name: str, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"the schema is not JSON: {error}", path=os.path.join(self.root, name)
+            ) from error
+
+    def _avro_names(self, name: str, text: str) -> tuple[list[str], list[str]]:
+        """Return the full names that a schema of Avro defines, and those that it uses only."""
+        defined: dict[str, None] = {}
+        used: dict[str, None] = {}
+        try:
+            _collect_avro(self._parsed(name, text), "", defined, used)
+        except RecursionError as error:
+            raise InputError(
+                "the schema is nested too deeply", path=os.path.join(self.root, name)
+            ) from error
+        return list(defined), [each for each in used if each not in defined]
+
+    def schemas(self, entries: Iterable[_Entry]) -> list[Schema]:
+        """Return the schemas of entries."""
+        entries = list(entries)
+        kinds = {entry.file: entry.type or self.type_of(entry.file) for entry in entries}
+        names = {
+            each: file
+            for file, kind in kinds.items()
+            if kind is SchemaType.AVRO
+            for each in self._avro_names(file, self.text(file))[0]
+        }
+        found = []
+        for entry in entries:
+            text = self.text(entry.file)
+            kind = kinds[entry.file]
+            if entry.references is None:
+                references = self.references(entry.file, names, kind)
+            else:
+                references = [
+                    SchemaReference(one.name, one.subject, one.version) for one in entry.references
+                ]
+            versions = [_Version(entry.file, 1)] if entry.subjects is None else entry.subjects
+            found.append(
+                Schema(
+                    entry.id,
+                    entry.guid or guid_of(text, references),
+                    kind,
+                    text,
+                    tuple(references),
+                    tuple(SubjectVersion(one.subject, one.version, one.state) for one in versions),
+                    entry.context,
+                    tuple(entry.rule_types),
+                )
+            )
+        return found
+
+
+def _is_inside(name: str) -> bool:
+    parts = name.split("/")
+    return not os.path.isabs(name) and ".." not in parts and "\0" not in name
+
+
+def _collect_avro(
+    schema: Any, namespace: str, defined: dict[str, None], used: dict[str, None]
+) -> None:
+    """Collect the full names that a schema defines and uses."""
+    if isinstance(schema, str):
+        used[schema if "." in schema or not namespace else f"{namespace}.{schema}"] = None
+    elif isinstance(schema, list):
+        for branch in schema:
+            _collect_avro(branch, namespace, defined, used)
+    elif isinstance(schema, dict):
+        kind = schema.get("type")
+        if kind in _NAMED and isinstance(schema.get("name"), str):
+            given = schema.get("namespace")
+            space, _, _ = schema["name"].rpartition(".")
+            namespace = space or (given if isinstance(given, str) else namespace)
+            name = schema["name"].rpartition(".")[2]
+            defined[f"{namespace}.{name}" if namespace else name] = None
+            for field in schema.get("fields") or ():
+                if isinstance(field, dict):
+                    _collect_avro(field.get("type"), namespace, defined, used)
+        elif kind in ("array", "map"):
+            _collect_avro(schema.get("items", schema.get("values")), namespace, defined, used)
+        else:
+            _collect_avro(kind, namespace, defined, used)
+
+
+def _json_references(schema: Any) -> list[str]:
+    """Return the ``$ref`` of a JSON Schema that are no places in the schema itself."""
+    found, rest = [], [schema]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, dict):
+            target = each.get("$ref")
+            if isinstance(target, str) and not target.startswith("#"):
+                found.append(target)
+            rest += each.values()
+        elif isinstance(each, list):
+            rest += each
+    return found
+
+
+def write_folder(schemas: Schemas, chosen: Iterable[Schema], root: str) -> int:
+    """Write schemas as a folder that `schemas_of_folder` reads; return the number of files.
+
+    Each file is written atomically, and ``schemas.json`` last. Raises `InputError` if the folder
+    holds other files, and `PublishError` if it cannot be written.
+    """
+    if not os.path.isfile(os.path.join(root, MANIFEST)) and os.listdir(root):
+        raise InputError(
+            "the output has other files", path=root, hint="give a new or an empty folder"
+        )
+    entries: list[_Entry] = []
+    written: set[str] = set()
+    settings: dict[str, _Settings] = {}
+    for schema in chosen:
+        name = _file_name(schema, written)
+        written.add(name)
+        _write(os.path.join(root, name), schema.text.encode())
+        entries.append(
+            _Entry(
+                name,
+                schema.schema_id,
+                schema.type,
+                schema.guid,
+                schema.context,
+                [_Version(*version) for version in schema.subjects],
+                [_Reference(one.name, one.subject, one.version) for one in schema.references],
+                list(schema.rule_types),
+            )
+        )
+        subjects = {version.subject for version in schema.subjects}
+        for subject in subjects & schemas.settings.keys():
+            one = schemas.settings[subject]
+            settings[subject] = _Settings(one.compatibility, one.mode, one.alias)
+    manifest = _Manifest(schemas=entries, settings=settings)
+    _write(os.path.join(root, MANIFEST), msgspec_json.format(msgspec_json.encode(manifest)))
+    sync([os.path.join(root, name) for name in (*written, MANIFEST)] + [root], "write the schemas")
+    return len(written)
+
+
+def _file_name(schema: Schema, taken: set[str]) -> str:
+    """Return a name for the file of a schema, which tells its first version."""
+    if schema.subjects:
+        subject, version, _ = schema.subjects[0]
+        name = f"{quote(subject, safe='')[:_MAX_NAME_BYTES]}-v{version}"
+    else:
+        name = f"id-{schema.schema_id}"
+    file = f"{name.lstrip('.')}{schema.type.ending}"
+    return f"{name.lstrip('.')}-{schema.guid}{schema.type.ending}" if file in taken else file
+
+
+def _write(path: str, data: bytes) -> None:
+    with AtomicFile(path, what="schema") as file:
+        file.write(data)
+        file.commit(durable=False)

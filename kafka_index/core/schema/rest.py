@@ -1,0 +1,115 @@
+"""The schemas of a registry that runs, by Confluent's REST API.
+
+Karapace, Apicurio (under ``/apis/ccompat/v7``) and Redpanda have the same API. All schemas are read
+at once, page by page: a run sees one state of the registry, and its tasks ask nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from kafka_index.core.errors import InputError, ReadError
+from kafka_index.core.format.state_files import MALFORMED, decoder_of
+from kafka_index.core.schema.registry import SchemaProblem, Schemas
+from kafka_index.core.schema.schemas_topic import SchemaRecord, SchemasTopic
+
+#: The variable with ``USER:PASSWORD`` for a registry, as Confluent's images name it.
+USER_VARIABLE = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
+_ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
+_ALL_CONTEXTS = ":*:"
+# The most schemas of a response of Confluent (schema.search.max.limit).
+_PAGE = 1000
+_TIMEOUT_SECONDS = 30
+_MAX_RESPONSE_BYTES = 1 << 30
+_NOT_FOUND = 404
+
+_Listed = dict[tuple[str, int], SchemaRecord]
+
+
+def schemas_of_url(url: str) -> Schemas:
+    """Read all schemas of a registry, with soft-deleted ones.
+
+    Raises `InputError` if there is no registry at the URL, and `ReadError` if it does not answer.
+    """
+    base = url.rstrip("/")
+    found = SchemasTopic()
+    everything = _list(base, with_deleted=True)
+    live = _list(base, with_deleted=False)
+    # A version that was registered meanwhile is in the second list only.
+    for number, (name, record) in enumerate((everything | live).items()):
+        record.deleted = name not in live
+        try:
+            found.write(*name, record, number)
+        except ValueError as error:
+            found.unreadable.append(SchemaProblem(None, f"{name[0]} {name[1]}: {error}", base))
+    return found.schemas(base, has_foreign_ids=True)
+
+
+def _list(base: str, *, with_deleted: bool) -> _Listed:
+    found: _Listed = {}
+    while True:
+        query = {
+            "deleted": str(with_deleted).lower(),
+            "subjectPrefix": _ALL_CONTEXTS,
+            "offset": len(found),
+            "limit": _PAGE,
+        }
+        page = _get(f"{base}/schemas?{urlencode(query)}", base)
+        new = {name: record for name, record in page.items() if name not in found}
+        # A server may have smaller pages, and Karapace has none: it returns everything each time.
+        if not new:
+            return found
+        found |= new
+
+
+def _get(url: str, base: str) -> _Listed:
+    request = Request(url, headers={"Accept": _ACCEPT})  # noqa: S310, http or https only
+    user = os.environ.get(USER_VARIABLE)
+    if user:
+        token = base64.b64encode(user.encode()).decode()
+        # It does not follow a redirection to another host.
+        request.add_unredirected_header("Authorization", f"Basic {token}")
+    try:
+        with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
+            data = response.read(_MAX_RESPONSE_BYTES + 1)
+    except HTTPError as error:
+        with error:
+            if error.code == _NOT_FOUND:
+                raise _no_registry(base, f"HTTP {error.code}") from None
+            raise _failed(base, f"HTTP {error.code} {error.reason}") from error
+    except (OSError, HTTPException) as error:
+        raise _failed(base, str(getattr(error, "reason", None) or error)) from error
+    if len(data) > _MAX_RESPONSE_BYTES:
+        raise _no_registry(base, f"a response of more than {_MAX_RESPONSE_BYTES} bytes")
+    try:
+        records: list[Any] = decoder_of(list[SchemaRecord]).decode(data)
+    except MALFORMED as error:
+        raise _no_registry(base, f"a response that is no list of schemas: {error}") from error
+    return {
+        (record.subject, record.version): record
+        for record in records
+        if record.subject is not None and record.version is not None
+    }
+
+
+def _failed(base: str, reason: str) -> ReadError:
+    return ReadError(
+        f"the schema registry does not answer: {reason}",
+        path=base,
+        hint=f"run again; {USER_VARIABLE}=USER:PASSWORD gives a user",
+    )
+
+
+def _no_registry(base: str, found: str) -> InputError:
+    return InputError(
+        "there is no schema registry at this URL",
+        path=base,
+        found=found,
+        hint="give the URL under which GET /schemas lists its schemas",
+    )

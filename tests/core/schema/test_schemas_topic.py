@@ -1,0 +1,449 @@
+"""The schemas of ``_schemas``: versions, ids, GUIDs, references, and what is not understood."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.core.errors import BadSchemaError, InputError, UnknownSchemaError
+from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.schema.registry import (
+    KeyKind,
+    SchemaKey,
+    SchemaReference,
+    Schemas,
+    SchemaType,
+    SubjectSettings,
+    SubjectVersion,
+    VersionState,
+    guid_of,
+)
+from kafka_index.core.schema.schemas_topic import SchemasTopic, schemas_of_dump
+from tests.support.damaged_dumps import flip
+from tests.support.registry_records import (
+    Written,
+    delete_subject,
+    hard_delete,
+    log_records,
+    schema_record,
+    setting,
+    write_topic,
+)
+
+LIVE, DELETED, GONE = VersionState
+BUDGET = DecompressionBudget(1 << 26)
+ADDRESS = (
+    '{"fields":[{"name":"street","type":"string"},{"default":null,"name":"zip",'
+    '"type":["null","string"]}],"name":"Address","namespace":"common","type":"record"}'
+)
+CUSTOMER = (
+    '{"fields":[{"name":"name","type":"string"},{"name":"home","type":"common.Address"}],'
+    '"name":"Customer","namespace":"common","type":"record"}'
+)
+
+
+def replayed(records: Iterable[Written]) -> Schemas:
+    topic = SchemasTopic()
+    for record in log_records(records):
+        topic.add(record)
+    return topic.schemas("_schemas")
+
+
+def states(schemas: Schemas, subject: str) -> list[tuple[int, int | None, VersionState]]:
+    return [
+        (each.version, each.schema.schema_id, each.state) for each in schemas.versions_of(subject)
+    ]
+
+
+# ------------------------------------------------------------------------------- GUIDs
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "guid"),
+    [
+        ('{"type":"string"}', (), "2809284b-6e54-d0d3-4017-715ffe5636bd"),
+        (ADDRESS, (), "8fd91eab-b222-4f82-edca-0ddd34121486"),
+        (CUSTOMER, ("common.Address",), "19af52ef-dc91-e6cf-31c9-1ae8d9050b46"),
+    ],
+)
+def test_guid_equals_that_of_headers(text: str, references: tuple[str, ...], guid: str) -> None:
+    # From records whose headers official readers resolved.
+    named = [SchemaReference(name, name, 1) for name in references]
+    assert guid_of(text, named) == guid
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metadata": {"properties": {"owner": "x"}}},
+        {"metadata": {"tags": {"a": ["PII"]}, "sensitive": ["b"]}},
+        {"metadata": {}},
+        {"ruleSet": {"domainRules": [{"name": "r", "type": "ENCRYPT", "params": {"k": "v"}}]}},
+        {"ruleSet": {"migrationRules": [{"name": "r", "disabled": True}]}},
+        {"references": [{"name": "a", "subject": "b", "version": 1}]},
+    ],
+)
+def test_guid_depends_on_metadata_rules_and_references(more: dict[str, Any]) -> None:
+    plain = replayed([schema_record("a", 1, 1)]).by_id(1)
+    rich = replayed([schema_record("a", 1, 1, **more)]).by_id(1)
+    assert rich.guid != plain.guid
+
+
+def test_stored_md5_is_the_guid() -> None:
+    stored = schema_record("a", 1, 1, md5="AAECAwQFBgcICQoLDA0ODw==")
+    found = replayed([stored]).by_guid("00010203-0405-0607-0809-0a0b0c0d0e0f")
+    assert found.schema_id == 1
+
+
+def test_malformed_metadata_leaves_the_schema_readable() -> None:
+    odd = schema_record("a", 1, 1, metadata={"tags": [1], "properties": {"x": None}}, md5="%")
+    assert replayed([odd]).by_id(1).text == '"string"'
+
+
+def test_rule_types_are_read() -> None:
+    rules = {"domainRules": [{"name": "pii", "type": "ENCRYPT"}]}
+    assert replayed([schema_record("a", 1, 1, ruleSet=rules)]).by_id(1).rule_types == ("ENCRYPT",)
+
+
+# ------------------------------------------------------------------------------- versions
+
+VERSIONS: dict[str, tuple[list[Written], list[tuple[int, int, VersionState]]]] = {
+    "soft delete": (
+        [schema_record("a", 1, 7), schema_record("a", 1, 7, deleted=True)],
+        [(1, 7, DELETED)],
+    ),
+    "hard delete": ([schema_record("a", 1, 7), hard_delete("a", 1)], [(1, 7, GONE)]),
+    "Karapace's hard delete": (
+        [schema_record("a", 1, 7), hard_delete("a", 1, b"")],
+        [(1, 7, GONE)],
+    ),
+    "hard delete after compaction": ([hard_delete("a", 1)], []),
+    "deleted subject": (
+        [
+            schema_record("a", 1, 7),
+            schema_record("a", 2, 8),
+            delete_subject("a", 1),
+            schema_record("a", 3, 9),
+        ],
+        [(1, 7, DELETED), (2, 8, LIVE), (3, 9, LIVE)],
+    ),
+    "version registered again": (
+        [schema_record("a", 1, 7), delete_subject("a", 1), schema_record("a", 1, 7)],
+        [(1, 7, LIVE)],
+    ),
+    "version replaced": (
+        [schema_record("a", 1, 7), hard_delete("a", 1), schema_record("a", 1, 8, '"long"')],
+        [(1, 8, LIVE)],
+    ),
+    "gaps and descending ids": (
+        [schema_record("a", 5, 3), schema_record("a", 2, 900, '"long"')],
+        [(2, 900, LIVE), (5, 3, LIVE)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VERSIONS)
+def test_versions_have_the_state_of_the_last_record(case: str) -> None:
+    records, expected = VERSIONS[case]
+    found = replayed(records)
+    assert states(found, "a") == expected
+    assert not found.unreadable
+
+
+def test_replaced_schema_stays_readable_by_id_and_guid() -> None:
+    found = replayed(VERSIONS["version replaced"][0])
+    assert found.by_id(7).subjects == (SubjectVersion("a", 1, GONE),)
+    assert found.by_guid(guid_of('"string"', ())).schema_id == 7
+
+
+def test_id_of_several_subjects_is_one_schema() -> None:
+    found = replayed([schema_record("b", 1, 4), schema_record("a", 3, 4)])
+    assert found.by_id(4).subjects == (SubjectVersion("a", 3), SubjectVersion("b", 1))
+    assert len(found) == 1
+
+
+def test_ids_count_for_each_context() -> None:
+    found = replayed([schema_record("a", 1, 1), schema_record(":.ctx:a", 1, 1, '"long"')])
+    assert (found.by_id(1).text, found.by_id(1, ".ctx").text) == ('"string"', '"long"')
+    assert found.subjects() == [":.ctx:a", "a"]
+    with pytest.raises(UnknownSchemaError, match=r"no schema has id 1 of context \.other"):
+        found.by_id(1, ".other")
+
+
+def test_id_with_two_texts_is_a_conflict_and_the_later_counts() -> None:
+    found = replayed([schema_record("a", 1, 1), schema_record("b", 1, 1, '"long"')])
+    assert found.by_id(1).text == '"long"'
+    assert found.by_guid(guid_of('"string"', ())).text == '"string"'
+    assert [(one.offset, one.reason) for one in found.conflicts] == [
+        (1, "id 1 has another schema than at offset 0")
+    ]
+
+
+def test_settings_are_those_of_the_last_record() -> None:
+    found = replayed(
+        [
+            setting("CONFIG", None, compatibilityLevel="NONE"),
+            setting("CONFIG", "a", compatibilityLevel="FULL"),
+            setting("CONFIG", "a"),
+            setting("CONFIG", "b", alias="a", overrideMetadata={"properties": {"x": "y"}}),
+            setting("MODE", "b", mode="IMPORT"),
+        ]
+    )
+    assert found.settings == {
+        "": SubjectSettings("NONE"),
+        "b": SubjectSettings(mode="IMPORT", alias="a"),
+    }
+
+
+def test_types_are_read_and_avro_is_the_default() -> None:
+    found = replayed(
+        schema_record("a", number, number, more, schemaType=more)
+        for number, more in enumerate(("PROTOBUF", "JSON"), start=1)
+    )
+    assert [each.type for each in found] == [SchemaType.PROTOBUF, SchemaType.JSON]
+    assert replayed([schema_record("a", 1, 1)]).by_id(1).type is SchemaType.AVRO
+
+
+# ------------------------------------------------------------------------------- hostile records
+
+ODD: dict[str, tuple[Written, str]] = {
+    "no key": ((None, b"{}"), "not a record of a registry: Input data was truncated"),
+    "key of text": ((b"hello", b"{}"), "not a record of a registry: JSON is malformed"),
+    "deep key": ((b"[" * 100_000, b"{}"), "not a record of a registry: Expected `object`"),
+    "value of text": (
+        (hard_delete("a", 1)[0], b"hello"),
+        "not a record of a registry: JSON is malformed",
+    ),
+    "deep value": (
+        (hard_delete("a", 1)[0], b'{"id":1,"schema":"","metadata":' + b'{"a":' * 100_000),
+        "nested too deeply",
+    ),
+    "id of text": (schema_record("a", 1, "x"), "Expected `int`, got `str` - at `$.id`"),  # type: ignore[arg-type]
+    "lone surrogate": (
+        (hard_delete("a", 1)[0], b'{"id":1,"schema":"\\ud800"}'),
+        "not a record of a registry",
+    ),
+    "invalid UTF-8": (
+        (hard_delete("a", 1)[0], b'{"id":1,"schema":"\xff"}'),
+        "not a record of a registry",
+    ),
+    "unknown type": (schema_record("a", 1, 1, schemaType="XSD"), "unknown type of schema 'XSD'"),
+    "no version": ((b'{"keytype":"SCHEMA","subject":"a"}', b'{"id":1,"schema":"x"}'), "no subject"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_record_is_reported_with_its_offset(case: str) -> None:
+    odd, reason = ODD[case]
+    found = replayed([schema_record("b", 1, 9), odd, schema_record("a", 2, 10, '"long"')])
+    ((offset, text),) = [(each.offset, each.reason) for each in found.unreadable]
+    assert offset == 1
+    assert reason in text
+    assert [each.schema_id for each in found] == [9, 10]
+
+
+def test_records_of_other_types_are_counted() -> None:
+    other = [setting("NOOP", None), setting("CONTEXT", None), setting("NOOP", None)]
+    found = replayed([*other, (b'{"magic":0,"keytype":"FUTURE","x":[1]}', b"\xff")])
+    assert found.skipped == {"NOOP": 2, "CONTEXT": 1, "FUTURE": 1}
+    assert not found.unreadable
+
+
+def test_key_in_another_order_of_fields_is_read() -> None:
+    _, value = schema_record("a", 1, 5)
+    key = b'{"magic":1,"version":1,"subject":"a","keytype":"SCHEMA"}'
+    assert states(replayed([(key, value)]), "a") == [(1, 5, LIVE)]
+
+
+# ------------------------------------------------------------------------------- references
+
+
+def referring(subject: str, schema_id: int, *names: str, version: int = 1) -> Written:
+    references = [{"name": f"n.{name}", "subject": name, "version": version} for name in names]
+    text = f'"{schema_id}"'
+    return schema_record(subject, 1, schema_id, text, references=references)
+
+
+def test_references_come_before_what_refers_to_them() -> None:
+    found = replayed([referring("a", 1, "b", "c"), referring("b", 2, "c"), referring("c", 3)])
+    references = found.references_of(found.by_id(1))
+    assert [(name, each.schema_id) for name, each in references.items()] == [("n.c", 3), ("n.b", 2)]
+
+
+def test_reference_to_deleted_version_resolves() -> None:
+    found = replayed([referring("a", 1, "b"), referring("b", 2), delete_subject("b", 1)])
+    assert found.references_of(found.by_id(1))["n.b"].schema_id == 2
+
+
+def test_reference_to_latest_version_is_to_the_last_live_one() -> None:
+    found = replayed(
+        [
+            referring("a", 1, "b", version=-1),
+            schema_record("b", 1, 2),
+            schema_record("b", 2, 3, '"long"', deleted=True),
+        ]
+    )
+    assert found.references_of(found.by_id(1))["n.b"].schema_id == 2
+
+
+def test_reference_within_a_context_is_to_its_subject() -> None:
+    found = replayed(
+        [referring(":.c:a", 1, "b"), schema_record("b", 1, 2), schema_record(":.c:b", 1, 2, '"x"')]
+    )
+    assert found.references_of(found.by_id(1, ".c"))["n.b"].context == ".c"
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([referring("a", 1, "a")], "schema 1 refers to itself"),
+        (
+            [referring("a", 1, "b"), referring("b", 2, "c"), referring("c", 3, "a")],
+            r"schema 1 refers to itself, by reference 'n\.a' of schema 3",
+        ),
+        (
+            [referring("a", 1, "b")],
+            r"schema 1 refers to 'n\.b', which is version 1 of subject b: no schema has it",
+        ),
+    ],
+)
+def test_circular_or_missing_reference_is_refused(records: list[Written], reason: str) -> None:
+    found = replayed(records)
+    with pytest.raises(BadSchemaError, match=reason):
+        found.references_of(found.by_id(1))
+
+
+def test_long_chain_of_references_resolves() -> None:
+    links = 5000
+    found = replayed(
+        referring(f"s{number}", number + 1, f"s{number + 1}")
+        if number < links
+        else referring(f"s{number}", number + 1)
+        for number in range(links + 1)
+    )
+    assert len(found.references_of(found.by_id(1))) == links
+
+
+# ------------------------------------------------------------------------------- foreign ids
+
+
+def test_ids_of_apicurio_are_not_those_of_a_registry() -> None:
+    found = replayed([schema_record("a", 1, 5)])
+    assert found.find(SchemaKey(KeyKind.ID, 5)).schema_id == 5
+    for kind in (KeyKind.WIDE_ID, KeyKind.CONTENT_ID, KeyKind.GLOBAL_ID):
+        with pytest.raises(UnknownSchemaError, match="no schema has"):
+            found.find(SchemaKey(kind, 5))
+
+
+def test_schemas_pickle() -> None:
+    found = replayed([schema_record("a", 1, 5)])
+    sent: Schemas = pickle.loads(pickle.dumps(found))  # noqa: S301
+    assert sent.by_id(5) == found.by_id(5)
+
+
+# ------------------------------------------------------------------------------- logs
+
+
+def test_log_is_read_up_to_its_damage(tmp_path: Path) -> None:
+    records = [schema_record(f"s{number}", 1, number) for number in range(1, 4)]
+    write_topic(tmp_path, "_schemas", records)
+    log = tmp_path / "_schemas-0" / f"{0:020d}.log"
+    flip(log, log.stat().st_size - 5)
+    found = schemas_of_dump([str(tmp_path)], BUDGET)
+    assert [each.schema_id for each in found] == [1, 2]
+    (problem,) = found.unreadable
+    assert problem.path == str(log)
+    assert problem.position_bytes is not None
+    assert problem.reason.startswith("bad_crc")
+    assert "what follows in this segment was not read" in problem.reason
+
+
+def test_input_without_the_topic_is_refused(tmp_path: Path) -> None:
+    write_topic(tmp_path, "orders", [schema_record("a", 1, 1)])
+    with pytest.raises(InputError, match="no topic matches '_schemas'"):
+        schemas_of_dump([str(tmp_path)], BUDGET)
+
+
+def test_registry_may_keep_its_schemas_in_another_topic(tmp_path: Path) -> None:
+    write_topic(tmp_path, "my.schemas", [schema_record("a", 1, 1)])
+    assert len(schemas_of_dump([str(tmp_path)], BUDGET, "my.schemas")) == 1
+
+
+# ------------------------------------------------------------------------------- against a model
+
+
+class Operation(NamedTuple):
+    kind: str
+    subject: str
+    version: int
+    schema_id: int
+
+
+OPERATIONS = st.lists(
+    st.builds(
+        Operation,
+        st.sampled_from(["write", "write", "write", "soft", "hard", "empty", "delete"]),
+        st.sampled_from(["a", "b"]),
+        st.integers(1, 3),
+        st.integers(1, 3),
+    ),
+    max_size=20,
+)
+
+
+def written(operation: Operation) -> Written:
+    kind, subject, version, schema_id = operation
+    text = f'"{schema_id}"'
+    match kind:
+        case "write":
+            return schema_record(subject, version, schema_id, text)
+        case "soft":
+            return schema_record(subject, version, schema_id, text, deleted=True)
+        case "delete":
+            return delete_subject(subject, version)
+    return hard_delete(subject, version, b"" if kind == "empty" else None)
+
+
+def model_of(operations: Iterable[Operation]) -> dict[tuple[str, int], tuple[int, VersionState]]:
+    """What a registry would know, and what it has forgotten but the log has."""
+    found: dict[tuple[str, int], tuple[int, VersionState]] = {}
+    for kind, subject, version, schema_id in operations:
+        place = (subject, version)
+        if kind in ("write", "soft"):
+            found[place] = schema_id, LIVE if kind == "write" else DELETED
+        elif kind == "delete":
+            for (other, number), (known, state) in list(found.items()):
+                if other == subject and number <= version and state is LIVE:
+                    found[other, number] = known, DELETED
+        elif place in found:
+            found[place] = found[place][0], GONE
+    return found
+
+
+@given(OPERATIONS, st.randoms(use_true_random=False))
+def test_replay_equals_model_in_any_order_of_records(
+    operations: list[Operation], order: random.Random
+) -> None:
+    records = log_records(map(written, operations))
+    order.shuffle(records)
+    topic = SchemasTopic()
+    for record in records:
+        topic.add(record)
+    found = topic.schemas("")
+    expected = model_of(operations)
+    for (subject, version), (schema_id, state) in expected.items():
+        known = {each.version: each for each in found.versions_of(subject)}[version]
+        assert known.state is state
+        if state is not GONE:
+            assert known.schema.schema_id == schema_id
+    assert {each.schema_id for each in found} == {
+        one.schema_id for one in operations if one.kind in ("write", "soft")
+    }
+    assert not found.unreadable + found.conflicts
