@@ -78,8 +78,7 @@ from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
-from kafka_index.core.output.locks import DirectoryLock
-from kafka_index.core.output.staging import create_staging, remove_directory, staging_directory
+from kafka_index.core.output.output import Output, remove_directory
 from kafka_index.core.query.bounds import BoundOptions
 from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, part_of_partition
@@ -126,13 +125,11 @@ class KafkaLogWriter(DataSourceArrowWriter):
         self._root = _root(given)
         self._settings = _settings(given, overwrite=overwrite)
         check_columns(arrow_schema(schema), self._settings)
-        self._staging = staging_directory(self._root)
-        os.makedirs(self._root, exist_ok=True)
         # A broker that runs is refused before the work, and again at the commit.
-        with DirectoryLock.of_data_directories([self._root]):
+        with Output.of_data_directory(self._root) as output:
             if overwrite:
                 check_overwrite(self._root)
-            create_staging(self._staging)
+            self._staging = output.hand_over()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task aside."""
@@ -175,7 +172,8 @@ class KafkaLogWriter(DataSourceArrowWriter):
             if isinstance(message, PartitionsWritten)
             for partition in message.partitions
         ]
-        with ImportTarget(self._root, self._settings.mode, staging=self._staging) as target:
+        with Output.of_data_directory(self._root, staging=self._staging) as output:
+            target = ImportTarget(output, self._settings.mode)
             counts = Counter(each.staged.partition for each in partitions)
             torn = sorted(each for each, count in counts.items() if count > 1)
             if torn:

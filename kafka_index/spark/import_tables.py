@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -16,7 +15,7 @@ from kafka_index.commands.import_.import_manifest import (
     digest_of_import,
     finished_import,
     imported_by,
-    journal,
+    running_import,
 )
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.commands.import_.request import ImportRequest
@@ -30,7 +29,7 @@ from kafka_index.commands.import_.table_files import (
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.job.engine import Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.output import Output
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.workers import SparkWorkers, read_works, spark_schema, spark_workers
 
@@ -105,19 +104,19 @@ def _import_on_spark(
     engine: Engine,
     properties: Mapping[str, str],
     files: Sequence[TableFile],
-    root: str,
+    output: Output,
     settings: ImportSettings,
 ) -> Imported:
     digest = digest_of_import(files, settings)
-    os.makedirs(root, exist_ok=True)
+    root = output.root
     # A running broker is refused before anything is written, and again by the job.
-    with DirectoryLock.of_data_directories([root]):
+    with output:
         finished = finished_import(root, digest, settings.mode)
     if finished:
         return finished, False
     try:
         with (
-            journal(root, digest, settings) as continued,
+            running_import(root, digest, settings) as continued,
             engine.start(
                 "import",
                 after_failure=AFTER_FAILURE,

@@ -25,11 +25,12 @@ from kafka_index.core.format.times import empty_range_text
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.json_lines import json_lines
-from kafka_index.core.fs.paths import absolute_path, refuse_overlap
+from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves, Workers, new_run_id
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.output.locks import lock_of_output
+from kafka_index.core.output.output import Output
+from kafka_index.core.output.temporary_files import ROWS, scratch_path
 from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.record_reader import RecordReader
@@ -53,14 +54,14 @@ _DAY_MS = 24 * 3600 * 1000
 class DataFile:
     """Writes one data file; its rows are held until they make a row group.
 
-    `scratch` is the name of the file until it is complete.
+    The attempt at a split writes several files, each under a number of its own.
     """
 
-    def __init__(self, folder: str, scratch: str, settings: ExportSettings) -> None:
+    def __init__(self, folder: str, attempt: str, number: int, settings: ExportSettings) -> None:
         store_of(folder).make_directory(folder)
-        path = os.path.join(folder, scratch.removesuffix(".tmp"))
+        path = os.path.join(folder, ROWS)
         self._file: AtomicFile = whole_file(
-            path, scratch_path=os.path.join(folder, scratch), what="data file"
+            path, scratch_path=scratch_path(path, attempt, str(number)), what="data file"
         )
         self._folder = folder
         self._settings = settings
@@ -203,8 +204,8 @@ class SplitFiles:
             if len(self._open) == _MAX_OPEN:
                 self._commit(next(iter(self._open)))
             self._opened += 1
-            scratch = f".{self._attempt}.{self._opened}.kafka-index-export.tmp"
-            file = self._open[folder] = DataFile(folder, scratch, self._settings)
+            file = DataFile(folder, self._attempt, self._opened, self._settings)
+            self._open[folder] = file
         self._open.move_to_end(folder)
         return file
 
@@ -262,13 +263,12 @@ def export(
         relative_times=request.relative_times,
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
-        refuse_overlap(output, request.output, request.folders)
+        target = Output.of_tables(output, request.output, request.folders, new_run_id())
         listed = list_partitions(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
         settings = with_first_times(settings, listed.files)
-        store_of(output).make_directory(output, "make the output folder")
-        with lock_of_output(output, new_run_id()):
+        with target:
             plan = plan_export(
                 listed.files,
                 settings,

@@ -11,17 +11,16 @@ or a topic that was made anew, has another one.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Self
 
 import numpy as np
 from msgspec import Meta
 
 from kafka_index.commands.export.settings import ExportSettings
-from kafka_index.core.errors import CorruptLogError, InputError
+from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import (
     DELETE_HORIZON_MASK,
@@ -31,16 +30,16 @@ from kafka_index.core.format.records import (
     NO_LEADER_EPOCH,
     RECORD_BATCH_HEADER,
 )
-from kafka_index.core.format.state_files import Crc32, Int64, Offset, decode_state
+from kafka_index.core.format.state_files import Crc32, Int64, Offset
 from kafka_index.core.format.times import format_time
-from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.output.output import StateFile
 from kafka_index.core.query.settings import RecordFilter
 
 #: The record keeps the last batches of so many splits, and fewer of those before.
 _MAX_KEPT = 64
-EXPORT_RECORD = ".kafka-index-export.json"
+EXPORT_STATE = ".kafka-index-export.json"
 #: The names of data files; staged files in an object store have one more suffix.
 DATA_FILE: Final = r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?"
 DATE_FOLDER: Final = r"date=[^/]+"
@@ -220,12 +219,16 @@ class ExportState:
     batches: tuple[ExportedBatch, ...] = ()
     superseded: tuple[_DataFile, ...] | None = None
 
-    def write(self, folder: str) -> None:
-        """Write the record into the folder of the partition, whole."""
-        text = json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
-        with whole_file(os.path.join(folder, EXPORT_RECORD), what="export record") as file:
-            file.write(f"{text}\n".encode())
-            file.commit()
+
+def export_state(folder: str) -> StateFile[ExportState]:
+    """Return the state file in the folder of a partition."""
+    return StateFile(
+        os.path.join(folder, EXPORT_STATE),
+        ExportState,
+        _VERSION,
+        "export state",
+        "choose another --output, or remove the partition's folder to export it again",
+    )
 
 
 def record_options(settings: ExportSettings) -> dict[str, _OptionValue]:
@@ -272,7 +275,8 @@ def with_first_times(
     if not settings.relative_times:
         return settings
     for one in partitions:
-        record = read_export_record(settings.folder_of(TopicPartition(one.topic, one.partition)))
+        partition = TopicPartition(one.topic, one.partition)
+        record = export_state(settings.folder_of(partition)).read()
         options = {} if record is None else record.options
         if options.get("relative_times") == settings.relative_times:
             kept = RecordFilter(_time(options, "from_ms"), _time(options, "to_ms"))
@@ -283,20 +287,3 @@ def with_first_times(
 def _time(options: Mapping[str, object], name: str) -> int | None:
     value = options.get(name)
     return value if isinstance(value, int) else None
-
-
-def read_export_record(folder: str) -> ExportState | None:
-    """Return the record of a partition's folder, None if there is none."""
-    path = os.path.join(folder, EXPORT_RECORD)
-    try:
-        data = store_of(path).read(path)
-    except FileNotFoundError:
-        return None
-    record = decode_state(data, ExportState, _VERSION)
-    if record is None:
-        raise InputError(
-            "not an export record of this version",
-            path=path,
-            hint="choose another --output, or remove the partition's folder to export it again",
-        )
-    return record

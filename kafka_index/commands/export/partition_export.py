@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from kafka_index.commands.export.export_state import (
     DATA_FILE,
     DATE_FOLDER,
-    EXPORT_RECORD,
     DamagedRange,
     ExportState,
+    export_state,
     thinned,
 )
 from kafka_index.commands.export.result import ExportStatus, LeftOut, PartitionReport, SplitResult
@@ -30,11 +30,11 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.directories import directory_exists, scan_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.result import MissingOffsets
+from kafka_index.core.output.temporary_files import is_scratch
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.read_plan import RecordSplit
 
 _NAME = re.compile(DATA_FILE)
-_SCRATCH = re.compile(r"\.(?:[^/]*)\.kafka-index-export\.tmp")
 _DATE_FOLDER = re.compile(DATE_FOLDER)
 _STAGED = ".kafka-index-export-new"
 
@@ -104,7 +104,7 @@ class PartitionExport:
         """Write the record of a partition that is exported for the first time."""
         assert self.record is not None  # noqa: S101, because mypy needs it
         store_of(self.folder).make_directory(self.folder)
-        self.record.write(self.folder)
+        export_state(self.folder).write(self.record)
 
     def add(self, result: SplitResult) -> None:
         """Add the result of a split, and record the exported offsets up to the first gap."""
@@ -122,7 +122,7 @@ class PartitionExport:
             record = _extended(record, work, found)
             self._done += 1
         if record != before:
-            record.write(self.folder)
+            export_state(self.folder).write(record)
             self.record = record
 
     def finish(self) -> None:
@@ -240,7 +240,7 @@ def remove_scratch_files(folder: str) -> None:
     """Remove the unfinished files of killed runs, while the lock of the output is held."""
     if store_of(folder).stages_beside:
         found = _files_of(folder)
-        _remove(folder, [path for path in found if _SCRATCH.fullmatch(os.path.basename(path))])
+        _remove(folder, [path for path in found if is_scratch(os.path.basename(path))])
 
 
 def _files_of(folder: str) -> list[str]:
@@ -271,9 +271,8 @@ def drop_staged(folder: str) -> None:
     if not directory_exists(staged):
         return
     # The record first: without it, the files are of no use.
-    store = store_of(folder)
-    store.delete([os.path.join(staged, EXPORT_RECORD)])
-    store.delete_tree(staged)
+    export_state(staged).remove()
+    store_of(folder).delete_tree(staged)
 
 
 def _take_place(exchange: Exchange, staged: ExportState) -> None:
@@ -299,7 +298,7 @@ def _take_place(exchange: Exchange, staged: ExportState) -> None:
         ),
         superseded=tuple(sorted(old - new)),
     )
-    record.write(folder)
+    export_state(folder).write(record)
     finish_exchange(folder, record)
 
 
@@ -315,7 +314,7 @@ def finish_exchange(folder: str, record: ExportState) -> ExportState:
         touched.add(os.path.dirname(target))
     store.make_durable(touched, "make the data files durable")
     record = replace(record, superseded=None)
-    record.write(folder)
+    export_state(folder).write(record)
     drop_staged(folder)
     return record
 

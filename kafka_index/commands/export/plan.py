@@ -10,9 +10,9 @@ from kafka_index.commands.export.export_state import (
     OPTION_NAMES,
     DataLoss,
     ExportState,
+    export_state,
     find_loss,
     option_again,
-    read_export_record,
     record_options,
     value_text,
 )
@@ -145,7 +145,7 @@ class _PartitionPlan:
     def plan(self, number: int) -> PartitionExport:
         """Return the plan of the partition; its first split has this number."""
         files, folder = self._files, self._folder
-        known = read_export_record(folder)
+        known = export_state(folder).read()
         _check_folder(folder, known, record_options(self._settings))
         remove_scratch_files(folder)
         if known is not None and known.superseded is not None:
@@ -287,7 +287,7 @@ class _PartitionPlan:
         """Return the record that a killed run has written aside, or a new one."""
         topic_id = _topic_id(self._files)
         options = record_options(self._settings)
-        found = read_export_record(staged)
+        found = export_state(staged).read()
         new = ExportState(options, start, start, topic_id)
         if found is not None:
             same = (found.options, found.first_offset, found.topic_id) == (options, start, topic_id)

@@ -15,7 +15,7 @@ from kafka_index.commands.import_.import_manifest import (
     ImportCounts,
     digest_of_import,
     finished_import,
-    journal,
+    running_import,
 )
 from kafka_index.commands.import_.import_settings import ImportSettings
 from kafka_index.commands.import_.layouts import list_layout_files
@@ -23,7 +23,6 @@ from kafka_index.commands.import_.partition_import import (
     ImportedPartition,
     ImportTarget,
     PartitionImport,
-    import_root,
 )
 from kafka_index.commands.import_.request import ImportRequest
 from kafka_index.commands.import_.result import ImportedLog, ImportResult
@@ -33,6 +32,7 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink
+from kafka_index.core.output.output import Output
 
 #: Hint for an import that has failed.
 AFTER_FAILURE = "run again to continue"
@@ -59,21 +59,21 @@ def import_tables(
 
 def run_import(
     request: ImportRequest,
-    write: Callable[[Sequence[TableFile], str, ImportSettings], Imported],
+    write: Callable[[Sequence[TableFile], Output, ImportSettings], Imported],
 ) -> ImportResult:
-    """Import the tables of a request by a function that writes files into a data directory."""
+    """Import the tables of a request by a function that writes files into an output."""
     with reading_inputs(follow_links=True):
-        root = import_root(request.output, request.inputs)
+        output = Output.of_data_directory(request.output, request.inputs)
         files, notices = list_layout_files(
             request.inputs, request.layout, request.layout_properties or {}
         )
-        partitions, is_new = write(files, root, request.settings())
+        partitions, is_new = write(files, output, request.settings())
     rows = [ImportedLog.of(partition, counts) for partition, counts in partitions.items()]
-    return ImportResult(rows, root, is_new, notices)
+    return ImportResult(rows, output.root, is_new, notices)
 
 
 def _import_on_threads(
-    engine: Engine, files: Sequence[TableFile], root: str, settings: ImportSettings
+    engine: Engine, files: Sequence[TableFile], output: Output, settings: ImportSettings
 ) -> Imported:
     digest = digest_of_import(files, settings)
     published: dict[TopicPartition, ImportCounts] = {}
@@ -83,16 +83,18 @@ def _import_on_threads(
 
     with (
         engine.start("import", after_failure=AFTER_FAILURE) as workers,
-        ImportTarget(root, settings.mode) as target,
+        output,
     ):
-        if finished := finished_import(root, digest, settings.mode):
+        if finished := finished_import(output.root, digest, settings.mode):
             return finished, False
+        target = ImportTarget(output, settings.mode)
+        output.make_staging()
         try:
-            with journal(root, digest, settings) as continued:
+            with running_import(output.root, digest, settings) as continued:
                 batches = sorted_records(files, continued, threads=workers.count)
                 import_sorted(batches, target, continued, add, threads=workers.count)
-                # The import is continued only while the journal exists.
-                target.remove_staging()
+                # Before the import is finished: the next run would not sweep.
+                output.remove_staging()
         except InputError as error:
             if published:
                 error.add_note(f"{plural(len(published), 'partition')} are written")
@@ -168,7 +170,7 @@ def _write(
     """Write a partition aside."""
     try:
         partition = PartitionImport(
-            target.root, target.staging, feed.partition, settings, compressors
+            target.output.root, target.output.staging, feed.partition, settings, compressors
         )
         try:
             for rows in feed:

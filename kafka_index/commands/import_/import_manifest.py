@@ -1,17 +1,16 @@
-"""The manifest that an import leaves in each partition, and the journal of a running import.
+"""The manifest that an import leaves in each partition, and the state file of the import.
 
 A partition whose logs agree with its manifest was written by an import, and by no other program
 since: only such a partition may be overwritten. A broker ignores the file.
 
-The journal names the run, so that the same command continues an unfinished one. It is in the data
-directory from before the first partition is published until all are. Then a mark of the finished
-import replaces it: the same command does not import again.
+The state file at the root names the run from before the first partition is published, so that the
+same command continues an unfinished one. Once all partitions are there it says so: the same command
+does not import again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,18 +18,15 @@ from dataclasses import asdict, dataclass, field, fields, replace
 
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.commands.import_.table_files import TableFile, errors_of
-from kafka_index.core.errors import ReadError, is_retriable
+from kafka_index.core.errors import KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
-from kafka_index.core.format.state_files import FileName, Int32, Int64, Offset, Size, decode_state
-from kafka_index.core.fs.durable_files import AtomicFile, publish_error, sync
+from kafka_index.core.format.state_files import FileName, Int32, Int64, Offset, Size
+from kafka_index.core.fs.durable_files import publishing, sync
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.output.staging import Signature, signature_of
+from kafka_index.core.output.output import RunState, Signature, StateFile, signature_of
 
+#: The manifest of a partition, and the state file at the root of a data directory.
 IMPORT_MANIFEST = ".import.kafka-index"
-IMPORT_JOURNAL = ".unfinished-import.kafka-index"
-#: The mark of the import that finished last, at the root of a data directory.
-_FINISHED_IMPORT = IMPORT_MANIFEST
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +61,10 @@ class _ImportManifest(ImportCounts):
         return ImportCounts(**{name: getattr(self, name) for name in _COUNTS})
 
 
-@dataclass(frozen=True, slots=True)
-class _Journal:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ImportRun(RunState):
     """The run that imports into a data directory; `partitions` it left are known at its end."""
 
-    digest: str
     run: FileName
     now_ms: Int64
     partitions: Int32 | None = None
@@ -80,31 +75,29 @@ _COUNTS = tuple(each.name for each in fields(ImportCounts))
 
 def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> None:
     """Write the manifest of a partition directory."""
-    path = os.path.join(directory, IMPORT_MANIFEST)
     logs = signature_of(directory)
-    try:
-        manifest = _ImportManifest(
+    with publishing(directory, "list the partition"):
+        files = tuple(os.listdir(directory))
+    _manifest(directory).write(
+        _ImportManifest(
             **asdict(counts),
             run=run_id,
             logs=_sizes(logs),
             mtimes_ns=_mtimes(logs),
-            files=tuple(os.listdir(directory)),
+            files=files,
         )
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"version": _VERSION, **asdict(manifest)}, file)
-    except OSError as error:
-        raise publish_error(error, path, "write a file") from error
+    )
 
 
 def is_import(directory: str) -> bool:
     """Return whether an import wrote the logs of a partition."""
-    found = _read(directory)
+    found = _manifest(directory).read()
     return found is not None and found.logs == _sizes(signature_of(directory))
 
 
 def end_of_import(directory: str) -> int:
     """Return the offset after the last record of a partition's import; 0 for none."""
-    found = _read(directory)
+    found = _manifest(directory).read()
     return 0 if found is None else found.end_offset
 
 
@@ -121,7 +114,7 @@ def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
 
 def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
     """Return the counts of a run's import into a partition; None when it did not."""
-    found = _read(directory)
+    found = _manifest(directory).read()
     return found.counts if found is not None and found.run == run_id else None
 
 
@@ -138,18 +131,13 @@ def partition_names(root: str) -> Iterable[str]:
     ]
 
 
-def _read(directory: str) -> _ImportManifest | None:
-    """Return the manifest of a partition; None if there is none of this version."""
+def _manifest(directory: str) -> StateFile[_ImportManifest]:
     path = os.path.join(directory, IMPORT_MANIFEST)
-    try:
-        with open(path, "rb") as file:
-            return decode_state(file.read(), _ImportManifest, _VERSION)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ReadError(
-            f"cannot read the manifest of an import: {error.strerror}", path=path
-        ) from error
+    return StateFile(path, _ImportManifest, what="manifest of an import")
+
+
+def _run_file(root: str) -> StateFile[_ImportRun]:
+    return StateFile(os.path.join(root, IMPORT_MANIFEST), _ImportRun, what="state of an import")
 
 
 def _sizes(logs: Signature | None) -> dict[str, int]:
@@ -162,7 +150,7 @@ def _mtimes(logs: Signature | None) -> dict[str, int]:
 
 def _is_untouched(directory: str) -> bool:
     """Return whether no log was written since an import, and no file removed."""
-    found = _read(directory)
+    found = _manifest(directory).read()
     if found is None or found.mtimes_ns != _mtimes(signature_of(directory)):
         return False
     return {*found.files} <= {*os.listdir(directory)}
@@ -182,35 +170,32 @@ def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> st
 
 
 @contextmanager
-def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[ImportSettings]:
-    """Hold the journal of an import while it runs, in a data directory that is locked.
+def running_import(root: str, digest: str, settings: ImportSettings) -> Iterator[ImportSettings]:
+    """Keep the state file of an import while it runs, in a data directory that is locked.
 
     Yields the settings, with the run and the time of the import that is continued, if one is.
-    Raises `PublishError` if the journal cannot be written or removed; it stays, and the import can
-    be continued.
+    Raises `PublishError` if the file cannot be written: the import can be continued.
     """
-    path = os.path.join(root, IMPORT_JOURNAL)
-    begun = _read_journal(path, digest)
-    if begun is None:
-        begun = _Journal(digest, settings.run_id, settings.now_ms)
-    _write_journal(path, begun)
+    file = _run_file(root)
+    before = file.read()
+    run = _ImportRun(inputs=digest, run=settings.run_id, now_ms=settings.now_ms)
+    if before is not None and before.inputs == digest and not before.is_finished:
+        run = before
+    file.write(run)
     try:
-        yield replace(settings, run_id=begun.run, now_ms=begun.now_ms)
+        yield replace(settings, run_id=run.run, now_ms=run.now_ms)
     except Exception as error:
         if not is_retriable(error):
-            # Another try would meet the same.
-            with suppress(OSError):
-                os.unlink(path)
+            # Another try would meet the same: what an earlier import has left counts again.
+            with suppress(KafkaIndexError):
+                if before is None or before is run:
+                    file.remove()
+                else:
+                    file.write(before)
         raise
     sync([root], "make it durable")
-    _write_journal(
-        os.path.join(root, _FINISHED_IMPORT),
-        replace(begun, partitions=len(imported_by(root, begun.run))),
-    )
-    try:
-        os.unlink(path)
-    except OSError as error:
-        raise publish_error(error, path, "remove a file") from error
+    count = len(imported_by(root, run.run))
+    file.write(replace(run, is_finished=True, partitions=count))
 
 
 def finished_import(
@@ -220,28 +205,12 @@ def finished_import(
 
     A replacement is always written again.
     """
-    if mode is ImportMode.OVERWRITE or os.path.exists(os.path.join(root, IMPORT_JOURNAL)):
-        return {}
-    mark = _read_journal(os.path.join(root, _FINISHED_IMPORT), digest)
-    if mark is None:
+    run = _run_file(root).read()
+    if mode is ImportMode.OVERWRITE or run is None or not run.is_finished or run.inputs != digest:
         return {}
     found = {
         partition: counts
-        for partition, counts in imported_by(root, mark.run).items()
+        for partition, counts in imported_by(root, run.run).items()
         if _is_untouched(os.path.join(root, partition.directory_name))
     }
-    return found if len(found) == mark.partitions else {}
-
-
-def _write_journal(path: str, content: _Journal) -> None:
-    with AtomicFile(path) as file:
-        file.write(json.dumps(asdict(content)).encode())
-        file.commit()
-
-
-def _read_journal(path: str, digest: str) -> _Journal | None:
-    """Return a journal or a mark; None if it is not that of this import."""
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        found = decode_state(file.read(), _Journal)
-        return found if found is not None and found.digest == digest else None
-    return None
+    return found if len(found) == run.partitions else {}

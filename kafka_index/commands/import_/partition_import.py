@@ -12,11 +12,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import Executor
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
 
 import pyarrow as pa
 
@@ -43,92 +40,50 @@ from kafka_index.core.format.names import (
     segment_file_name,
 )
 from kafka_index.core.fs.durable_files import copy_file, publish_error
-from kafka_index.core.fs.paths import local_path, refuse_overlap
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.data_directory import DataDirectory
-from kafka_index.core.output.locks import DirectoryLock
-from kafka_index.core.output.staging import (
+from kafka_index.core.output.output import (
+    Output,
     Signature,
     StagedPartition,
-    create_staging,
     publish_directory,
-    remove_directory,
     signature_of,
-    staging_directory,
+    withdraw_directory,
 )
 from kafka_index.core.records.batch_encoder import BatchEncoder
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, ScanStop
 
 
-def import_root(output: str, inputs: Iterable[str]) -> str:
-    """Return the data directory of an import as an absolute path, links resolved.
-
-    Raises `InputError` if it is not local, or overlaps an input.
-    """
-    root = os.path.realpath(local_path(output))
-    refuse_overlap(root, output, inputs)
-    return root
-
-
 class ImportTarget:
-    """A data directory, held against brokers and other runs while it is open.
+    """The partitions that an import publishes in a data directory, which is held.
 
-    The root is an absolute local path, made if it does not exist; partitions wait in the staging
-    folder, by default a new one.
+    Raises `InputError` if partitions are to be overwritten that are not as an import wrote them.
     """
 
-    def __init__(self, root: str, mode: ImportMode, *, staging: str | None = None) -> None:
-        self.root = root
-        self.staging = staging or staging_directory(root)
+    def __init__(self, output: Output, mode: ImportMode) -> None:
+        self.output = output
         self._mode = mode
-        self._is_resumed = staging is not None
         self._published: set[str] = set()
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        """Lock the directory, and remove the leftovers of killed runs."""
-        with ExitStack() as stack:
-            try:
-                os.makedirs(self.root, exist_ok=True)
-            except OSError as error:
-                raise publish_error(error, self.root, "make the output") from error
-            stack.enter_context(DirectoryLock.of_data_directories([self.root]))
-            if self._mode is ImportMode.OVERWRITE:
-                check_overwrite(self.root)
-            stack.callback(self.remove_staging)
-            if not self._is_resumed:
-                create_staging(self.staging)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove unpublished partitions, and release the directory."""
-        self._stack.close()
+        if mode is ImportMode.OVERWRITE:
+            check_overwrite(output.root)
 
     def publish(self, partition: ImportedPartition) -> None:
         """Give a partition its place."""
         if not partition.is_published:
-            publish_directory(self.root, partition.staged)
+            publish_directory(self.output.root, partition.staged)
         self._published.add(partition.staged.partition.directory_name)
-
-    def remove_staging(self) -> None:
-        """Remove partitions that were not published, or were replaced."""
-        remove_directory(self.staging)
 
     def remove_others(self) -> None:
         """Remove the partitions that the new ones replace without having their names."""
         if self._mode is not ImportMode.OVERWRITE:
             return
-        for name in partition_names(self.root):
+        for name in partition_names(self.output.root):
             if name not in self._published:
-                path = os.path.join(self.root, name)
+                path = os.path.join(self.output.root, name)
                 if not is_import(path):
                     raise not_an_import(path)
-                try:
-                    os.rename(path, os.path.join(self.staging, name))
-                except OSError as error:
-                    raise publish_error(error, path, "remove the partition") from error
+                withdraw_directory(path, self.output.staging)
 
 
 def check_overwrite(root: str) -> None:

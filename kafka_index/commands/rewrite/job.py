@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -47,14 +47,14 @@ from kafka_index.core.format.names import (
     segment_file_name,
 )
 from kafka_index.core.fs.backup.backup_paths import is_backup_input
-from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.core.fs.durable_files import AtomicFile, publish_error, sync
 from kafka_index.core.fs.inputs import (
     reading_inputs,
     refuse_linked_out,
     skipped_texts,
     unread_texts,
 )
-from kafka_index.core.fs.paths import check_target, local_path
+from kafka_index.core.fs.paths import local_path
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
@@ -81,13 +81,13 @@ from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.metadata_files import read_epochs, read_text
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
-from kafka_index.core.output.locks import DirectoryLock
-from kafka_index.core.output.staging import (
+from kafka_index.core.output.output import (
+    Output,
+    RunState,
     StagedPartition,
-    create_staging,
+    StateFile,
     publish_directory,
     remove_directory,
-    staging_directory,
 )
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.records.decompression import shared_budget
@@ -249,7 +249,7 @@ def _rewrite(
             _all_read(plan, on_read)
         else:
             _write_partition(plan, matched.match, directory, settings, on_read)
-        publish_directory(output, StagedPartition(plan.partition, directory))
+        publish_directory(output, StagedPartition(plan.partition, directory, is_shared=True))
     except KafkaIndexError as error:
         remove_directory(directory)
         return without_frames(error)
@@ -437,42 +437,42 @@ def tiered_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, int]:
     }
 
 
-#: Holds the digest of the rewrite that the directory is the output of; empty before the decision.
-_MARK = ".rewrite.kafka-index"
-#: What it is written as at first, and all that a run killed by then leaves.
-_MARK_SCRATCH = f".{_MARK}.tmp"
-#: After the digest, once all is there.
-_FINISHED = " finished"
 #: What holds for the rewritten logs too: offsets do not change.
 _CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT)
+#: Identifies the rewrite that the directory is the output of.
+_STATE_FILE = ".rewrite.kafka-index"
 
 
 class RewriteOutput:
-    """An output directory, held against other runs and brokers while it is open.
+    """The directory of a rewrite, which is held: empty, or the output of the same rewrite.
 
-    It is made if missing. `is_finished`: it is the whole output of the rewrite with the same
-    digest, and must not be written to.
+    `is_finished`: it is the whole output, and must not be written to. Raises `InputError` if it is
+    anything else.
     """
 
-    is_finished = False
-
-    def __init__(self, path: str, inputs: Sequence[str], digest: str) -> None:
-        self.root = check_target(path, inputs)
-        self.staging = staging_directory(self.root)
-        self._digest = digest
-        self._mark = os.path.join(self.root, _MARK)
-        self._is_begun = False
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        """Lock the directory, and mark it as one to be decided about."""
-        with ExitStack() as stack:
-            stack.enter_context(DirectoryLock.of_data_directories([self.root]))
-            if not self._is_continued():
-                _write(self._mark, "")
-                stack.callback(self._remove_undecided)
-            self._stack = stack.pop_all()
-        return self
+    def __init__(self, output: Output, inputs_digest: str) -> None:
+        self.root = output.root
+        self._output = output
+        self._state = RunState(inputs=inputs_digest)
+        path = os.path.join(self.root, _STATE_FILE)
+        self._file = StateFile(path, RunState, what="state of a rewrite")
+        found = self._file.read()
+        self.is_finished = found is not None and found.is_finished
+        # What is written first, and all that a run killed by then leaves.
+        names = set(os.listdir(self.root)) - {BROKER_LOCK, f".{_STATE_FILE}.tmp"}
+        if found is None and names:
+            raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
+        if found is None or found.inputs == inputs_digest:
+            return
+        if found.is_finished:
+            raise InputError(
+                "the output is that of another rewrite", path=self.root, hint="give an empty folder"
+            )
+        raise InputError(
+            "the output is that of an unfinished rewrite of something else",
+            path=self.root,
+            hint="remove it, or give another folder",
+        )
 
     def left_out(self, partition: TopicPartition) -> InputError | None:
         """Return, of a finished output, why a partition is not in it; None if it is."""
@@ -480,16 +480,10 @@ class RewriteOutput:
             return None
         return InputError("the run that finished has left it out", path=self.root)
 
-    def begin(self) -> None:
-        """Mark the directory as the unfinished output of this rewrite, before it is written to."""
-        self._is_begun = True
-        _write(self._mark, self._digest)
-        self._stack.callback(remove_directory, self.staging)
-        create_staging(self.staging)
-
-    def __exit__(self, *_: object) -> None:
-        """Remove unpublished partitions, and release the directory."""
-        self._stack.close()
+    def begin(self) -> str:
+        """Describe the directory as the unfinished output of this rewrite; return its staging."""
+        self._file.write(self._state)
+        return self._output.make_staging()
 
     def finish(
         self,
@@ -497,7 +491,7 @@ class RewriteOutput:
         ends: Mapping[TopicPartition, int | None],
         log_starts: Mapping[TopicPartition, int],
     ) -> None:
-        """Write the files at the root, and mark the output as finished.
+        """Write the files at the root, and describe the output as finished.
 
         `ends` has the partitions in the output, and the ends of their logs: no checkpoint goes
         beyond. It is None for a partition that is copied as it is. `log_starts` has the partitions
@@ -521,37 +515,10 @@ class RewriteOutput:
             text = read_text(os.path.join(directories[0], META_PROPERTIES))
             if text is not None:
                 _write(os.path.join(self.root, META_PROPERTIES), text)
-        # Before the mark: what is left then is the whole result, and nothing else.
-        remove_directory(self.staging)
-        for path, error in make_durable([self.root]).items():
-            raise publish_error(error, path, "make it durable")
-        _write(self._mark, self._digest + _FINISHED)
-
-    def _is_continued(self) -> bool:
-        """Return whether the directory is the output of this rewrite, finished or not."""
-        names = set(os.listdir(self.root)) - {BROKER_LOCK, _MARK_SCRATCH}
-        if not names:
-            return False
-        found = read_text(self._mark)
-        if found is None or (not found and any(not name.startswith(".") for name in names)):
-            raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
-        self.is_finished = found == self._digest + _FINISHED
-        if not self.is_finished and found.endswith(_FINISHED):
-            raise InputError(
-                "the output is that of another rewrite", path=self.root, hint="give an empty folder"
-            )
-        if not self.is_finished and found not in ("", self._digest):
-            raise InputError(
-                "the output is that of an unfinished rewrite of something else",
-                path=self.root,
-                hint="remove it, or give another folder",
-            )
-        return bool(found)
-
-    def _remove_undecided(self) -> None:
-        if not self._is_begun:
-            with suppress(OSError):
-                os.unlink(self._mark)
+        # A finished output is the whole result, and nothing else.
+        self._output.remove_staging()
+        sync([self.root], "make it durable")
+        self._file.write(replace(self._state, is_finished=True))
 
 
 def _clamped(offset: int, end_offset: int | None) -> int:
@@ -635,9 +602,8 @@ class RewriteJob:
             output = None
             if self.request.output is not None:
                 digest = digest_of(self.plans, self.settings)
-                output = stack.enter_context(
-                    RewriteOutput(self.request.output, self._read(), digest)
-                )
+                held = Output.of_data_directory(self.request.output, self._read())
+                output = RewriteOutput(stack.enter_context(held), digest)
             is_last = output is None or output.is_finished
             workers = stack.enter_context(
                 engine.start(
@@ -694,10 +660,10 @@ class RewriteJob:
         on_read: OnRead,
     ) -> list[tuple[MatchedPartition, KafkaIndexError | None]]:
         """Write the partitions that could be read; return all, each with why it is left out."""
-        output.begin()
+        staging = output.begin()
         intact = [each for each in matched if each.error is None]
         written = list(
-            rewrite_partitions(workers, intact, output.root, output.staging, self.settings, on_read)
+            rewrite_partitions(workers, intact, output.root, staging, self.settings, on_read)
         )
         unread = [(each, each.error) for each in matched if each.error is not None]
         outcomes = sorted([*unread, *written], key=lambda one: one[0].plan.partition)

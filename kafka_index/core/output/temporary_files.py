@@ -19,21 +19,23 @@ from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.output.locks import RUNS_FOLDER
 
+#: Stands for the name of a data file, which is known once its rows are.
+ROWS = "rows"
 # Only names this package gives: sweeping must never remove another program's file.
 _SCRATCH = re.compile(
-    r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint|\.partition\.kafka-index)"
+    r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint|\.partition\.kafka-index|rows)"
     r"\.(?P<run>[A-Za-z0-9_]+)\.(?P<attempt>[A-Za-z0-9_]+)\.tmp"
 )
 _NEW_FILE_MODE = 0o666
 
 
 def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
-    """Return the scratch file's path for a file of a segment.
+    """Return the scratch file's path for a file of a segment, or a data file.
 
     The name of the file starts with the 20 digits of a base offset, after a dot or not, or is that
-    of the leader epochs' checkpoint. Ids have letters, digits and underscores, and two attempts at
-    one segment never share both. Raises `ValueError` for another form, because a sweep would not
-    find the file again.
+    of the leader epochs' checkpoint, or `ROWS`. Ids have letters, digits and underscores, and two
+    attempts at one file never share both. Raises `ValueError` for another form, because a sweep
+    would not find the file again.
     """
     directory, name = os.path.split(final_path)
     scratch_name = f".{name}.{run_id}.{attempt_id}.tmp"

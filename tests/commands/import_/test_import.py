@@ -7,6 +7,7 @@ import os
 import shutil
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.fs import local_work
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.output import Output
 from kafka_index.core.records.record_table import RECORD_SCHEMA
 from tests.support.command_line import DUMP, run_here
 from tests.support.growing import data_batch
@@ -51,6 +53,13 @@ def table(count: int = 100, **columns: Any) -> pa.Table:
             if values is not None
         }
     )
+
+
+@contextmanager
+def import_target(root: Path, mode: ImportMode) -> Iterator[ImportTarget]:
+    with Output.of_data_directory(str(root)) as output:
+        output.make_staging()
+        yield ImportTarget(output, mode)
 
 
 def written(path: Path, *tables: pa.Table) -> Path:
@@ -548,7 +557,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> No
     settings = ImportSettings(mode=ImportMode.CREATE)
     child = os.fork()
     if not child:
-        with ImportTarget(str(output), settings.mode) as target:
+        with import_target(output, settings.mode) as target:
             batches = table().to_batches()
 
             def until_killed() -> Any:
@@ -715,7 +724,7 @@ def test_records_that_are_not_sorted_are_refused(tmp_path: Path) -> None:
     batches = table(3, offset=None, at=[1, 3, 2]).to_batches()
     with (
         pytest.raises(InputError, match="are not in the order of at"),
-        ImportTarget(str(tmp_path / "logs"), settings.mode) as target,
+        import_target(tmp_path / "logs", settings.mode) as target,
     ):
         import_sorted(batches, target, settings, print)
 
@@ -732,7 +741,7 @@ def written_by(threads: int, output: Path, batches: Iterable[pa.RecordBatch]) ->
     """Import on some threads; the partitions in the order in which they were published."""
     settings = ImportSettings(mode=ImportMode.CREATE, now_ms=NOW_MS)
     done: list[str] = []
-    with ImportTarget(str(output), settings.mode) as target:
+    with import_target(output, settings.mode) as target:
         import_sorted(
             batches,
             target,

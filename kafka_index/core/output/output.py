@@ -1,0 +1,366 @@
+"""An output: held against other runs and brokers, staged, published, and described for later runs.
+
+Whatever ends a run, its output has the old files or the complete new ones. A run does this, in
+this order::
+
+    refuse     an output that is an input, lies inside one, or contains one
+    lock       the output, as a broker or another run locks it
+    sweep      what killed runs have staged: nobody uses it while the lock is held
+    begin      the state file says that this run is not finished
+    stage      files and directories where a rename can publish them
+    publish    each unit, once all of its files are durable
+    clean      the staging directory
+    finish     the state file says that the run is finished: the same command has nothing to do
+
+A state file that says "not finished" is from a killed run: the same command continues that run.
+
+Partition directories are staged in the data directory itself, since a rename does not cross file
+systems. The staging directory is named ``kafka-index-0.<id>-delete``: a broker that starts next to
+what a killed run has left takes it for a partition that was being deleted, and removes it
+(``LogManager.loadLog``). Any other name would keep that broker from starting
+(``UnifiedLog.parseTopicPartitionName``).
+
+`kafka_index.core.output.publish` publishes the files of a segment.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Self, TypeVar, cast
+
+from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, is_retriable
+from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition
+from kafka_index.core.format.state_files import decode_state
+from kafka_index.core.fs.durable_files import (
+    exchange,
+    make_durable,
+    publish_error,
+    publishing,
+    sync,
+)
+from kafka_index.core.fs.paths import local_path, refuse_overlap
+from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.output.locks import RUNS_FOLDER, DirectoryLock, lock_of_output
+
+State = TypeVar("State")
+
+#: The names of staging directories in a data directory.
+STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")
+# In each of them, so that it is not taken for a deleted topic of that name.
+_MARK = ".kafka-index"
+_ANY = re.compile(r".*")
+# Tasks of a killed run on Spark may still write and remove files.
+_TRIES = 100
+
+#: The logs of a partition directory as they were: name, size and modification time.
+Signature = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile(Generic[State]):
+    """A small file that describes an output to later runs; it is replaced atomically.
+
+    The content is a dataclass and a version, as JSON. `hint` is what to do about other content;
+    without a hint, such a file counts as missing.
+    """
+
+    path: str
+    kind: type[State]
+    version: int = 1
+    what: str = "state file"
+    hint: str | None = None
+
+    def read(self) -> State | None:
+        """Return the state; None if there is none."""
+        try:
+            data = store_of(self.path).read(self.path)
+        except FileNotFoundError:
+            return None
+        except KafkaIndexError as error:
+            if self.hint is not None or is_retriable(error):
+                raise
+            return None
+        state = decode_state(data, self.kind, self.version)
+        if state is None and self.hint is not None:
+            raise InputError(f"not the {self.what} of this version", path=self.path, hint=self.hint)
+        return state
+
+    def write(self, state: State) -> None:
+        """Write the state, durably; raises `PublishError` if that fails."""
+        text = json.dumps({"version": self.version, **asdict(cast("Any", state))}, sort_keys=True)
+        with whole_file(self.path, what=self.what) as file:
+            file.write(f"{text}\n".encode())
+            file.commit()
+
+    def remove(self) -> None:
+        """Remove the file, if it exists."""
+        store_of(self.path).delete([self.path])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """The run that writes an output, or has written it.
+
+    `inputs` is the digest of all that decides the output: inputs and settings. The same command
+    with the same digest continues an unfinished run, and does not repeat a finished one.
+    """
+
+    inputs: str
+    is_finished: bool = False
+
+
+class Output:
+    """An output that a run holds: no other run, and no broker, writes to it meanwhile.
+
+    A context manager, in the driver and for the whole run. Entering it makes the directory, takes
+    the lock, and removes what killed runs have staged; leaving it removes what was not published.
+    `root` is an absolute path or a URI. `staging` is the path of the staging directory, which
+    `make_staging` makes. Raises `InputError` if the output overlaps an input, and `PublishError` if
+    it cannot be made, written or locked.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        lock: AbstractContextManager[object],
+        staging: str,
+        *,
+        leftovers: re.Pattern[str] | None = _ANY,
+    ) -> None:
+        self.root = root
+        self.staging = staging
+        self._lock = lock
+        self._leftovers = leftovers
+        self._is_handed_over = False
+        self._stack = ExitStack()
+
+    @classmethod
+    def of_tables(cls, root: str, given: str, inputs: Iterable[str], run_id: str) -> Self:
+        """Return an output of data or index files, which no broker opens.
+
+        It was `given` so by the user; inputs are paths and globs.
+        """
+        refuse_overlap(root, given, inputs, hint="choose another --output")
+        return cls(root, lock_of_output(root, run_id), f"{root}/{RUNS_FOLDER}/{run_id}")
+
+    @classmethod
+    def of_data_directory(
+        cls,
+        given: str,
+        inputs: Iterable[str] = (),
+        *,
+        others: Iterable[str] = (),
+        staging: str | None = None,
+    ) -> Self:
+        """Return an output for brokers, held as a broker holds it, with other data directories.
+
+        It is a local directory, links resolved. `staging` is what `hand_over` has returned to
+        another process.
+        """
+        root = os.path.realpath(local_path(given))
+        refuse_overlap(root, given, inputs, hint="choose another --output")
+        lock = DirectoryLock.of_data_directories([root, *others])
+        if staging is not None:
+            return cls(root, lock, staging, leftovers=None)
+        new = os.path.join(root, f"kafka-index-0.{uuid.uuid4().hex}-delete")
+        return cls(root, lock, new, leftovers=STAGING)
+
+    def __enter__(self) -> Self:
+        """Make, lock and sweep the output."""
+        store_of(self.root).make_writable_directory(self.root)
+        with ExitStack() as stack:
+            stack.enter_context(self._lock)
+            for path in self._left():
+                remove_directory(path)
+            stack.callback(self._leave)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove what was not published, and release the output."""
+        self._stack.close()
+
+    def make_staging(self) -> str:
+        """Make the staging directory; return its path."""
+        with publishing(self.staging, "make a folder"):
+            os.makedirs(self.staging, exist_ok=True)
+            if self._leftovers is STAGING:
+                with open(os.path.join(self.staging, _MARK), "a", encoding="ascii"):
+                    pass
+        return self.staging
+
+    def hand_over(self) -> str:
+        """Make the staging directory, and leave it to the process that publishes its content."""
+        self._is_handed_over = True
+        return self.make_staging()
+
+    def remove_staging(self) -> None:
+        """Remove what was not published, or was replaced."""
+        remove_directory(self.staging)
+
+    def _leave(self) -> None:
+        if not self._is_handed_over:
+            self.remove_staging()
+
+    def _left(self) -> list[str]:
+        if self._leftovers is None:
+            return []
+        folder = os.path.dirname(self.staging)
+        return [
+            entry.path
+            for entry in store_of(folder).list_directory(folder)
+            if entry.is_directory
+            and self._leftovers.fullmatch(os.path.basename(entry.path))
+            and (self._leftovers is not STAGING or _is_staging(entry.path))
+        ]
+
+
+# ---------------------------------------------------------------------------- partition directories
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPartition:
+    """A partition directory that waits to be published; small, and picklable.
+
+    `replaces` are the logs of the directory that it replaces; None for a new one. `is_shared`:
+    another attempt may publish the same partition, even at the same moment.
+    """
+
+    partition: TopicPartition
+    directory: str
+    replaces: Signature | None = None
+    is_shared: bool = False
+
+
+def _is_staging(path: str) -> bool:
+    """Return whether a run has made a directory; one with nothing in it was just being made."""
+    return os.path.exists(os.path.join(path, _MARK)) or not os.listdir(path)
+
+
+def remove_directory(path: str) -> None:
+    """Remove a directory with its content; raises `PublishError` if that fails."""
+    if not store_of(path).stages_beside:
+        store_of(path).delete_tree(path)
+        return
+    for tries_left in reversed(range(_TRIES)):
+        if not os.path.lexists(path):
+            return
+        try:
+            _remove(path)
+        except OSError as error:
+            is_shared = error.errno in (errno.ENOENT, errno.ENOTEMPTY)
+            if not is_shared or not tries_left:
+                raise publish_error(error, error.filename or path, "remove a folder") from error
+
+
+def _remove(path: str) -> None:
+    mark = os.path.join(path, _MARK)
+    for name in os.listdir(path):
+        inner = os.path.join(path, name)
+        if os.path.isdir(inner) and not os.path.islink(inner):
+            shutil.rmtree(inner)
+        elif inner != mark:
+            os.unlink(inner)
+    # Last, so that what an interrupted removal leaves is still recognized.
+    with suppress(FileNotFoundError):
+        os.unlink(mark)
+    os.rmdir(path)
+
+
+def signature_of(directory: str) -> Signature | None:
+    """Return the logs of a partition directory; None when there is no such directory."""
+    try:
+        with os.scandir(directory) as entries:
+            logs = sorted(entry.name for entry in entries if entry.name.endswith(LOG_SUFFIX))
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise InputError("not a directory", path=directory) from error
+    found = [(name, os.stat(os.path.join(directory, name))) for name in logs]
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
+
+
+def publish_directory(root: str, staged: StagedPartition) -> None:
+    """Publish one staged partition as `publish_directories` does, or raise its error."""
+    for error in publish_directories(root, [staged]):
+        if error is not None:
+            raise error
+
+
+def publish_directories(
+    root: str, partitions: Sequence[StagedPartition]
+) -> list[KafkaIndexError | None]:
+    """Make staged partitions durable, and give them their places in the data directory.
+
+    Whatever kills the process meanwhile, there is the old directory or the whole new one. A
+    replaced directory is left in the place of the staged one. Returns None or an error for each:
+    many small partitions share the cost of making files durable, and one error leaves the others
+    alone. Raises `PublishError` if the data directory cannot be made durable.
+    """
+    paths: dict[str, list[str]] = {}
+    errors: list[KafkaIndexError | None] = [None] * len(partitions)
+    for number, each in enumerate(partitions):
+        try:
+            _refuse_changed(root, each)
+            paths[each.directory] = _paths_in(each.directory)
+        except KafkaIndexError as error:
+            errors[number] = error
+    failures = make_durable(path for found in paths.values() for path in found)
+    for number, each in enumerate(partitions):
+        try:
+            for path in paths.get(each.directory, ()):
+                if path in failures:
+                    raise publish_error(failures[path], path, "make it durable")
+            if errors[number] is None:
+                _put_in_place(each, os.path.join(root, each.partition.directory_name))
+        except KafkaIndexError as error:
+            errors[number] = error
+    sync([root], "make it durable")
+    return errors
+
+
+def _refuse_changed(root: str, staged: StagedPartition) -> None:
+    target = os.path.join(root, staged.partition.directory_name)
+    if not staged.is_shared and signature_of(target) != staged.replaces:
+        raise InputError(
+            "the partition was changed while its new files were written",
+            path=target,
+            hint="stop what writes there, and run again",
+        )
+
+
+def _paths_in(directory: str) -> list[str]:
+    with publishing(directory, "list a staged partition"), os.scandir(directory) as entries:
+        return [directory, *(each.path for each in entries if each.is_file(follow_symlinks=False))]
+
+
+def _put_in_place(staged: StagedPartition, target: str) -> None:
+    try:
+        if staged.replaces is None:
+            os.rename(staged.directory, target)
+        elif not exchange(staged.directory, target):
+            raise PublishError(
+                "this file system cannot replace a folder by another at one moment",
+                path=target,
+                hint="import into an empty folder on ext4, XFS, Btrfs or tmpfs, and move the "
+                "result",
+            )
+    except OSError as error:
+        if not (staged.is_shared and os.path.isdir(target)):
+            raise publish_error(error, target, "publish the partition") from error
+
+
+def withdraw_directory(directory: str, staging: str) -> str:
+    """Move a partition of the output into the staging directory; return its path there."""
+    path = os.path.join(staging, os.path.basename(directory))
+    with publishing(directory, "remove the partition"):
+        os.rename(directory, path)
+    return path
