@@ -1,4 +1,4 @@
-"""Segments with timestamps in the future, which retention by time does not delete."""
+"""Segments with timestamps in the future, which time-based retention does not delete."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kafka_index.core.format.records import TIME_ENTRY
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.logdir.partition_files import SegmentFile
 
-#: How far clocks may be ahead of this one, in ms.
+#: Tolerated clock difference, in ms.
 CLOCK_SKEW_MS = 3_600_000
 
 
 def future_segments(segments: Iterable[SegmentFile], now_ms: int) -> dict[str, tuple[int, int]]:
-    """Return by topic how many segments have a timestamp in the future, and their bytes.
+    """Return the number and size of segments with a timestamp in the future, by topic.
 
-    Their time indexes say so. A segment without a readable time index is not counted.
+    Timestamps come from time indexes; segments without a readable one are not counted.
     """
     found: dict[str, tuple[int, int]] = {}
     for segment in segments:

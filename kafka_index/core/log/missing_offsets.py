@@ -1,10 +1,10 @@
-"""The offsets that are missing in a partition, and whether compaction explains them.
+"""Missing offsets of a partition, and whether compaction explains them.
 
-There are three answers. A cleaner *has been* there: its checkpoint lies above, or a later batch
-bears marks that only a cleaner makes. A cleaner *cannot have been* there: the topic is not
-compacted, or it is the tail, which is in the active segment. All else *cannot be known*: a copy
-that was fetched from a cleaned leader lacks offsets above its own checkpoint. Sources: Kafka's
-``Cleaner``, ``LogCleanerManager``, ``MemoryRecords.filterTo``.
+There are three cases. Compaction explains them if the cleaner checkpoint is above, or if a later
+batch has marks that only the log cleaner makes. It cannot explain them if the topic is not
+compacted, or if they are at the end, in the active segment. Otherwise it is unknown: a replica that
+fetched from a cleaned leader lacks offsets above its own checkpoint. Sources: Kafka's ``Cleaner``,
+``LogCleanerManager``, ``MemoryRecords.filterTo``.
 """
 
 from __future__ import annotations
@@ -25,26 +25,24 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import has_entries_beyond
 from kafka_index.core.records.record_sections import Decompressor
 
-#: Why the tail is lost.
+#: Why offsets at the end of the partition are lost.
 BY_CHECKPOINTS = (
     "a checkpoint shows that they existed, and compaction never removes the end of a log"
 )
-#: Why the offsets of a log are lost that is gone.
+#: Why the offsets of a deleted log are lost.
 BY_INDEXES = "a segment was deleted, but its index files remain, and compaction removes both"
-#: Why the end of a log is lost.
+#: Why offsets at the end of a log are lost.
 BY_LATER_ENTRIES = "the previous index files contain entries for them, and compaction removes both"
 
 
 class Cause(Enum):
-    """The reason why offsets are missing."""
-
     COMPACTED = "compacted"
     LOST = "lost"
     UNKNOWN = "cannot be known"
 
 
 class Place(Enum):
-    """The place of missing offsets in a log."""
+    """The position of missing offsets relative to the logs."""
 
     HEAD = "head"
     WITHIN = "within"
@@ -53,10 +51,10 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """The knowledge of compaction at a copy of a partition.
+    """What is known about compaction of a replica.
 
-    `is_compacted`: the topic is, or was; None if that is not known. `cleaned_to` is the entry in
-    the cleaner's checkpoint, the first offset that was not cleaned, None without an entry.
+    `is_compacted` is True if the topic is or was compacted, None if unknown. `cleaned_to` is the
+    cleaner checkpoint's entry, the first offset that was not cleaned, None if there is no entry.
     """
 
     is_compacted: bool | None = None
@@ -66,10 +64,9 @@ class Cleaning:
     def of(
         cls, topic: str, checkpoint: int | None, policy: str | None, *, is_topic_known: bool
     ) -> Cleaning:
-        """Return the knowledge from the cleaner's checkpoint and ``cleanup.policy``.
+        """Combine the cleaner checkpoint and ``cleanup.policy``.
 
-        Without a policy, a topic that the metadata of the cluster has is of Kafka's default,
-        ``delete``.
+        Without a policy, a topic in the cluster metadata has Kafka's default, ``delete``.
         """
         if topic in COMPACTED_INTERNAL_TOPICS or checkpoint is not None:
             return cls(is_compacted=True, cleaned_to=checkpoint)
@@ -78,13 +75,13 @@ class Cleaning:
         return cls(is_compacted="compact" in (policy or ""))
 
     def with_marks(self, marked_to: int) -> Cleaning:
-        """Return the knowledge once a batch bears marks of a cleaner that got that far."""
+        """Add the knowledge that a batch below `marked_to` has marks of the log cleaner."""
         if not marked_to:
             return self
         return Cleaning(is_compacted=True, cleaned_to=max(self.cleaned_to or 0, marked_to))
 
     def why(self) -> str:
-        """Return why compaction does not explain missing offsets, for people."""
+        """Return why compaction does not explain missing offsets."""
         if self.is_compacted is False:
             return "the topic is not compacted"
         if self.is_compacted is None:
@@ -105,11 +102,18 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """The offsets of a partition that are known besides its logs.
+    """The offsets of a partition that are known from other sources than its logs.
 
-    The log starts at `start_offset` by a checkpoint, None without an entry, and nothing before it
-    is missing; with `is_start_exact` that checkpoint is of a clean shutdown, and no older than the
-    logs. By checkpoints, the log once reached `end_offset`; None where it ends early on purpose.
+    Attributes
+    ----------
+    start_offset
+        Log start offset from a checkpoint, None if there is no entry. Earlier offsets are not
+        missing.
+    is_start_exact
+        Whether the checkpoint was written by a clean shutdown and is not older than the logs.
+    end_offset
+        An offset that the log reached according to checkpoints. None if it was truncated on
+        purpose.
     """
 
     cleaning: Cleaning
@@ -126,7 +130,7 @@ class KnownOffsets:
         *,
         is_topic_known: bool,
     ) -> KnownOffsets:
-        """Return what a data directory has of a partition; the policy is as for `Cleaning.of`."""
+        """Read the checkpoints of a data directory; the policy is as in `Cleaning.of`."""
         cleaned_to = root.cleaned_to(partition)
         return cls(
             Cleaning.of(partition.topic, cleaned_to, policy, is_topic_known=is_topic_known),
@@ -138,10 +142,10 @@ class KnownOffsets:
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets, the end exclusive, that a partition should have, and no log of it has.
+    """Offsets that a partition should have and no log contains; `end_offset` is exclusive.
 
-    `log` is the number of the log that holds the next batch, and `position_bytes` the start of that
-    batch; for the tail, the last log and its end. `why` is for people.
+    `log` is the number of the log with the next batch, and `position_bytes` the position of that
+    batch. At the end, they are the last log and its size. `why` is an explanation for users.
     """
 
     first_offset: int
@@ -154,11 +158,10 @@ class MissingRange:
 
     @property
     def last_offset(self) -> int:
-        """The last one."""
         return self.end_offset - 1
 
     def is_continued_by(self, other: MissingRange) -> bool:
-        """Whether another one goes on where this one ends, and is lost like it."""
+        """Return whether another range follows directly and is lost for the same reason."""
         is_next = (self.log, self.place, self.end_offset) == (
             other.log,
             other.place,
@@ -169,12 +172,12 @@ class MissingRange:
 
 @dataclass(slots=True)
 class SeenLog:
-    """A log that was looked at, or a part of one.
+    """A log, or a part of one, that was read.
 
-    The segment is read again if its headers do not decide; with `has_counts`, the records of all
-    batches were counted already. Before and after a log that is not `is_read`, because it could not
-    be, nothing is missing. `damage_end` is the end of the offsets that damaged batches at its end
-    have, by their headers.
+    The segment is read again if headers are not sufficient. If `has_counts`, the records of all
+    batches were already counted. If not `is_read`, the log was unreadable, and no offsets are
+    reported as missing next to it. `damage_end` is the end of the offsets of corrupt batches at its
+    end, according to their headers.
     """
 
     segment: SegmentFile
@@ -186,11 +189,11 @@ class SeenLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset after its batches, damaged ones included."""
+        """The offset after its batches, including corrupt ones."""
         return max(self.offsets.end_offset, self.damage_end or 0)
 
     def look_for_marks(self, decompressor: Decompressor) -> bool:
-        """Return whether a cleaner has left marks; raises `LogOffsets.look_for_marks`' errors."""
+        """Return whether the log cleaner left marks; raises as `LogOffsets.look_for_marks`."""
         if not self.is_read or self.has_counts:
             return False
         self.offsets.look_for_marks(self.segment, decompressor)
@@ -198,7 +201,7 @@ class SeenLog:
 
 
 def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None) -> SeenLog:
-    """Read the headers of a log, up to a size or the first byte that is no batch.
+    """Read the headers of a log, up to a size or the first byte that is not a batch.
 
     Raises `KafkaIndexError` if it cannot be read.
     """
@@ -218,10 +221,10 @@ def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None
 class MissingOffsets:
     """The missing offsets of a partition.
 
-    `cleaning` includes the marks in the logs. `ranges` are by offset; ranges that compaction
-    explains are listed only where they were told apart. `unnamed` counts further places by log,
-    where there are too many to name. `lost_bases` are the base offsets of the logs that are gone,
-    and that held offsets from the log start on.
+    `cleaning` includes marks in the logs. `ranges` are in offset order; those explained by
+    compaction are included only if they are separate. `unnamed` counts further ranges by log, if
+    there are too many. `lost_bases` are base offsets of missing logs that had offsets after the log
+    start.
     """
 
     cleaning: Cleaning
@@ -231,7 +234,6 @@ class MissingOffsets:
 
     @property
     def unexplained(self) -> list[MissingRange]:
-        """The ranges that compaction does not explain."""
         return [each for each in self.ranges if each.cause is not Cause.COMPACTED]
 
 
@@ -244,11 +246,10 @@ def missing_offsets(
 ) -> MissingOffsets:
     """Return the missing offsets of a partition, with their causes.
 
-    The logs are all of the partition, by base offset, or the parts of them that were read; the
-    marks of a cleaner in `later` segments count, too. `lost_ends` has, by base offset, the logs
-    that are gone while their index files are there, and the offset after the last known one: no
-    cleaner removed them, wherever it has been. Raises `KafkaIndexError` if a log has to be read
-    again, and cannot be.
+    `logs` are all logs of the partition by base offset, or the parts that were read; cleaner marks
+    in `later` segments are considered too. `lost_ends` has missing logs whose index files remain,
+    by base offset, with the offset after the last known one; compaction does not explain these.
+    Raises `KafkaIndexError` if a log must be read again and cannot be.
     """
     start_offset = known.start_offset
     for log in logs:
@@ -291,7 +292,7 @@ def missing_offsets(
 
 
 def _within(logs: Sequence[SeenLog], start_offset: int | None) -> Iterator[MissingRange]:
-    """Yield the missing ranges between the base offset of the first log and the end of the last."""
+    """Yield missing ranges between the first base offset and the end of the last log."""
     start = start_offset or 0
     end: int | None = None
     for number, log in enumerate(logs):
@@ -304,7 +305,7 @@ def _within(logs: Sequence[SeenLog], start_offset: int | None) -> Iterator[Missi
         if end is not None and end < offsets.base_offset:
             until = offsets.base_offset
             if holes and holes[0][0] == until:
-                # What is missing between the logs goes on in this one.
+                # The range that is missing between the logs continues in this one.
                 _, until, hole = holes.pop(0)
                 position, fault = hole.position_bytes, hole.fault
             if until > start:
@@ -318,7 +319,7 @@ def _within(logs: Sequence[SeenLog], start_offset: int | None) -> Iterator[Missi
 
 
 def _judged(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]:
-    """Yield the part of a range that a cleaner has been over, and the rest."""
+    """Split a range into the part below the cleaned offset, and the rest."""
     limit = min(max(cleaning.cleaned_to or 0, missing.first_offset), missing.end_offset)
     if missing.first_offset < limit:
         why = f"the cleaner has been over all offsets below {cleaning.cleaned_to}"
@@ -355,7 +356,7 @@ class _Lost(NamedTuple):
 
 
 def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -> dict[int, _Lost]:
-    """Return where logs began that are gone, and where the next log begins, or they ended."""
+    """Return the base offsets of missing logs, with the next base offset or their end."""
     bases = [each.offsets.base_offset for each in logs]
     found = {}
     for base, end in sorted(ends.items()):
@@ -368,7 +369,7 @@ def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -
 
 
 def _split(missing: MissingRange, lost: Mapping[int, _Lost]) -> Iterator[MissingRange]:
-    """Split a missing range at the bounds of the losses that index files prove."""
+    """Split a missing range at the bounds of losses that index files prove."""
     for base, (until, why) in sorted(lost.items()):
         first, end = max(base, missing.first_offset), min(until, missing.end_offset)
         if missing.cause is Cause.LOST or first >= end:
@@ -385,7 +386,7 @@ def _split(missing: MissingRange, lost: Mapping[int, _Lost]) -> Iterator[Missing
 def _head(
     logs: Sequence[SeenLog], start_offset: int | None, lost_base: int | None, *, is_exact: bool
 ) -> Iterator[MissingRange]:
-    """Yield the offsets from the log start to the first segment, which no cleaner takes away."""
+    """Yield the offsets between log start and first segment, which compaction never removes."""
     base_offset = logs[0].offsets.base_offset
     start = lost_base if start_offset is None else start_offset
     if start is None or start >= base_offset or not logs[0].is_read:
@@ -403,7 +404,7 @@ def _tail(
     cleaning: Cleaning,
     lost: Mapping[int, _Lost],
 ) -> Iterator[MissingRange]:
-    """Yield the offsets after the last batch that checkpoints know, or index files."""
+    """Yield the offsets after the last batch that checkpoints or index files show."""
     last = logs[-1]
     end = last.end_offset
     if known_end is None or not last.is_read:
@@ -411,7 +412,7 @@ def _tail(
     number, position = len(logs) - 1, last.offsets.end_bytes
     after = {base: one.end_offset for base, one in lost.items() if base >= end}
     if after:
-        # The last log was not the active one: a cleaner may have been at its end.
+        # The last log was not the active segment, so its end may have been cleaned.
         first = min(after)
         if end < first:
             yield from _judged(MissingRange(end, first, number, position, Place.TAIL), cleaning)

@@ -1,1 +1,1 @@
-"""Append to logs as a broker does."""
+"""Append to logs like a broker."""

@@ -1,6 +1,6 @@
-"""Batches that are appended, the plan of their places in segments, and what a read returns.
+"""Batches to append, the plan of their positions in segments, and results of reads.
 
-A plan is made before the first byte is written, so that a refused append leaves nothing on disk.
+A plan is complete before the first byte is written, so a rejected append leaves nothing on disk.
 Sources: Kafka's ``LogSegment.append``, ``UnifiedLog.maybeRoll`` and ``FetchDataInfo``.
 """
 
@@ -63,9 +63,9 @@ from kafka_index.core.records.batch_table import BatchColumns
 
 @dataclass(frozen=True, slots=True)
 class IncomingBatches:
-    """Whole, valid batches one after the other, and their columns.
+    """Complete, valid, consecutive batches and their columns.
 
-    Positions count from the first of these bytes.
+    Positions are relative to the first of these bytes.
     """
 
     data: Bytes
@@ -75,12 +75,12 @@ class IncomingBatches:
 
     @classmethod
     def scan(cls, data: Bytes, base_offset: int) -> Self:
-        """Verify batches and read their headers, all at once.
+        """Verify batches and read their headers.
 
-        Last offsets must lie between the base offset and 2^31 - 1 above it. Raises
-        `CorruptLogError` if a batch is cut off or does not match its checksum, at a position that
-        counts from the first of these bytes, and `InputError` if there is no batch, or an offset is
-        out of range.
+        Last offsets must be between the base offset and 2^31 - 1 above it. Raises
+        `CorruptLogError`, with a position relative to the first of these bytes, if a batch is
+        incomplete or does not match its checksum. Raises `InputError` if there is no batch or an
+        offset is out of range.
         """
         chunks = list(cls._chunks(data, base_offset, verify_crc=True))
         if not chunks:
@@ -93,10 +93,10 @@ class IncomingBatches:
 
     @classmethod
     def stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
-        """Yield the chunks of batches in a log, whose checksums a broker does not verify again.
+        """Yield chunks of the batches in a log without verifying their checksums.
 
-        A batch that is cut off ends them (``FileLogInputStream.nextBatch``). Raises
-        `CorruptLogError` if the length of a batch is wrong.
+        An incomplete batch ends them (``FileLogInputStream.nextBatch``). Raises `CorruptLogError`
+        if the length of a batch is invalid.
         """
         return cls._chunks(data, base_offset, verify_crc=False)
 
@@ -122,17 +122,16 @@ class IncomingBatches:
         raise stop.error(kind, consequence="cannot append: ")
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return self.columns.rows
 
     def epoch_starts(self) -> Iterator[tuple[int, int, int]]:
-        """Yield row, leader epoch and base offset where the epoch differs from the batch before."""
+        """Yield row, leader epoch and base offset of each batch that changes the epoch."""
         epochs = self.columns.leader_epoch
         for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
             yield row, int(epochs[row]), int(self.columns.base_offset[row])
 
     def rows(self, first: int, end: int) -> Self:
-        """Return some of the batches, as views; their positions still count from the first."""
+        """Return a range of batches as views; positions stay relative to the original start."""
         columns = self.columns
         start = int(columns.position_bytes[first])
         stop = int(columns.position_bytes[end - 1] + columns.size_bytes[end - 1])
@@ -147,7 +146,6 @@ _HEADERS = tuple(field.name for field in fields(IncomingBatches))[2:]
 
 
 def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
-    """Return bytes as an array, without a copy."""
     if isinstance(data, np.ndarray):
         return data
     return np.frombuffer(data, np.uint8)
@@ -155,10 +153,10 @@ def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """The result of an append (Kafka: ``LogAppendInfo``); offsets are -1 when nothing was appended.
+    """The result of an append (Kafka: ``LogAppendInfo``); offsets are -1 if nothing was appended.
 
-    `duplicates` has the first and last offsets of batches that are in the log already, because a
-    client sent them twice: they were not appended.
+    `duplicates` has the first and last offsets of batches that a client sent twice. They were not
+    appended again.
     """
 
     first_offset: int = -1
@@ -179,12 +177,12 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """The effect of appends on one segment, up to `next_append`, the first one after these.
+    """The effect of appends on one segment, up to the append `next_append`, exclusive.
 
-    `must_roll`: the segment has to be rolled before that append. `rows`, `positions_bytes`,
-    `timestamps_ms` and `timestamp_offsets`, of shape (k,), are the batches that get an offset
-    entry, their places in the log, and the time entries; `state` is the segment's growth after the
-    appends.
+    If `must_roll`, the segment must be rolled before that append. `rows`, `positions_bytes`,
+    `timestamps_ms` and `timestamp_offsets`, of shape (k,), are the batches that get an offset index
+    entry, their positions in the log, and the time index entries. `state` is the growth of the
+    segment after the appends.
     """
 
     next_append: int
@@ -197,7 +195,6 @@ class SegmentPlan:
 
 
 def new_growth(base_offset: int) -> Longs:
-    """Return the growth of an empty segment."""
     state = np.zeros(GROWTH_SIZE_OF_STATE, np.int64)
     state[GROWTH_MAX_TIMESTAMP] = state[GROWTH_LAST_TIME_ENTRY] = NO_TIMESTAMP
     state[GROWTH_OFFSET_OF_MAX] = base_offset
@@ -215,7 +212,7 @@ def growth_limits(
     offset_entries: int | None = None,
     time_entries: int | None = None,
 ) -> Longs:
-    """Return the limits of a segment; by default its indexes have the size of the settings."""
+    """Return the limits of a segment; index sizes are by default those of the settings."""
     limits = np.empty(LIMITS, np.int64)
     index_bytes = settings.segment_index_bytes
     limits[LIMIT_BASE_OFFSET] = base_offset
@@ -242,11 +239,11 @@ def plan_for_segment(
     *,
     may_roll: bool,
 ) -> SegmentPlan:
-    """Plan appends to a segment from `first_append` on; its state is not changed.
+    """Plan appends to a segment from `first_append` on, without changing `state`.
 
-    `ends` has the row after the last batch of each append. `may_roll` is false right after a roll.
-    Raises `IndexFullError` if an index has no room for an entry inside an append, and
-    `IndexOffsetOverflowError` if an append does not fit a segment that was rolled for it.
+    `ends` has the row after the last batch of each append. `may_roll` is False directly after a
+    roll. Raises `IndexFullError` if an index becomes full within an append, and
+    `IndexOffsetOverflowError` if an append does not fit a newly rolled segment.
     """
     columns = batches.columns
     positions = np.empty(columns.rows, np.int64)
@@ -287,14 +284,14 @@ def plan_for_segment(
 
 
 class Isolation(StrEnum):
-    """The offset at which a read ends (Kafka: ``FetchIsolation``)."""
+    """The upper bound of a read (Kafka: ``FetchIsolation``)."""
 
     LOG_END = "log_end"
     TXN_COMMITTED = "txn_committed"
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction: readers of committed data skip its records from an offset on."""
+    """An aborted transaction: committed reads skip its records from an offset on."""
 
     producer_id: int
     first_offset: int
@@ -302,12 +299,12 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchData:
-    """Bytes of a log from the batch that holds an offset (Kafka: ``FetchDataInfo``).
+    """Bytes of a log, from the batch that contains an offset (Kafka: ``FetchDataInfo``).
 
-    `base_offset` is that of the batch, or the requested offset when nothing follows it, and
-    `position_bytes` its place in the log of the segment. The last of the batches in `records` may
-    be cut off. `first_entry_incomplete`: the first batch is larger than the requested size. Aborted
-    transactions are for a reader of committed data only.
+    `base_offset` is that of the batch, or the requested offset if no batch follows.
+    `position_bytes` is the position in the segment. The last batch in `records` may be incomplete.
+    `first_entry_incomplete` is True if the first batch exceeds the requested size. Aborted
+    transactions are set for committed reads only.
     """
 
     base_offset: int

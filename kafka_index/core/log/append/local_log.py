@@ -1,12 +1,11 @@
-"""The segments of a partition that grows: rolled, appended to, read, truncated and flushed.
+"""The segments of a writable log: rolled, appended to, read, truncated and flushed.
 
 Sources: Kafka's ``LocalLog`` and ``UnifiedLog.maybeRoll``. Leader epochs and producers are kept by
-`growing_log`.
+`partition_log_writer`.
 
-While a log is loaded, its files are changed as a broker changes them, except that a loss is refused
-where a broker would delete records, or hide some, without anyone's asking. A broker holds the
-``.lock`` of its data directory while it runs, and so does a process for all its growing logs in one
-data directory.
+Loading a log changes its files as a broker does, with one exception: if a broker would silently
+delete records or make some unreadable, loading fails. A running broker holds the ``.lock`` of its
+data directory, and so does a process with writable logs in it.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class LogOffsetMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Appends to one segment, and the roll before them if there is one.
+    """Appends to one segment, after a roll if any.
 
     `roll_to` is the base offset of the new segment, and `jitter_ms` its roll jitter.
     """
@@ -82,9 +81,9 @@ class Step:
 
 
 class LocalLog:
-    """The segments of a partition in order, the active one last; `LogLoader` fills the list.
+    """The segments of a partition in order, active segment last; `LogLoader` fills the list.
 
-    `end_offset` is the offset of the next record; everything before `recovery_point` is durable.
+    `end_offset` is the offset of the next record. Everything before `recovery_point` is durable.
     """
 
     def __init__(
@@ -104,11 +103,10 @@ class LocalLog:
 
     @property
     def active_segment(self) -> LogSegmentWriter:
-        """The segment that is appended to."""
         return self.segments[-1]
 
     def jitter(self) -> int:
-        """Return the roll jitter of a segment, in ms (``LogConfig.randomSegmentJitter``)."""
+        """Return a random roll jitter for a segment, in ms (``LogConfig.randomSegmentJitter``)."""
         largest = self.settings.segment_jitter_ms
         if not largest:
             return 0
@@ -117,9 +115,9 @@ class LocalLog:
     def open_segment(
         self, base_offset: int, jitter_ms: int, *, create: bool = False
     ) -> LogSegmentWriter:
-        """Return the segment at an offset; with `create` an empty one."""
+        """Open the segment at an offset; with `create`, create it empty."""
         if create:
-            # A roll that failed may have left files.
+            # A failed roll may have left files.
             for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.directory, segment_file_name(base_offset, suffix)))
@@ -133,7 +131,7 @@ class LocalLog:
         )
 
     def open_segments(self) -> Iterator[LogSegmentWriter]:
-        """Open the segments in the directory, by base offset."""
+        """Open the segments in the directory, in order of base offset."""
         parsed = (parse_segment_file(name) for name in os.listdir(self.directory))
         for base_offset in sorted(
             name.base_offset
@@ -143,17 +141,15 @@ class LocalLog:
             yield self.open_segment(base_offset, self.jitter())
 
     def create_segment(self, base_offset: int) -> LogSegmentWriter:
-        """Create a segment."""
         return self.open_segment(base_offset, self.jitter(), create=True)
 
     def delete_segment(self, segment: LogSegmentWriter) -> None:
-        """Delete the files of a segment."""
         segment.delete()
 
     def check_closed(self, segment: LogSegmentWriter) -> None:
-        """Refuse the log of a writer that was killed, although its marker calls it closed.
+        """Reject a log of a killed writer, even if there is a clean shutdown file.
 
-        Raises `InputError` if its indexes are zero-filled, or its last batch is cut off.
+        Raises `InputError` if its indexes are zero-filled or its last batch is incomplete.
         """
         try:
             segment.offset_index.sanity_check()
@@ -173,7 +169,7 @@ class LocalLog:
             ) from error
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Refuse a log whose start lies after its end: a broker would delete all of it."""
+        """Reject a log whose start is after its end: a broker would delete the whole log."""
         raise InputError(
             "the log ends before the log start offset",
             path=self.directory,
@@ -182,10 +178,10 @@ class LocalLog:
         )
 
     def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
-        """Plan the effect of some appends, whose offsets are assigned; nothing is written.
+        """Plan appends with assigned offsets; nothing is written.
 
         `ends` has the row after the last batch of each append. Raises `InputError` if a new segment
-        would begin at the base offset of the active one, and the errors of `plan_for_segment`.
+        would have the base offset of the active one, and the errors of `plan_for_segment`.
         """
         active, now_ms = self.active_segment, self.clock()
         base, limits, growth = active.base_offset, active.limits(), active.growth()
@@ -218,7 +214,6 @@ class LocalLog:
             )
 
     def append(self, batches: IncomingBatches, ends: Longs, step: Step) -> None:
-        """Append the batches of a step, after its roll."""
         plan = step.plan
         if plan.next_append == step.first_append:
             return
@@ -228,7 +223,7 @@ class LocalLog:
         self.end_offset = int(batches.columns.last_offset[end - 1]) + 1
 
     def roll_to(self, base_offset: int, jitter_ms: int) -> None:
-        """Begin a segment; an empty segment that begins there is replaced."""
+        """Start a new segment; an empty active segment at the same offset is replaced."""
         active = self.active_segment
         if active.base_offset == base_offset:
             active.delete()
@@ -238,7 +233,7 @@ class LocalLog:
         self.segments.append(self.open_segment(base_offset, jitter_ms, create=True))
 
     def replace_empty_active_segment(self, offset: int) -> None:
-        """Begin the active segment, which has no batch, at a later offset."""
+        """Move the start of the empty active segment to a later offset."""
         self.segments.pop().delete()
         self.segments.append(self.create_segment(offset))
         self.end_offset = offset
@@ -252,7 +247,7 @@ class LocalLog:
         include_aborted: bool,
         min_one_message: bool,
     ) -> FetchData:
-        """Read up to an end offset; otherwise as ``PartitionLogWriter.read`` (LocalLog.read)."""
+        """Read up to an end offset; otherwise like ``PartitionLogWriter.read`` (LocalLog.read)."""
         end = self._metadata_of(end_offset)._replace(offset=end_offset)
         if start_offset >= end_offset:
             place = end if start_offset == end_offset else self._metadata_of(start_offset)
@@ -273,7 +268,7 @@ class LocalLog:
         return FetchData(*self._metadata_of(self.end_offset))
 
     def truncate_to(self, offset: int) -> list[int]:
-        """Remove the batches from an offset on; return the base offsets of deleted segments."""
+        """Remove all batches from an offset on; return the base offsets of deleted segments."""
         deleted = []
         while self.segments[-1].base_offset > offset:
             segment = self.segments.pop()
@@ -285,7 +280,7 @@ class LocalLog:
         return deleted
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all segments, and begin an empty one at an offset."""
+        """Delete all segments, and create an empty one at an offset."""
         for segment in self.segments:
             segment.delete()
         self.segments = [self.create_segment(offset)]
@@ -293,26 +288,24 @@ class LocalLog:
         self.recovery_point = min(self.recovery_point, offset)
 
     def flush(self) -> None:
-        """Make everything durable, including new segments in their folder."""
         for segment in self.segments[floor_segment(self.segments, self.recovery_point) :]:
             segment.flush()
         sync([self.directory], "flush the folder")
         self.recovery_point = self.end_offset
 
     def close(self) -> None:
-        """Close all segments."""
         for segment in self.segments:
             segment.close()
         self.segments = []
 
     def close_handlers(self) -> None:
-        """Close all files as they are."""
+        """Close all files without trimming them."""
         for segment in self.segments:
             segment.close_handlers()
         self.segments = []
 
     def _metadata_of(self, offset: int) -> LogOffsetMetadata:
-        """Return the position of the batch that holds an offset, or of the end of the log."""
+        """Return the position of the batch that contains an offset, or of the log end."""
         if offset < self.end_offset:
             for segment in self.segments[floor_segment(self.segments, offset) :]:
                 found = segment.offset_to_position(offset)
@@ -322,7 +315,7 @@ class LocalLog:
         return LogOffsetMetadata(self.end_offset, active.base_offset, active.size_bytes)
 
     def _with_aborted(self, number: int, found: FetchData, start_offset: int) -> FetchData:
-        """Return a read with its aborted transactions (LocalLog.addAbortedTransactions)."""
+        """Add aborted transactions to the result of a read (LocalLog.addAbortedTransactions)."""
         start = OffsetPosition(found.base_offset, found.position_bytes)
         later = self.segments[number:]
         bound = later[0].offset_index.fetch_upper_bound_offset(start, len(found.records))
@@ -342,12 +335,12 @@ class LocalLog:
 def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
     if batches.magic[first] >= MAGIC_RECORD_BATCH:
         return int(batches.columns.base_offset[first])
-    # Their first offset may be packed: no append has offsets further apart than this.
+    # Their first offset may be inside a compressed message: no append spans more offsets.
     return int(batches.columns.last_offset[end - 1]) - INT32_MAX
 
 
 class PartitionLock:
-    """Holds a partition directory, which must exist, against brokers, processes and other logs."""
+    """Locks an existing partition directory against brokers, other processes and other logs."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.realpath(directory)
@@ -367,7 +360,6 @@ class PartitionLock:
             held[1].add(self._directory)
 
     def release(self) -> None:
-        """Release it."""
         with _guard:
             held = _locks.get(self._parent)
             if held is None:
@@ -382,9 +374,9 @@ _CLEANER_HINT = "let a broker start on the directory first, or move the file awa
 
 
 def remove_leftovers(directory: str) -> None:
-    """Remove the files that a broker removes first: deleted ones, and indexes without a log.
+    """Remove files that a broker removes first: deleted files, and indexes without a log.
 
-    Raises `InputError` if a cleaner was interrupted.
+    Raises `InputError` after an interrupted compaction.
     """
     names = {name: parse_segment_file(name) for name in sorted(os.listdir(directory))}
     for name, parsed in names.items():

@@ -1,4 +1,4 @@
-"""The log of a segment that grows, and the search for an offset in a log.
+"""The log file of a writable segment, and the search for an offset in a log.
 
 Sources: Kafka's ``FileRecords`` and ``LogSegment.translateOffset``.
 """
@@ -31,9 +31,9 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class LogFile:
-    """A ``.log`` that is appended to; it is created if it does not exist.
+    """A ``.log`` that is appended to; created if it does not exist.
 
-    With `preallocated_bytes` it is created with this much space: zeros follow the batches.
+    With `preallocated_bytes` it is created at this size, with zeros after the batches.
     """
 
     def __init__(self, path: str, *, preallocated_bytes: int = 0) -> None:
@@ -58,15 +58,15 @@ class LogFile:
 
     @property
     def view(self) -> Bytes:
-        """The bytes written, mapped; valid until the next change of the log."""
+        """The written bytes, mapped; valid until the next change of the log."""
         if len(self._view) < self.size_bytes:
-            # A preallocated file is mapped whole, so that later appends need no new map.
+            # A preallocated file is mapped fully, so that appends need no new map.
             mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
             self._view = np.frombuffer(mapped, np.uint8)
         return self._view[: self.size_bytes]
 
     def append(self, data: Bytes) -> None:
-        """Write at the end: all bytes or none."""
+        """Append all bytes or none."""
         left = data.data
         position = self.size_bytes
         try:
@@ -75,14 +75,14 @@ class LogFile:
                 position += written
                 left = left[written:]
         except OSError as error:
-            # Some bytes may have been written where the next append goes.
+            # A failed write may have left bytes where the next append goes.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size_bytes)
             raise publish_error(error, self.path, "append to the log") from error
         self.size_bytes = position
 
     def truncate_to(self, size_bytes: int) -> int:
-        """Truncate the file, preallocated space included; return the bytes of batches removed."""
+        """Truncate the file, including preallocated space; return the removed bytes of batches."""
         if not 0 <= size_bytes <= self.size_bytes:
             raise ValueError(
                 f"cannot truncate {self.path} of {self.size_bytes} bytes to {size_bytes}"
@@ -102,14 +102,12 @@ class LogFile:
         self.truncate_to(self.size_bytes)
 
     def flush(self) -> None:
-        """Make the written bytes durable."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
             raise publish_error(error, self.path, "flush the log") from error
 
     def close(self) -> None:
-        """Flush, trim and close."""
         try:
             self.flush()
             self.trim()
@@ -117,28 +115,28 @@ class LogFile:
             self.close_handler()
 
     def close_handler(self) -> None:
-        """Close the file as it is."""
+        """Close the file without trimming it."""
         self._unmap()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _unmap(self) -> None:
-        # The map is closed with its last view, which the frames of an error may still hold.
+        # The map is closed with its last view, which a traceback may still reference.
         self._view = _NOTHING
 
 
 def translate_offset(
     log: Bytes, path: str, offset_index: OffsetIndex, offset: int, *, verify_entry: bool = True
 ) -> LogOffsetPosition | None:
-    """Find the batch of a log that holds an offset, or the next one; None when there is neither.
+    """Find the batch that contains an offset, or the first one after it, None if none.
 
-    With `verify_entry` the index has to fit the log, which a broker does not check. Raises
-    `CorruptLogError` if it does not fit, or the log cannot be read. Source:
+    With `verify_entry`, the index must match the log, which a broker does not check. Raises
+    `CorruptLogError` if it does not match, or the log cannot be read. Source:
     LogSegment.translateOffset.
     """
     floor = offset_index.lookup(offset)
-    # An entry that is not one may lead before the log.
+    # A corrupt entry may have a negative position.
     start = max(floor.position, 0)
 
     def unreadable() -> NoReturn:

@@ -1,8 +1,8 @@
-"""Loading a partition: the order of its steps, the reasons for each, and its leader epochs.
+"""Loading a partition: the sequence of steps, the reasons for each, and the leader epochs.
 
-Source: Kafka's ``LogLoader.load``. A log that grows acts on its files
-(`kafka_index.core.log.append.local_log`); a prediction computes the actions of a broker
-(`kafka_index.core.startup.partition_loading`).
+Source: Kafka's ``LogLoader.load``. `kafka_index.core.log.append.local_log` applies the steps to the
+files of a writable log. `kafka_index.core.startup.partition_loading` only computes what a broker
+would do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafka_index.core.logdir.metadata_files import read_text
 
 
 class EpochFile:
-    """The leader epochs of a partition, and their file, which is created empty.
+    """The leader epochs of a partition and their checkpoint, which is created empty.
 
     Raises `InputError` or `InvalidEpochError` if the file is malformed.
     """
@@ -42,7 +42,7 @@ class EpochFile:
         self.cache = LeaderEpochCache.from_text(text, path=self._path)
 
     def assign(self, batches: IncomingBatches) -> None:
-        """Record the epochs of batches that are appended."""
+        """Record the epochs of appended batches."""
         has_changed = False
         for row, epoch, base_offset in batches.epoch_starts():
             if batches.magic[row] >= MAGIC_RECORD_BATCH:
@@ -53,28 +53,27 @@ class EpochFile:
         self._write_if(changed=has_changed)
 
     def assign_recovered(self, batches: IncomingBatches) -> None:
-        """Record the epochs of batches as recovery does."""
+        """Record the epochs of batches like recovery does."""
         has_changed = False
         for _, epoch, base_offset in batches.epoch_starts():
             has_changed |= self.cache.assign_from_batch(epoch, base_offset)
         self._write_if(changed=has_changed)
 
     def truncate_from_end(self, offset: int) -> None:
-        """Drop the epochs that start at an offset or above."""
+        """Remove the epochs that start at or above an offset."""
         self._write_if(changed=self.cache.truncate_from_end(offset))
 
     def truncate_from_start(self, offset: int) -> None:
-        """Drop the epochs before an offset."""
+        """Remove the epochs before an offset."""
         self._write_if(changed=self.cache.truncate_from_start(offset))
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Roll back to the entries of an earlier moment."""
+        """Restore earlier entries."""
         has_changed = self.cache.entries != entries
         self.cache = LeaderEpochCache(entries)
         self._write_if(changed=has_changed)
 
     def clear(self) -> None:
-        """Drop all epochs."""
         self.cache = LeaderEpochCache()
         self._write(self.cache.text())
 
@@ -88,72 +87,70 @@ class EpochFile:
             file.commit()
 
 
-#: The code of a recovery that fails because offsets go back (Kafka: ``InvalidOffsetException``).
+#: Code for a recovery that fails because offsets decrease (``InvalidOffsetException``).
 OFFSET_BACKWARD: Final = "offset_backward"
 
 
 class OffsetsGoBackError(Exception):
-    """Recovery meets an offset that is not above the last index entry; its whole log is cut."""
+    """Recovery found an offset that is not above the last index entry.
+
+    The whole log is truncated.
+    """
 
 
 class LoadingSegment(ReplayedSegment, Protocol):
-    """A segment that is loaded."""
-
     def is_sound(self) -> bool:
-        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
+        """Return whether loading leaves it unchanged (``LogSegment.sanityCheck``)."""
 
     def recover(self) -> int:
-        """Rebuild its indexes and cut its log; return the number of bytes that are cut.
+        """Rebuild its indexes and truncate its log; return the number of truncated bytes.
 
-        Raises `OffsetsGoBackError` if its whole log is to be cut.
+        Raises `OffsetsGoBackError` if the whole log must be truncated.
         """
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
-        """Yield the batches that recovery left, without verifying them again."""
+        """Yield the batches that remain after recovery, without verifying them again."""
 
-    def append_aborted(self, aborted: NDArray[np.void]) -> None:
-        """Append aborted transactions to its transaction index."""
+    def append_aborted(self, aborted: NDArray[np.void]) -> None: ...
 
     def cut_whole(self) -> int:
-        """Cut its whole log (``LogSegment.truncateTo``); return the bytes that are cut."""
+        """Truncate the whole log (``LogSegment.truncateTo``); return the truncated bytes."""
 
     def release(self) -> None:
-        """Release the memory of a segment that was recovered."""
+        """Release the memory of a recovered segment."""
 
     def next_offset(self) -> int:
         """Return the offset after its last batch (``LogSegment.readNextOffset``)."""
 
     def resize_indexes(self) -> None:
-        """Set the indexes of the active segment to their maximum size."""
+        """Resize the indexes of the active segment to their maximum size."""
 
 
 Segment = TypeVar("Segment", bound=LoadingSegment)
 
 
 class LoadingFiles(Protocol[Segment]):
-    """The segments of a partition that is loaded, and the operations on them."""
+    """The segments of a partition during loading, and the operations on them."""
 
     segments: list[Segment]
 
     def open_segments(self) -> Iterator[Segment]:
-        """Open the segments that the directory has, by base offset."""
+        """Open the segments in the directory, in order of base offset."""
 
-    def create_segment(self, base_offset: int) -> Segment:
-        """Return a new segment, which is empty."""
+    def create_segment(self, base_offset: int) -> Segment: ...
 
-    def delete_segment(self, segment: Segment) -> None:
-        """Delete the files of a segment, but for its snapshot."""
+    def delete_segment(self, segment: Segment) -> None: ...
 
     def check_closed(self, segment: Segment) -> None:
-        """Check the active segment after a clean shutdown; raise to load no further."""
+        """Check the active segment after a clean shutdown; raise to stop loading."""
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Check a log that ends before it starts, all of which is deleted next."""
+        """Check a log that ends before its start, before all of it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedOffsets:
-    """The offsets of a log that was loaded, all absolute."""
+    """The offsets of a loaded log, absolute."""
 
     log_start_offset: int
     log_end_offset: int
@@ -162,11 +159,11 @@ class LoadedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class LoadConditions:
-    """The conditions under which a partition is loaded.
+    """The state with which a partition is loaded.
 
-    `is_clean`: there was a clean shutdown, because its data directory has the marker. The offsets
-    are its entries in the checkpoints, 0 without one. Nothing of a directory that `is_deleted` is
-    recovered, and its end is not looked for.
+    `is_clean` is True if its data directory has the clean shutdown file. Offsets are from the
+    checkpoints, 0 if missing. If `is_deleted`, nothing is recovered, and the log end is not
+    determined.
     """
 
     is_clean: bool
@@ -176,10 +173,10 @@ class LoadConditions:
 
 
 class LogLoader(Generic[Segment]):
-    """Loads a partition, with its leader epochs and producers.
+    """Loads a partition with its leader epochs and producers.
 
-    Loading fills the list of segments in `files`. `reasons` has a code and a detail, by base
-    offset, for each segment that is deleted, cut or rebuilt.
+    Fills the segments of `files`. `reasons` has a code and a detail for each segment that is
+    deleted, truncated or rebuilt, by base offset.
     """
 
     def __init__(
@@ -197,7 +194,7 @@ class LogLoader(Generic[Segment]):
         self.reasons: dict[int, str] = {}
 
     def load(self) -> LoadedOffsets:
-        """Load everything; after an unclean shutdown, unflushed segments are recovered first."""
+        """Load the partition; after an unclean shutdown, recover unflushed segments first."""
         files, conditions = self._files, self._conditions
         log_start = conditions.log_start_offset
         self._load_segments()
@@ -251,7 +248,7 @@ class LogLoader(Generic[Segment]):
                 return
 
     def _recover(self, segment: Segment) -> int:
-        """Recover a segment; return how many bytes are cut (``LogLoader.recoverSegment``)."""
+        """Recover a segment (``LogLoader.recoverSegment``); return the truncated bytes."""
         producer_state = self._new_producer_state()
         producer_state.rebuild(
             self._files.segments,
@@ -274,7 +271,7 @@ class LogLoader(Generic[Segment]):
         return cut
 
     def _end_or_nothing(self) -> int | None:
-        """Return the log end; None where there is no segment, or the log ends before its start."""
+        """Return the log end, None if there are no segments or the log ends before its start."""
         segments, start = self._files.segments, self._conditions.log_start_offset
         if not segments:
             return None

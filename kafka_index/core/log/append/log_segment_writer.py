@@ -1,4 +1,4 @@
-"""A segment that grows: batches are appended with the index entries that a live broker adds.
+"""A writable segment: batches are appended with the index entries that a broker adds.
 
 Source: Kafka's ``LogSegment``.
 """
@@ -66,7 +66,6 @@ Clock = Callable[[], int]
 
 
 def system_clock() -> int:
-    """Return the time in ms."""
     return time.time_ns() // 1_000_000
 
 
@@ -76,7 +75,7 @@ class _HasBaseOffset(Protocol):
 
 
 def floor_segment(segments: Sequence[_HasBaseOffset], offset: int) -> int:
-    """Return the place of the last segment that begins at or before an offset, or of the first."""
+    """Return the index of the last segment that starts at or before an offset, otherwise 0."""
     return max(bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
 
 
@@ -88,13 +87,13 @@ class LogSegmentWriter(Closeable):
     directory : str
         The partition directory.
     base_offset : int
-        Of the segment.
+        Base offset of the segment.
     settings : LogSettings
-        Of its topic.
+        Settings of its topic.
     create : bool
-        Create the log; without it the log must exist.
+        Create the log; if False, the log must exist.
     roll_jitter_ms : int
-        How much earlier than ``segment.ms`` it is rolled.
+        Subtracted from ``segment.ms``.
     clock : callable
         Returns the time in ms.
 
@@ -107,9 +106,8 @@ class LogSegmentWriter(Closeable):
 
     Notes
     -----
-    Index files are opened, or created at their maximum size, on first use. A segment that is
-    reopened does not know how many bytes follow its last index entry; nor does a broker after a
-    restart. Not for use by several threads at once.
+    Index files are opened on first use, or created at their maximum size. As in a restarted broker,
+    a reopened segment does not know how many bytes follow its last index entry. Not thread-safe.
     """
 
     def __init__(
@@ -141,7 +139,7 @@ class LogSegmentWriter(Closeable):
         self._first_timestamp = NO_BATCH
 
     def path(self, suffix: str) -> str:
-        """Return the path of one of its files."""
+        """Return the path of the file with this suffix."""
         return os.path.join(self.directory, segment_file_name(self.base_offset, suffix))
 
     @property
@@ -169,13 +167,13 @@ class LogSegmentWriter(Closeable):
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
-        """The largest timestamp so far, with the offset it is indexed under."""
+        """The largest timestamp so far, with its offset in the time index."""
         if self._largest is None:
             self._largest = self.time_index.last_entry
         return self._largest
 
     def limits(self) -> Longs:
-        """Return the limits of its growth now: the ``LIMIT_`` fields."""
+        """Return the current limits of its growth: the ``LIMIT_`` fields."""
         return growth_limits(
             self.settings,
             self.base_offset,
@@ -187,7 +185,7 @@ class LogSegmentWriter(Closeable):
         )
 
     def growth(self) -> Longs:
-        """Return how far it has grown: the ``GROWTH_`` fields."""
+        """Return its growth: the ``GROWTH_`` fields."""
         if self._first_timestamp == NO_BATCH and self.size_bytes:
             self._first_timestamp = self._read_first_timestamp()
         state = new_growth(self.base_offset)
@@ -201,21 +199,21 @@ class LogSegmentWriter(Closeable):
         return state
 
     def should_roll(self, batches: bytes | Bytes) -> bool:
-        """Whether a broker would roll before it appends these batches, all at once."""
+        """Return whether a broker would roll before appending these batches together."""
         _, plan = self._plan_at_once(batches, may_roll=True)
         return plan.must_roll
 
     def append(self, batches: bytes | Bytes) -> None:
-        """Append batches as they are, all at once.
+        """Append batches unchanged, all or none.
 
         Raises
         ------
         CorruptLogError
-            A batch is cut off or does not match its checksum.
+            A batch is incomplete or does not match its checksum.
         InputError, IndexOffsetOverflowError
             An offset does not fit the segment.
         IndexFullError
-            An index has no room for their entries.
+            An index has no space for their entries.
         PublishError
             They cannot be written. After any error, nothing has been appended.
         """
@@ -227,7 +225,7 @@ class LogSegmentWriter(Closeable):
         Parameters
         ----------
         first_row : int
-            Row of the first of these batches in the table that was planned.
+            Row of the first of these batches in the planned table.
         """
         # As in a broker, the index files are created before the first byte of the log.
         offset_index, time_index = self.offset_index, self.time_index
@@ -249,7 +247,7 @@ class LogSegmentWriter(Closeable):
         )
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that holds an offset, or the next one; None when there is none.
+        """Find the batch that contains an offset, or the first one after it, None if none.
 
         Source: ``LogSegment.translateOffset``.
         """
@@ -258,9 +256,9 @@ class LogSegmentWriter(Closeable):
         return translate_offset(self.log.view, self.log.path, self.offset_index, offset)
 
     def is_sound(self) -> bool:
-        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``).
+        """Return whether loading leaves it unchanged (``LogSegment.sanityCheck``).
 
-        A time index that is missing is created empty.
+        A missing time index is created empty.
         """
         if not os.path.exists(self.path(OFFSET_INDEX_SUFFIX)):
             return False
@@ -273,7 +271,7 @@ class LogSegmentWriter(Closeable):
         return True
 
     def bytes_of(self, start: int, end: int) -> Bytes:
-        """Return bytes of the log."""
+        """Return a byte range of the log."""
         return self.log.view[start:end]
 
     def read(
@@ -284,7 +282,7 @@ class LogSegmentWriter(Closeable):
         max_position_bytes: int | None = None,
         min_one_message: bool = False,
     ) -> FetchData | None:
-        """Read, beginning with the batch that holds an offset; None at the end of the log.
+        """Read from the batch that contains an offset; None at the end of the log.
 
         Parameters
         ----------
@@ -293,13 +291,13 @@ class LogSegmentWriter(Closeable):
         max_bytes : int
             Maximum size of the result, 0 or more.
         max_position_bytes : int, optional
-            Position to read to; the end of the log by default.
+            Position to read to, by default the end of the log.
         min_one_message : bool
-            Return the first batch whole, however large.
+            Return the first batch completely, whatever its size.
 
         Notes
         -----
-        LogSegment.read
+        Source: ``LogSegment.read``
         """
         if max_bytes < 0:
             raise InputError(
@@ -332,7 +330,7 @@ class LogSegmentWriter(Closeable):
         return scan_to_end(self.log.view, last_entry, self.base_offset, verify_crc=False)
 
     def truncate_to(self, offset: int) -> int:
-        """Truncate before the batch that holds an offset; return the bytes removed.
+        """Truncate before the batch that contains an offset; return the number of removed bytes.
 
         Source: ``LogSegment.truncateTo``.
         """
@@ -340,7 +338,7 @@ class LogSegmentWriter(Closeable):
         for index in (self.offset_index, self.time_index):
             index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
-        # It is the active segment from now on.
+        # It becomes the active segment.
         self.resize_indexes()
         lost = 0 if found is None else self.log.truncate_to(found.position)
         if not self.size_bytes:
@@ -352,18 +350,18 @@ class LogSegmentWriter(Closeable):
         return lost
 
     def recover(self) -> int:
-        """Rebuild the indexes, truncate at the first invalid byte, and return the bytes removed.
+        """Rebuild the indexes, truncate at the first invalid byte, and return the removed bytes.
 
-        The transaction index is emptied: it needs the producers of earlier segments.
+        The transaction index is emptied, since it depends on the producers of earlier segments.
 
         Raises
         ------
         CorruptLogError
-            A broker would not start over such a log.
+            A broker would not start on such a log.
 
         Notes
         -----
-        LogSegment.recover
+        Source: ``LogSegment.recover``
         """
         self.offset_index.reset()
         self.time_index.reset()
@@ -372,11 +370,11 @@ class LogSegmentWriter(Closeable):
             self.offset_index, self.time_index, self.settings.index_interval_bytes
         )
         stop = builder.recover(LogBatches(self.log.view, 0, self.base_offset, verify_crc=True))
-        # Nothing is cut of a log that a broker does not start over.
+        # If a broker would not start on the log, nothing is truncated.
         if stop is not None:
             raise stop.error(CorruptLogError, self.log.path, "the segment cannot be recovered: ")
         lost = self.log.truncate_to(builder.valid_bytes)
-        # Set even for an empty log, as in Kafka: a truncation reads it again.
+        # Set even for an empty log, as in Kafka: truncation reads it again.
         self._largest = self.time_index.last_entry
         self._last_index_position = self.size_bytes
         self._first_timestamp = NO_BATCH
@@ -391,21 +389,21 @@ class LogSegmentWriter(Closeable):
         self.transaction_index.append_many(aborted)
 
     def cut_whole(self) -> int:
-        """Truncate all of it; return the bytes removed."""
+        """Truncate the whole log; return the number of removed bytes."""
         return self.truncate_to(self.base_offset)
 
     def release(self) -> None:
-        """Keep it open: it is appended to, or read, next."""
+        """Do nothing: the segment stays open for appends and reads."""
 
     def become_inactive(self) -> None:
-        """Append the last time entry and trim all files (``onBecomeInactiveSegment``)."""
+        """Append the last time index entry and trim all files (``onBecomeInactiveSegment``)."""
         self.time_index.maybe_append(*self.largest_timestamp, skip_full_check=True)
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
         self.log.trim()
 
     def close(self) -> None:
-        """Append the last time entry if anything was appended, trim all files, and close them."""
+        """Append the last time index entry if anything was appended; trim and close all files."""
         if self._largest is not None:
             self.time_index.maybe_append(*self._largest, skip_full_check=True)
         for index in (self._offset_index, self._time_index):
@@ -416,19 +414,19 @@ class LogSegmentWriter(Closeable):
         self._offset_index = self._time_index = None
 
     def resize_indexes(self) -> None:
-        """Set the indexes to their maximum size, as in an active segment."""
+        """Resize the indexes to their maximum size, as in an active segment."""
         self.offset_index.resize(self.settings.segment_index_bytes)
         self.time_index.resize(self.settings.segment_index_bytes)
 
     def flush(self) -> None:
-        """Make everything written durable."""
+        """Make all written data durable."""
         self.log.flush()
         self.offset_index.flush()
         self.time_index.flush()
         self.transaction_index.flush()
 
     def close_handlers(self) -> None:
-        """Close all files as they are."""
+        """Close all files without trimming them."""
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.close_handler()
@@ -437,7 +435,7 @@ class LogSegmentWriter(Closeable):
         self._offset_index = self._time_index = None
 
     def delete(self) -> None:
-        """Close and remove all files."""
+        """Close and delete all files."""
         self.close_handlers()
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             if os.path.exists(self.path(suffix)):

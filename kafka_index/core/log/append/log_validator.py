@@ -1,7 +1,7 @@
-"""The checks of an append, by a leader and by a follower, and the fields that a leader assigns.
+"""Validation of appends by a leader and a follower, and the fields that a leader assigns.
 
-A leader accepts batches of magic 2 only and never recompresses: ``compression.type`` is
-``producer``. Sources: Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords``.
+A leader accepts only v2 batches and never recompresses: ``compression.type`` is ``producer``.
+Sources: Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry, has_null_key
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 
-#: Batches that are refused, the reason, what is expected, and the column with what is found.
+#: Rejected batches, the reason, the expected value, and the column with the actual value.
 _Check = tuple[NDArray[np.bool_], str, object, Longs]
 
 
@@ -48,11 +48,11 @@ def assign_as_leader(
     origin: AppendOrigin,
     now_ms: int,
 ) -> IncomingBatches:
-    """Check batches of magic 2, copy them, and assign their offsets, leader epoch and timestamps.
+    """Validate v2 batches, copy them, and assign offsets, leader epoch and timestamps.
 
-    A client's batches have the base offset 0; a coordinator may write markers. Raises
-    `CorruptLogError` if a batch or one of its records cannot be read, `InputError` if a broker
-    would refuse a batch, and `InvalidEpochError` if the leader's epoch is negative.
+    Clients send the base offset 0; coordinators may write markers. Raises `CorruptLogError` if a
+    batch or record cannot be read, `InputError` if a broker would reject a batch, and
+    `InvalidEpochError` if the leader epoch is negative.
     """
     base_offset = 0 if origin is AppendOrigin.CLIENT else _first_offset(data)
     batches = IncomingBatches.scan(as_bytes(bytearray(data)), base_offset)
@@ -89,7 +89,7 @@ def assign_as_leader(
 
 
 def _first_offset(data: bytes | bytearray | memoryview | Bytes) -> int:
-    """Return the offset field of the first batch, 0 for a negative one."""
+    """Return the offset field of the first batch, 0 if it is negative."""
     return max(int.from_bytes(bytes(data[:8]), "big", signed=True), 0)
 
 
@@ -146,7 +146,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
     if takes_time:
         least = max(now_ms - settings.message_timestamp_before_max_ms, INT64_MIN)
         most = min(now_ms + settings.message_timestamp_after_max_ms, INT64_MAX)
-    # The count may be wrong, but no batch has more records than bytes.
+    # The count may be corrupt, but a batch never has more records than bytes.
     counts = np.clip(batches.record_count, 0, columns.size_bytes)
     largest, codes = np.empty((2, len(batches)), np.int64)
     largest_timestamps(
@@ -236,7 +236,7 @@ def _refuse(
     *checks: _Check,
     kind: type[InputError | CorruptLogError | InvalidEpochError] = InputError,
 ) -> None:
-    """Raise an error for the first batch of the first check that refuses any."""
+    """Raise an error for the first batch that fails a check."""
     for refused, reason, expected, found in checks:
         if refused.any():
             row = int(np.argmax(refused))
@@ -256,14 +256,13 @@ def check_as_follower(
     *,
     as_one_append: bool = True,
 ) -> IncomingBatches | None:
-    """Check batches that were fetched from a leader; return None when all are of a later epoch.
+    """Validate batches fetched from a leader; return None if all have a later epoch.
 
-    The batches have offsets and leader epochs. The first one of a later epoch than they were
-    fetched in is left out, with all after it (KAFKA-18723). Only the leader checks
-    ``max.message.bytes``. With `as_one_append` all of them have to fit one segment, else each has
-    to. Raises `CorruptLogError` if a batch cannot be read, `InputError` if offsets go backward or
-    there is more than fits a segment, and `InvalidEpochError` if a batch of magic 2 has no leader
-    epoch.
+    The batches have offsets and leader epochs. Starting at the first batch with a later epoch than
+    `leader_epoch`, all are dropped (KAFKA-18723). Only leaders check ``max.message.bytes``. With
+    `as_one_append`, all together must fit one segment, otherwise each. Raises `CorruptLogError` if
+    a batch cannot be read, `InputError` if offsets decrease or a segment cannot hold them, and
+    `InvalidEpochError` if a v2 batch has no leader epoch.
     """
     array = as_bytes(data)
     if len(array) < LOG_OVERHEAD_BYTES + MIN_LENGTH:

@@ -1,7 +1,6 @@
-"""A partition that grows: appends as leader and as follower, rolls, truncation and reads.
+"""A writable partition log: appends as leader and follower, rolls, truncation and reads.
 
-Source: Kafka's ``UnifiedLog``. The log is the only replica of its partition: its high watermark is
-its end.
+Source: Kafka's ``UnifiedLog``. The log is the only replica: its high watermark is its end.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ class PartitionLogWriter(Closeable):
     ----------
     directory : path
         The partition directory, ``<topic>-<partition>``, created if it does not exist. Its data
-        directory is locked as a broker locks it.
+        directory is locked like by a broker.
     settings : LogSettings, optional
-        Of the topic.
+        Settings of the topic.
     log_start_offset : int
         Kafka's checkpoint of it, 0 for none.
     was_clean : bool
@@ -61,13 +60,13 @@ class PartitionLogWriter(Closeable):
     Raises
     ------
     PublishError
-        Another process or log holds the directory, or it cannot be written.
+        The directory is locked by another process or log, or is not writable.
     InputError
         It is not a partition directory, or was not closed.
 
     Notes
     -----
-    Not for use by several threads at once.
+    Not thread-safe.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class PartitionLogWriter(Closeable):
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._local.end_offset
 
     @property
@@ -131,30 +130,30 @@ class PartitionLogWriter(Closeable):
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """The leader epochs and where each starts."""
+        """The leader epochs and their start offsets."""
         return self._epochs.cache.entries
 
     @property
     def segments(self) -> tuple[LogSegmentWriter, ...]:
-        """All segments, the active one last."""
+        """All segments, the active segment last."""
         return tuple(self._local.segments)
 
     @property
     def active_segment(self) -> LogSegmentWriter:
-        """The segment that is appended to."""
+        """The segment that receives appends."""
         return self._local.active_segment
 
     def append_as_leader(
         self, batches: Data, leader_epoch: int, *, origin: AppendOrigin | str = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append batches, each by an append of its own, with the next offsets of the log.
+        """Append batches with the next offsets of the log, each as a separate append.
 
         Parameters
         ----------
         batches : bytes
-            Batches of magic 2, one after the other.
+            Consecutive v2 batches.
         leader_epoch : int
-            Of this leader, 0 or more.
+            Epoch of this leader, 0 or more.
         origin : AppendOrigin
             A client, or a coordinator, which may write markers.
 
@@ -163,7 +162,7 @@ class PartitionLogWriter(Closeable):
         CorruptLogError
             A batch cannot be read.
         InputError
-            A broker would refuse a batch. After any error, nothing has been appended.
+            A broker would reject a batch. After any error, nothing has been appended.
         PublishError
             The log cannot be written.
         """
@@ -193,27 +192,28 @@ class PartitionLogWriter(Closeable):
         raise InputError("there is no batch to append")
 
     def append_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
-        """Append fetched batches unchanged, all by one append, as a follower does.
+        """Append fetched batches unchanged, as a single append, like a follower.
 
         Parameters
         ----------
         batches : bytes
-            Batches with offsets and leader epochs, one after the other.
+            Consecutive batches with offsets and leader epochs.
         leader_epoch : int
-            The epoch they were fetched in. The first batch of a later epoch and all after it are
-            not appended.
+            The epoch in which they were fetched. Batches from the first one with a later epoch on
+            are not appended.
 
         Raises
         ------
         CorruptLogError, InputError, InvalidEpochError, IndexFullError, PublishError
-            They cannot be appended. None has been.
+            They cannot be appended. Nothing has been appended.
         """
         return self._replicate(batches, leader_epoch, as_one_append=True)
 
     def append_each_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
-        """Append batches as `append_as_follower` does, but each by an append of its own.
+        """Append batches like `append_as_follower`, but each as a separate append.
 
-        Segments are rolled between any two of them, as if a follower had fetched them one by one.
+        Segments can be rolled between any two of them, as if a follower had fetched them one by
+        one.
         """
         return self._replicate(batches, leader_epoch, as_one_append=False)
 
@@ -230,16 +230,16 @@ class PartitionLogWriter(Closeable):
         return AppendInfo.of(incoming)
 
     def roll(self) -> LogSegmentWriter:
-        """Begin a new segment at the end of the log."""
+        """Start a new segment at the end of the log."""
         self._check_usable()
         self._roll_to(self.log_end_offset, self._local.jitter())
         return self.active_segment
 
     def begin_active_segment_at(self, offset: int) -> None:
-        """Let an active segment without any batch begin at a later offset.
+        """Move the start of an active segment without batches to a later offset.
 
-        A broker leaves such a segment behind where an offset does not fit in it. Its largest
-        timestamp is then that of its file, and searches by time end there.
+        A broker leaves such a segment behind if an offset does not fit in it. Its largest timestamp
+        is then that of its file, and searches by time end there.
         """
         self._check_usable()
         self._producer_state.drop_snapshot(self.active_segment.base_offset)
@@ -258,7 +258,7 @@ class PartitionLogWriter(Closeable):
         isolation: Isolation | str = Isolation.LOG_END,
         min_one_message: bool = True,
     ) -> FetchData:
-        """Read, beginning with the batch that holds an offset.
+        """Read from the batch that contains an offset.
 
         Parameters
         ----------
@@ -267,9 +267,9 @@ class PartitionLogWriter(Closeable):
         max_bytes : int
             Maximum size of the result, which never spans segments.
         isolation : Isolation
-            Where to end. Committed reads also return the aborted transactions.
+            Upper bound. Committed reads also return aborted transactions.
         min_one_message : bool
-            Return the first batch whole, however large.
+            Return the first batch completely, whatever its size.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class PartitionLogWriter(Closeable):
         )
 
     def truncate_to(self, offset: int) -> bool:
-        """Truncate before the batch that holds an offset; return whether anything was removed.
+        """Truncate before the batch that contains an offset; return whether anything was removed.
 
         Source: ``UnifiedLog.truncateTo``.
         """
@@ -332,7 +332,7 @@ class PartitionLogWriter(Closeable):
         self._local.flush()
 
     def close(self) -> None:
-        """Flush, write a snapshot of the producers, trim all files and close them.
+        """Flush, write a producer snapshot, trim all files and close them.
 
         Source: ``LogManager.shutdown`` and ``UnifiedLog.close``.
         """
@@ -348,7 +348,7 @@ class PartitionLogWriter(Closeable):
             self._hold.release()
 
     def _append(self, batches: IncomingBatches, ends: Longs, origin: AppendOrigin) -> None:
-        """Plan and check everything before the first write."""
+        """Plan and validate all appends before the first write."""
         steps = self._local.plan(batches, ends)
         producers = self._producer_state.producers
         producers.begin_append()
@@ -383,7 +383,7 @@ class PartitionLogWriter(Closeable):
         self._producer_state.take_snapshot(snapshot, durable=False)
 
     def _undo(self, end_offset: int, epochs: tuple[EpochEntry, ...]) -> None:
-        """Roll back an append that failed in the middle."""
+        """Roll back an append that failed partway."""
         self._producer_state.producers.roll_back()
         try:
             self._epochs.restore(epochs)

@@ -1,4 +1,4 @@
-"""The snapshots of a growing log's producers: when they are written, loaded and removed.
+"""The producer snapshots of a writable log: when they are written, loaded and deleted.
 
 Sources: Kafka's ``ProducerStateManager`` and ``UnifiedLog.rebuildProducerState``.
 """
@@ -29,48 +29,43 @@ from kafka_index.core.log.state.snapshots import (
 
 
 class ReplayedSegment(Protocol):
-    """A segment whose batches are replayed into the producers."""
+    """A segment whose batches are replayed to rebuild producer state."""
 
     @property
-    def base_offset(self) -> int:
-        """The base offset of the segment."""
+    def base_offset(self) -> int: ...
 
     @property
     def size_bytes(self) -> int:
         """Size of its batches."""
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that holds an offset, or the next one; None when there is none."""
+        """Find the batch that contains an offset, or the first one after it, None if none."""
 
     def bytes_of(self, start: int, end: int) -> Bytes:
-        """Return bytes of its log."""
+        """Return a byte range of its log."""
 
 
 class SnapshotFiles:
-    """The snapshots in a partition directory."""
-
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
     def offsets(self) -> list[int]:
-        """Return their offsets, in order."""
         return list_snapshots(self._directory)
 
     def load_latest(
         self, offsets: Iterable[int]
     ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-        """Read the latest that is not damaged, as `load_latest_snapshot`."""
+        """Read the latest valid snapshot, like `load_latest_snapshot`."""
         return load_latest_snapshot(self._directory, offsets)
 
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:
-        """Write one."""
         path = snapshot_path(self._directory, offset)
         with AtomicFile(path, scratch_path=f"{path}.tmp") as file:
             file.write(data)
             file.commit(durable=durable)
 
     def remove(self, offset: int) -> None:
-        """Remove one, if it is there."""
+        """Delete a snapshot if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(snapshot_path(self._directory, offset))
 
@@ -88,14 +83,14 @@ class ProducerStateManager:
 
     @property
     def snapshot_offsets(self) -> tuple[int, ...]:
-        """The offsets of all snapshots, in order."""
+        """The offsets of all snapshots, ascending."""
         return tuple(sorted(self._snapshots))
 
     def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
-        """Write a snapshot at `end_offset`, unless there is one at or above it.
+        """Write a snapshot at `end_offset`, unless one exists at or above it.
 
-        The bytes are by default those of the producers now. A roll does not wait for the disk
-        (`durable`): a log without the snapshot is recovered.
+        By default `data` is the current state. A roll does not make it durable: a log without the
+        snapshot is recovered.
         """
         if self.end_offset <= self._last_snapshot:
             return
@@ -105,12 +100,11 @@ class ProducerStateManager:
         self._last_snapshot = self.end_offset
 
     def drop_snapshot(self, offset: int) -> None:
-        """Remove a snapshot, if there is one."""
         self._snapshots.discard(offset)
         self._files.remove(offset)
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Remove the snapshots without a segment, except the last (``removeStraySnapshots``)."""
+        """Delete snapshots without a segment, except the last (``removeStraySnapshots``)."""
         self._snapshots = set(self._files.offsets())
         known = set(base_offsets)
         strays = [offset for offset in self.snapshot_offsets if offset not in known]
@@ -120,7 +114,7 @@ class ProducerStateManager:
             self.drop_snapshot(strays[-1])
 
     def start_at(self, offset: int) -> None:
-        """Drop all producers and snapshots (``truncateFullyAndStartAt``)."""
+        """Remove all producers and snapshots (``truncateFullyAndStartAt``)."""
         self.producers.clear()
         for snapshot in self.snapshot_offsets:
             self.drop_snapshot(snapshot)
@@ -135,9 +129,9 @@ class ProducerStateManager:
         *,
         after_clean_shutdown: bool,
     ) -> None:
-        """Rebuild the producers at an offset from the latest snapshot and the batches after it.
+        """Rebuild the producers at an offset, from the latest snapshot and the batches after it.
 
-        After a clean shutdown without any snapshot there are no producers.
+        After a clean shutdown without a snapshot there are no producers.
         """
         marks = [segment.base_offset for segment in segments[-2:]] + [last_offset]
         if not self._snapshots and after_clean_shutdown:

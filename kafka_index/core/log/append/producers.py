@@ -1,8 +1,8 @@
-"""The producers of a log that grows: checked and updated by each append, written to snapshots.
+"""The producers of a writable log: validated and updated by appends, written to snapshots.
 
 Sources: Kafka's ``ProducerStateManager``, and ``UnifiedLog.analyzeAndValidateProducerState``. As in
-Kafka, all batches of one append update a producer together, which decides the last stable offset of
-a transaction that ends in the append in which another begins.
+Kafka, all batches of one append update a producer together. This affects the last stable offset of
+a transaction that ends in the append in which the next one starts.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from kafka_index.core.log.state.producer_append import (
 )
 from kafka_index.core.log.state.snapshots import JavaMapOrder, encode_snapshot, order_of_computed
 
-#: A batch with a producer: row, base offset, metadata, producer id, producer epoch, base sequence,
-#: attributes, control type, coordinator epoch, timestamp of the marker, position. Plain Python
-#: works through tuples faster than through columns.
+#: A batch of a producer: row, base offset, metadata, producer ID, producer epoch, base sequence,
+#: attributes, control type, coordinator epoch, marker timestamp, position. Python iterates faster
+#: over tuples than over columns.
 Row = tuple[int, int, BatchMetadata, int, int, int, int, int, int, int, int]
 
 _APPENDS_AT_ONCE = 2048
 
 
 class _OpenTransaction(NamedTuple):
-    """An open transaction, with the fields of `OPEN_TRANSACTION`; the producer id is its owner."""
+    """An open transaction, with the fields of `OPEN_TRANSACTION`; its owner is the producer ID."""
 
     first_offset: int
     owner: int
@@ -63,7 +63,7 @@ _FIRST_OFFSET = attrgetter("first_offset")
 
 
 class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twice is no error
-    """A client's batch that is in the log already."""
+    """A batch that a client has sent before."""
 
     def __init__(self, row: int, batch: BatchMetadata) -> None:
         super().__init__(row)
@@ -76,8 +76,8 @@ class Producers:
     """All producers of a partition.
 
     `first_replayed_transaction` is the first offset of the earliest transaction whose end was
-    replayed. It is unstable until the high watermark is known, and so a broker that loads a log
-    looks that offset up.
+    replayed. It is unstable until the high watermark is known, so a broker that loads a log
+    searches for this offset.
     """
 
     def __init__(self, expiration_ms: int) -> None:
@@ -85,21 +85,19 @@ class Producers:
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerStateEntry] = {}
         self._order = JavaMapOrder()
-        # Open transactions by first offset.
         self._open: list[_OpenTransaction] = []
-        # The earlier state of the producers that changed since `begin_append`.
+        # Earlier states of the producers that changed since `begin_append`.
         self._before: dict[int, ProducerStateEntry | None] | None = None
         self._open_before: list[_OpenTransaction] = []
         self._capacity_before = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether no producer is known."""
         return not self._entries
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction; None when there is none."""
+        """The first offset of the earliest open transaction, None if there is none."""
         return self._open[0].first_offset if self._open else None
 
     def clear(self) -> None:
@@ -117,13 +115,13 @@ class Producers:
                 self._begin(entry.current_txn_first_offset, entry.producer_id)
 
     def snapshot(self) -> bytes:
-        """Return the bytes of a snapshot."""
+        """Encode a snapshot."""
         rows = [entry.row() for entry in self._entries.values()]
         entries = np.array(rows, PRODUCER_STATE_ENTRY)
         return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])
 
     def begin_append(self) -> None:
-        """Keep from now on the states that `roll_back` needs."""
+        """Start to save the states for `roll_back`."""
         self._before = {}
         self._open_before = list(self._open)
         self._capacity_before = self._order.capacity
@@ -147,11 +145,11 @@ class Producers:
         end_append: int,
         origin: AppendOrigin,
     ) -> NDArray[np.void]:
-        """Check and record some appends in order; return the transactions that they abort.
+        """Validate and record appends in order; return the transactions that they abort.
 
-        `ends` has the row after the last batch of each append. Raises `InputError` if a producer
-        must not append a batch, and `DuplicateBatch` if a client's batch is in the log already; the
-        batches before it have then been recorded.
+        `ends` has the row after the last batch of each append. Raises `InputError` if a batch is
+        invalid for its producer, and `DuplicateBatch` if a client's batch is already in the log;
+        earlier batches have then been recorded.
         """
         aborted: list[tuple[int, int, int, int, int]] = []
         first_row, end_row = (int(ends[n - 1]) if n else 0 for n in (first_append, end_append))
@@ -178,7 +176,7 @@ class Producers:
         for start, stop in pairwise(starts):
             row = rows[start - offset]
             entry = entries.get(row[3])
-            # Most appends are the next batch of a known producer.
+            # Fast path: the next batch of a known producer.
             if (
                 stop - start == 1
                 and entry is not None
@@ -276,7 +274,7 @@ class Producers:
 
     def _begin(self, first_offset: int, producer_id: int) -> None:
         place, end = self._find_open(first_offset)
-        # As in Kafka's map by first offset: the later one takes the place.
+        # As in Kafka's map by first offset, the later transaction replaces the earlier.
         self._open[place:end] = [_OpenTransaction(first_offset, producer_id)]
 
     def _end(self, txn: CompletedTxn) -> None:
@@ -289,14 +287,14 @@ class Producers:
         del self._open[place]
 
     def _find_open(self, first_offset: int) -> tuple[int, int]:
-        """Return the place of a transaction, and the one after it; two equal ones if absent."""
+        """Return the range of a transaction in the list; an empty range if it is absent."""
         place = bisect.bisect_left(self._open, first_offset, key=_FIRST_OFFSET)
         is_there = place < len(self._open) and self._open[place].first_offset == first_offset
         return place, place + int(is_there)
 
 
 def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
-    """Return some rows as tuples of Python integers."""
+    """Convert rows to tuples of Python integers."""
     columns = batches.columns
     base_offsets, last_offsets = columns.base_offset[rows], columns.last_offset[rows]
     base_sequences, timestamps = columns.base_sequence[rows], columns.max_timestamp_ms[rows]
@@ -323,9 +321,9 @@ def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
 
 
 def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
-    """Add a batch to an append; return the transaction that it ends, if one is open.
+    """Add a batch to an append; return the open transaction that it ends.
 
-    Raises `Refusal` if its producer must not append it, or it is a control batch of another kind.
+    Raises `Refusal` if the batch is invalid for its producer, or an unsupported control batch.
     """
     _, base, batch, _, epoch, sequence, attributes, control, coordinator, at, _ = row
     if not attributes & CONTROL_MASK:

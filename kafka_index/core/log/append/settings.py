@@ -1,4 +1,4 @@
-"""The settings of a log that grows, under Kafka's names (``LogConfig``)."""
+"""The settings of a writable log, with Kafka's names (``LogConfig``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 
 _BOOLEANS = {"true": True, "false": False}
 
-# The size of a time index entry: `records.TIME_ENTRY` would load numpy.
+# Size of a time index entry; importing `records.TIME_ENTRY` would load numpy.
 _TIME_ENTRY_BYTES = 12
 
 
@@ -27,7 +27,7 @@ class TimestampType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """The settings that determine the files of a log; Kafka's defaults, in bytes and ms.
+    """The settings that determine the files of a log, with Kafka's defaults, in bytes and ms.
 
     Parameters
     ----------
@@ -36,24 +36,24 @@ class LogSettings:
     segment_index_bytes : int
         ``segment.index.bytes``
     segment_bytes : int
-        ``segment.bytes``; a broker accepts no less than 1 MiB.
+        ``segment.bytes``; a broker requires at least 1 MiB.
     segment_ms, segment_jitter_ms : int
         ``segment.ms`` and ``segment.jitter.ms``
     max_message_bytes : int
         ``max.message.bytes``
     preallocate : bool
-        ``preallocate``: whether a new log file is allocated in full.
+        ``preallocate``: allocate new log files at full size.
     message_timestamp_type : TimestampType
         ``message.timestamp.type``
     message_timestamp_before_max_ms, message_timestamp_after_max_ms : int
         ``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``
     cleanup_policy : str
-        ``cleanup.policy``: a compacted topic accepts no record without a key, and rolls after
+        ``cleanup.policy``: a compacted topic rejects records without a key, and rolls after
         `max_compaction_lag_ms` at the latest.
     max_compaction_lag_ms : int
         ``max.compaction.lag.ms``
     producer_id_expiration_ms : int
-        ``producer.id.expiration.ms``, a broker's setting.
+        ``producer.id.expiration.ms``, a broker setting.
     """
 
     index_interval_bytes: int = 4096
@@ -92,19 +92,20 @@ class LogSettings:
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str], beside: Collection[str] = ()) -> Self:
-        """Return the settings in a topic's properties.
+        """Convert a topic's properties.
 
         Parameters
         ----------
         properties : mapping of str to str
-            By Kafka's names, as `kafka_index.core.format.config.read_properties` returns them.
+            Kafka's names and values, as returned by
+            `kafka_index.core.format.config.read_properties`.
         beside : collection of str
-            Names of the caller's own settings, which the error for an unknown name lists as well.
+            Names of the caller's own settings, to be listed in the error for an unknown name.
 
         Raises
         ------
         ConfigError
-            A name is unknown, or its value is not valid.
+            A name is unknown, or its value is invalid.
         """
         names = {field.name.replace("_", "."): field for field in fields(cls)}
         values: dict[str, object] = {}
@@ -122,14 +123,14 @@ class LogSettings:
 
     @property
     def max_segment_ms(self) -> int:
-        """The time in ms that a segment grows before it is rolled (``LogConfig.maxSegmentMs``)."""
+        """Maximum age of the active segment in ms (``LogConfig.maxSegmentMs``)."""
         if self.is_compacted:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
 
 
-#: Smallest and largest values (``LogConfig``). Segments smaller than a broker's are for tests, like
-#: Kafka's ``internal.segment.bytes``; an index must have room for an entry.
+#: Minimum and maximum values (``LogConfig``). Segments smaller than a broker allows are for tests,
+#: like Kafka's ``internal.segment.bytes``; an index must have space for one entry.
 _RANGES = {
     "index_interval_bytes": (0, INT32_MAX),
     "segment_index_bytes": (_TIME_ENTRY_BYTES, INT32_MAX),
@@ -145,7 +146,7 @@ _RANGES = {
 
 
 def _unknown_setting(name: str, names: Collection[str]) -> ConfigError:
-    """Return the error for a name that no setting has, with the name that is most like it."""
+    """Return the error for an unknown setting, with the most similar name."""
     near = difflib.get_close_matches(name, names, n=1)
     return ConfigError(
         f"{name} is not a setting of a log",
@@ -175,7 +176,7 @@ def _invalid(name: str, text: str, kind: str) -> ConfigError:
 
 
 def log_settings_of(config: LogConfig, topic: str) -> LogSettings:
-    """Return the settings of a topic that decide what loading or building a log writes."""
+    """Return the settings of a topic that affect loading and building."""
     index = config.for_topic(topic)
     return LogSettings(
         index_interval_bytes=index.index_interval_bytes,

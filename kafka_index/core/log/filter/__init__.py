@@ -1,1 +1,1 @@
-"""Copy a partition without some of its records."""
+"""Copy a partition without selected records."""

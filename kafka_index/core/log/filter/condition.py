@@ -1,8 +1,8 @@
-"""The records that a rewrite drops, by their keys or by a condition.
+"""Selection of the records that a rewrite drops, by key or by an SQL condition.
 
-A condition is a few words of SQL. DuckDB parses it, and its tree is checked node by node: what is
-evaluated is SQL that is written here from the nodes that are known. A comparison with NULL is NULL,
-as in SQL, and NULL selects nothing.
+DuckDB parses the condition. Its syntax tree is checked node by node and translated back to SQL from
+known nodes only; this SQL is evaluated. A comparison with NULL is NULL, as in SQL, and NULL selects
+nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from kafka_index.core.format.times import is_between_milliseconds, is_relative, 
 from kafka_index.core.log.filter.dropped_keys import KeyMatcher
 from kafka_index.core.records.record_table import record_schema
 
-#: In DuckDB: keys and headers as text. What is not UTF-8 is U+FFFD alone: it is not NULL, and is no
-#: text that anyone writes. Times are integers: there are more of them than DuckDB's timestamps.
+#: View for DuckDB, with keys and headers as text. Invalid UTF-8 becomes a single U+FFFD, which is
+#: not NULL and equals no normal text. Times are integers, because DuckDB's timestamps have a
+#: smaller range.
 _VIEW = """
     SELECT topic, "partition", "offset", 2 * "timestamp"::HUGEINT AS "timestamp",
         text_of(key) AS key, headers FROM rows
@@ -39,7 +40,7 @@ _MACROS = """
     CREATE MACRO integer_of(digits) AS
         CASE WHEN regexp_full_match(digits, '-?[0-9]{1,19}') THEN try_cast(digits AS BIGINT) END;
 """
-#: In the database of conditions; nothing in a condition reads files or settings.
+#: Settings of the database; a condition cannot read files or settings.
 _DATABASE: dict[str, Any] = {
     "threads": 1,
     "enable_external_access": "false",
@@ -57,7 +58,7 @@ class _Kind(Enum):
     BOOLEAN = "a condition"
 
 
-#: What may be compared.
+#: Columns that may be compared.
 COLUMNS = {
     "topic": _Kind.TEXT,
     "partition": _Kind.NUMBER,
@@ -67,19 +68,19 @@ COLUMNS = {
 }
 #: The columns that a condition is evaluated over.
 CONDITION_COLUMNS = (*COLUMNS, "headers")
-#: A node of DuckDB's tree.
+#: A node of DuckDB's syntax tree.
 _Node = Mapping[str, Any]
 
 
 class _Operand(NamedTuple):
-    """A part of a condition: its kind, its SQL, and the content of a constant."""
+    """A part of a condition: its kind, its SQL, and its value if it is a constant."""
 
     kind: _Kind
     sql: str
     constant: str | None = None
 
     def converted(self, kind: _Kind) -> str:
-        """Return the SQL of this part as one of a kind."""
+        """Return the SQL of this part, converted to a kind."""
         if self.constant is not None and kind is _Kind.TIME:
             return _time(self.kind, self.constant)
         if self.constant is not None and (self.kind, kind) == (_Kind.TEXT, _Kind.NUMBER):
@@ -97,15 +98,14 @@ class _Operand(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """The SQL of a node, made of its children, and their kinds: all are of the same one."""
+    """How a node becomes SQL from its children, which all have the same kind."""
 
     sql: str
     kind: _Kind = _Kind.BOOLEAN
     children: Collection[_Kind] = tuple(_Kind)
 
     def apply(self, operands: Sequence[_Operand]) -> _Operand:
-        """Return the node."""
-        # The kind of a column decides; if there is none, that of the first constant.
+        # The kind of a column takes precedence over that of a constant.
         kind = min(
             operands, key=lambda each: (each.kind is _Kind.NULL, each.constant is not None)
         ).kind
@@ -120,7 +120,7 @@ class _Rule(NamedTuple):
 
 _CONDITIONS, _TEXTS = (_Kind.BOOLEAN,), (_Kind.TEXT,)
 _CASTABLE = (_Kind.TEXT, _Kind.NUMBER, _Kind.NULL)
-#: The nodes of DuckDB's tree that may be in a condition, functions with parentheses.
+#: Supported nodes of DuckDB's syntax tree, functions with parentheses.
 _RULES = {
     "CONJUNCTION_AND": _Rule(" AND ", children=_CONDITIONS),
     "CONJUNCTION_OR": _Rule(" OR ", children=_CONDITIONS),
@@ -145,9 +145,9 @@ _RULES = {
     "upper()": _Rule("upper({})", _Kind.TEXT, _TEXTS),
     "length()": _Rule("length({})", _Kind.NUMBER, _TEXTS),
 }
-#: The members of nodes that hold their children, in order.
+#: Members of nodes that contain children, in order.
 _CHILDREN = ("left", "right", "input", "lower", "upper")
-#: What a call of a function has besides its name and arguments.
+#: Other members of a supported function call.
 _PLAIN = {
     "type": "FUNCTION",
     "schema": "",
@@ -159,32 +159,31 @@ _PLAIN = {
 
 
 class SelectionError(InputError):
-    """The records to drop cannot be determined, in any partition."""
+    """The condition cannot be evaluated for any partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A checked condition, as it was given and in SQL for DuckDB; small, and picklable."""
+    """A validated condition, as given and in SQL for DuckDB; small and picklable."""
 
     text: str
     sql: str
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Check a condition."""
         condition = cls(text, _parse(text))
         row = dict.fromkeys(CONDITION_COLUMNS) | {"partition": 0, "offset": 0, "timestamp": 0}
-        # Any error of DuckDB is one here, before work is done.
+        # DuckDB raises its errors here, before work starts.
         rows = pa.RecordBatch.from_pylist([row], schema=record_schema(CONDITION_COLUMNS))
         ConditionMatcher(condition).match(rows)
         return condition
 
 
 class ConditionMatcher:
-    """Evaluates a condition, in a database of its own."""
+    """Evaluates a condition in its own database."""
 
     def __init__(self, condition: Condition) -> None:
-        # It takes a while, and most commands do without it.
+        # Slow to import, and most commands do not need it.
         import duckdb  # noqa: PLC0415
 
         self._error: Any = duckdb.Error
@@ -194,7 +193,7 @@ class ConditionMatcher:
         self._query = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM ({_VIEW})"  # noqa: S608, because it is made of known nodes
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which records satisfy the condition; raises `InputError` if DuckDB refuses it."""
+        """Return which records satisfy the condition; raises `InputError` if DuckDB fails."""
         times = rows.column("timestamp").cast(pa.timestamp("ms", "UTC")).view(pa.int64())
         place = rows.schema.get_field_index("timestamp")
         numbers = rows.set_column(place, pa.field("timestamp", pa.int64()), times)
@@ -219,29 +218,29 @@ class ConditionMatcher:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The records to drop, by keys or by a condition, one of the two; picklable."""
+    """The records to drop, selected by keys or by a condition; picklable."""
 
     keys: tuple[bytes, ...] | None = None
     condition: Condition | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that decide."""
+        """The columns that the selection needs."""
         return ("key",) if self.condition is None else CONDITION_COLUMNS
 
 
 def matcher_of(selection: Selection) -> ConditionMatcher | KeyMatcher:
-    """Return a matcher of the records to drop, for one thread."""
+    """Return a matcher of the selected records, for one thread."""
     if selection.condition is not None:
         return ConditionMatcher(selection.condition)
     return KeyMatcher(selection.keys or ())
 
 
 def _parse(text: str) -> str:
-    """Return a condition in SQL for DuckDB; raises `InputError` for a node that is not known.
+    """Translate a condition to SQL for DuckDB; raises `InputError` for an unsupported node.
 
-    In the SQL times are numbers: twice their milliseconds, so that a time between two milliseconds
-    is a number too.
+    In this SQL, times are twice their milliseconds, so that a time between two milliseconds is an
+    integer too.
     """
     import duckdb  # noqa: PLC0415
 
@@ -261,7 +260,7 @@ def _parse(text: str) -> str:
 
 
 def _checked(node: _Node, sql: bytes, depth: int = 1) -> _Operand:
-    """Return a node of the tree of an SQL statement, at a depth."""
+    """Check and translate a node of a statement's syntax tree."""
     if depth > _MAX_DEPTH:
         raise _too_deep()
     name, children = _rule_of(node)
@@ -297,7 +296,7 @@ def _rule_of(node: _Node) -> tuple[str, list[_Node]]:
 
 
 def _leaf(node: _Node) -> _Operand | None:
-    """Return a column or a constant."""
+    """Translate a column or a constant."""
     match node:
         case {"type": "COLUMN_REF", "column_names": [name]} if name.lower() in COLUMNS:
             return _Operand(COLUMNS[name.lower()], f'"{name.lower()}"')
@@ -319,10 +318,10 @@ def _quoted(text: str) -> str:
 
 
 def _with_quoted_offset(text: str) -> str:
-    """Return a condition with the column ``offset`` in quotes, as that is a keyword of SQL.
+    """Quote the column ``offset``, which is a keyword of SQL.
 
-    Raises `InputError` for comments, for strings and names in other than single quotes, for
-    characters outside ASCII between them, and for a parenthesis that closes nothing.
+    Raises `InputError` for comments, for quotes other than single ones, for non-ASCII characters
+    outside strings, and for unbalanced parentheses.
     """
     import duckdb  # noqa: PLC0415
 
@@ -362,10 +361,10 @@ def _too_deep() -> InputError:
 
 
 def _time(kind: _Kind, text: str) -> str:
-    """Return twice the milliseconds of a time; one less between two milliseconds."""
+    """Return twice the milliseconds of a time; minus one for a time between two milliseconds."""
     if kind is _Kind.NUMBER:
         number = int(text)
-        # A record without a timestamp has this.
+        # The value of a record without a timestamp.
         return str(2 * (number if number == NO_TIMESTAMP else parse_time(number)))
     if is_relative(text):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The keys of records that are dropped: a file of them, their match, and the counts by line."""
+"""The keys of dropped records: a file of keys, their match, and counts by line."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from kafka_index.core.job.result import GOOD, Section
 
 
 class KeyLines(tuple[bytes, ...]):  # noqa: SLOT001, because tuples vary in size
-    """Keys, with the number of the line that each has in its file, from 1; picklable."""
+    """Keys, with the line number of each in its file, from 1; picklable."""
 
     lines: tuple[int, ...]
 
     @classmethod
     def of(cls, keys: Sequence[bytes], lines: Iterable[int] | None = None) -> Self:
-        """Return keys; by default each is on a line of its own."""
+        """Create from keys; by default each key is on its own line."""
         found = cls(keys)
         found.lines = tuple(range(1, len(keys) + 1) if lines is None else lines)
         return found
 
 
 def read_keys(path: str) -> KeyLines:
-    """Return the keys in a file, one per line: text, ``hex:`` or ``base64:``.
+    """Read a file with one key per line: text, ``hex:`` or ``base64:``.
 
-    Raises `InputError` if the file cannot be read, or a line is no key.
+    Raises `InputError` if the file cannot be read, or a line is not a key.
     """
     keys, lines = [], []
     for number, line in enumerate(read_text(path, "the keys").split("\n"), start=1):
@@ -54,9 +54,9 @@ def read_keys(path: str) -> KeyLines:
 
 
 class KeyMatcher:
-    """Selects the records with some keys, for one thread.
+    """Selects the records with given keys, for one thread.
 
-    `counts` has their number by key, in the order of the sorted keys.
+    `counts` has the number of records by key, in the order of the sorted keys.
     """
 
     def __init__(self, keys: Iterable[bytes]) -> None:
@@ -64,7 +64,6 @@ class KeyMatcher:
         self.counts: Counter[int] = Counter()
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which records have one of the keys."""
         found = pc.index_in(rows.column("key"), value_set=self._keys)
         numbers, counts = np.unique(found.drop_null().to_numpy(), return_counts=True)
         self.counts.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
@@ -73,7 +72,7 @@ class KeyMatcher:
 
 
 def records_by_line(keys: tuple[bytes, ...], parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Return how many records have the key of each line, from the counts of `KeyMatcher`."""
+    """Return the number of records by line, from the counts of `KeyMatcher`."""
     counts: Counter[int] = Counter()
     for part in parts:
         counts.update(part)
@@ -83,15 +82,15 @@ def records_by_line(keys: tuple[bytes, ...], parts: Iterable[Mapping[int, int]])
 
 
 def key_counts(by_line: Mapping[int, int]) -> Mapping[str, int]:
-    """Return the counts of keys for ``--summary``, none without keys."""
+    """Return the counts of keys for ``--summary``; empty without keys."""
     unmatched = sum(not count for count in by_line.values())
     return {"keys": len(by_line), "keys_unmatched": unmatched} if by_line else {}
 
 
 def key_sections(by_line: Mapping[int, int]) -> list[Section]:
-    """Return the numbers of records by line of the file of keys, and the lines without records.
+    """Return the number of records by line of the key file, and the lines without records.
 
-    Keys are not shown: they may name people.
+    Keys are not shown, because they can be personal data.
     """
     counts = [f"line {line}: {format_count(count)}" for line, count in by_line.items() if count]
     unmatched = [f"line {line}" for line, count in by_line.items() if not count]

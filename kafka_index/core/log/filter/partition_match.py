@@ -1,13 +1,13 @@
-"""The first pass over a partition: records that are dropped or have to stay.
+"""The first pass over a partition: records to drop, and batches that must stay.
 
-Every batch is verified and every record decoded before anything is written, so that a partition
-that cannot be read is left out as a whole.
+All batches are verified and decoded before anything is written, so an unreadable partition is
+skipped completely.
 
-Whoever reads a compacted topic as a table takes the newest record of each key: without it the older
-one counts again, and without a tombstone the key itself is back. A reader with read_uncommitted
-sees all records. One with read_committed, and the log cleaner, see those of committed transactions
-only, and whether an open transaction is committed is not known yet: no key may come back however it
-ends.
+Readers of a compacted topic as a table use the newest record of each key. If it is dropped, an
+older record becomes current again; if a tombstone is dropped, its key reappears. A read_uncommitted
+reader sees all records. A read_committed reader and the log cleaner see only committed
+transactions. Since an open transaction may be committed or aborted later, no key may reappear in
+either case.
 """
 
 from __future__ import annotations
@@ -42,34 +42,45 @@ from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_chunk import RecordChunk
 from kafka_index.core.records.record_table import RecordTable, WindowBatches
 
-#: More keys are not remembered: about 500 bytes each.
+#: Maximum number of keys kept in memory, about 500 bytes each.
 _MAX_KEYS = 5_000_000
 _COMMITTED, _ABORTED = -1, -2
-#: Called after each segment that a pass has read; from any thread.
+#: Called from any thread after a pass has read a segment.
 OnRead = Callable[[SegmentFile], None]
 _NONE = -1
 
 
 def is_internal(partition: TopicPartition) -> bool:
-    """Return whether a partition is of one of Kafka's own topics: it loses no record."""
+    """Return whether a topic is one of Kafka's internal topics, which never lose records."""
     return partition.topic in INTERNAL_TOPICS
 
 
-def ignore(_segment: SegmentFile) -> None:
-    """Do nothing after a segment, where nobody follows."""
+def ignore(_segment: SegmentFile) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMatch:
-    """The effect of a rewrite on a partition; small, and picklable.
+    """The effect of a rewrite on a partition; small and picklable.
 
-    `records` are those of data. `revived` has the offsets of a record that is dropped and of an
-    older one of its key that would then be the newest. The batches at `producer_ends`, sorted last
-    offsets of the last batches of producers, at and after `unstable_offset`, the start of the
-    earliest open transaction, and before `end_offset`, the last one, stay, empty at least. `losing`
-    has the base offsets of the segments that lose a record. `note` describes a tail that a broker
-    cuts off at any start, and that is left out. `seen` has the offsets of the logs, and `by_key`
-    the number of dropped records by key.
+    Attributes
+    ----------
+    records
+        Number of data records.
+    revived
+        Offset of a dropped record, and of the older record of its key that would become current.
+    producer_ends
+        Sorted last offsets of each producer's last batch. These batches are kept, empty if needed,
+        and so are batches from `unstable_offset` on and the one at `end_offset`.
+    unstable_offset
+        First offset of the earliest open transaction.
+    losing
+        Base offsets of the segments that lose records.
+    note
+        Describes a tail that a broker truncates at every start, and that is not copied.
+    seen
+        Offsets of the logs.
+    by_key
+        Number of dropped records by key.
     """
 
     records: int
@@ -86,7 +97,7 @@ class PartitionMatch:
     def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches stay even if all their records are dropped.
 
-        Source: ``Cleaner.checkBatchRetention``, which never meets an open transaction.
+        Source: ``Cleaner.checkBatchRetention``, which never cleans open transactions.
         """
         with_producer = batches.producer_id >= 0
         stays = with_producer & np.isin(batches.last_offset, self.producer_ends)
@@ -107,13 +118,13 @@ def match_partition(
     checks_revival: bool,
     on_read: OnRead = ignore,
 ) -> PartitionMatch:
-    """Read a partition once, or twice if revived records have to be known.
+    """Read a partition once, or twice to find revived records.
 
-    The state before the first segment becomes that after the last one; `on_read` is called after
-    each segment of the first read.
+    `state` is updated from the first to the last segment; `on_read` is called after each segment of
+    the first pass.
     """
     matcher = RecordMatcher(selection, max_decompressed_bytes)
-    # All records of a key go together.
+    # Keys are dropped with all their records, so no older record remains.
     revival = Revival() if checks_revival and selection.condition is not None else None
     aborted: list[NDArray[np.void]] = []
     notes: list[str] = []
@@ -126,7 +137,7 @@ def match_partition(
         table = ProducerTable()
         offsets = LogOffsets(segment.base_offset)
         seen.append(SeenLog(segment, offsets, has_counts=True))
-        # An empty segment has the end of a log, too.
+        # An empty segment extends the end of the log too.
         end_offset = max(end_offset, segment.base_offset)
         for source in sound_windows(segment, notes):
             offsets.observe_exactly(source.window, source.position_bytes, source.batches, budget)
@@ -173,9 +184,9 @@ def match_partition(
 
 
 def sound_windows(segment: SegmentFile, notes: list[str] | None = None) -> Iterator[WindowBatches]:
-    """Yield the batches of a segment, verified.
+    """Yield the verified batches of a segment.
 
-    A note is added on a last batch that a broker cuts off at any start.
+    If the last batch is one that a broker truncates at every start, a note is added.
     """
     scan = LogFileSource.of_segment(segment, verify_crc=True, recovers=False)
     order = BatchOrder(segment.base_offset)
@@ -194,7 +205,7 @@ def sound_windows(segment: SegmentFile, notes: list[str] | None = None) -> Itera
 
 
 def _note_of_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
-    """Return the note on the end of an active segment that a broker cuts off; refuse a loss."""
+    """Return a note if a broker truncates the end of an active segment; raise for a loss."""
     root = DataDirectory(os.path.dirname(segment.partition_directory))
     committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
     if committed > end_offset:
@@ -215,18 +226,18 @@ def _note_of_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:
-    """Return the batches that are no control batches."""
+    """Return the batches that are not control batches."""
     is_data = ~source.batches.is_control
     return source if is_data.all() else source.select(is_data)
 
 
 class RecordMatcher:
-    """Decodes the columns that decide, and decides."""
+    """Decodes the columns that the selection needs, and evaluates it."""
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
         self._matcher = matcher_of(selection)
         self._columns = tuple(dict.fromkeys(("offset", "key", *selection.columns)))
-        # The parts that a column needs do not depend on the partition.
+        # The columns do not depend on the partition.
         parts = RecordTable("", -1, self._columns).parts
         self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), parts, verify_crc=True)
 
@@ -238,7 +249,7 @@ class RecordMatcher:
     def match(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
-        """Yield, for each chunk of records, numbers of batches, records, and which are dropped."""
+        """Yield, for each chunk of records, batch numbers, records, and which are dropped."""
         table = RecordTable(segment.topic, segment.partition, self._columns)
 
         def convert(chunk: RecordChunk) -> tuple[Longs, pa.RecordBatch]:
@@ -255,7 +266,7 @@ def decode(
     segment: SegmentFile,
     convert: Callable[[RecordChunk], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """Decode batches without damage."""
+    """Decode batches; raise for corruption."""
     positions = source.batches.position_bytes
     for found in decoder.decode(
         source.window, positions - source.position_bytes, source.batches.size_bytes, convert
@@ -269,7 +280,7 @@ def decode(
 class Outcomes:
     """The outcome of each transaction of a partition.
 
-    `opened` has the first offsets of open ones, by producer id.
+    `opened` has the first offsets of open transactions, by producer ID.
     """
 
     aborted: AbortedTransactions
@@ -277,17 +288,16 @@ class Outcomes:
 
     @classmethod
     def of(cls, aborted: Sequence[NDArray[np.void]], producers: NDArray[np.void]) -> Outcomes:
-        """Return the outcomes after a log: entries of transaction indexes, and its producers."""
+        """Combine transaction index entries of a log with the producers at its end."""
         is_open = producers["current_txn_first_offset"] >= 0
         ids = producers["producer_id"][is_open].tolist()
         firsts = producers["current_txn_first_offset"][is_open].tolist()
         return cls(AbortedTransactions.of_entries(aborted), dict(zip(ids, firsts, strict=True)))
 
     def of_batches(self, batches: BatchColumns) -> Longs:
-        """Return, of each batch, the producer whose transaction is open, or that it is none.
+        """Return, for each batch, the producer of its open transaction, or its outcome.
 
-        That is -1 where its records are committed, or in no transaction, and -2 where they are
-        aborted.
+        -1 means committed or not transactional, -2 aborted.
         """
         outcomes = np.where(self.aborted.hold(batches), _ABORTED, _COMMITTED)
         in_transaction = batches.attributes & TRANSACTIONAL_MASK != 0
@@ -302,7 +312,7 @@ class Outcomes:
 class _View:
     """The records of a key that a reader sees."""
 
-    #: The newest record that stays, and a newer record that is dropped.
+    #: Offset of the newest record that stays, and of a newer record that is dropped.
     older: int = _NONE
     dropped: int = _NONE
 
@@ -319,10 +329,10 @@ class _Key:
     """The records of a key so far."""
 
     uncommitted: _View = field(default_factory=_View)
-    #: If no open transaction is committed; the older record may be of one.
+    #: The view if all open transactions abort.
     committed: _View = field(default_factory=_View)
-    #: By open transaction, the newest one of it that is dropped while no newer one stays for
-    #: certain, and an older one.
+    #: By open transaction, its newest dropped record that no certainly newer record follows, and an
+    #: older one.
     opened: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def drop(self, offset: int, outcome: int) -> None:
@@ -343,7 +353,7 @@ class _Key:
                 self.committed.older = offset
 
     def revived(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record, and of the older record it would revive."""
+        """Return the offsets of a dropped record, and of the older record that it would revive."""
         for view in (self.uncommitted, self.committed):
             if view.dropped != _NONE:
                 return view.dropped, view.older
@@ -351,7 +361,7 @@ class _Key:
 
 
 class Revival:
-    """Remembers the keys of dropped records, then looks for older and newer records that stay."""
+    """Collects the keys of dropped records, then looks for older and newer records that stay."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, _Key | None] = {}
@@ -362,7 +372,7 @@ class Revival:
         return bool(self._keys)
 
     def note_keys(self, rows: pa.RecordBatch, dropped: NDArray[np.bool_]) -> None:
-        """Note the keys of a chunk that are dropped."""
+        """Collect the dropped keys of a chunk."""
         keys = rows.column("key").filter(pa.array(dropped)).unique().to_pylist()
         self._keys |= dict.fromkeys(key for key in keys if key is not None)
         if len(self._keys) > _MAX_KEYS:
@@ -375,7 +385,7 @@ class Revival:
     def note_records(
         self, rows: pa.RecordBatch, dropped: NDArray[np.bool_], outcomes: Longs
     ) -> None:
-        """Note the records of a chunk, in a second pass, with `Outcomes.of_batches` of each."""
+        """Process the records of a chunk in the second pass, with their `Outcomes.of_batches`."""
         offsets = rows.column("offset").to_pylist()
         keys = rows.column("key").to_pylist()
         known = self._keys
@@ -389,7 +399,7 @@ class Revival:
             note(offsets[row], int(outcomes[row]))
 
     def find(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record and of the record that it would revive, if any."""
+        """Return the offsets of a dropped record, and of the record that it would revive."""
         for found in self._keys.values():
             revived = None if found is None else found.revived()
             if revived is not None:

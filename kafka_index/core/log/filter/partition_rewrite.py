@@ -1,8 +1,8 @@
-"""The second pass over a partition: the logs of a partition without the records that are dropped.
+"""The second pass over a partition: write its logs without the dropped records.
 
-Batches that lose no record are copied byte for byte. The others are encoded again as the log
-cleaner does (``MemoryRecords.filterTo``): base and last offset, producer, sequence, leader epoch
-and delete horizon stay; messages of magic 0 and 1 become batches of magic 2.
+Batches that lose no record are copied byte for byte. Others are encoded like the log cleaner does
+(``MemoryRecords.filterTo``): base and last offset, producer, sequence, leader epoch and delete
+horizon stay. v0 and v1 messages become v2 batches.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SegmentRewriter:
         self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), verify_crc=True)
 
     def rewrite(self, segment: SegmentFile, path: str) -> SegmentFile:
-        """Write the log of a segment under another path; return the new segment."""
+        """Write the filtered log of a segment to a path; return the new segment."""
         try:
             with open(path, "xb") as file:
                 for source in sound_windows(segment):
@@ -80,7 +80,7 @@ class SegmentRewriter:
         return segment.copied_to(path, written)
 
     def _write(self, source: WindowBatches, segment: SegmentFile, file: BinaryIO) -> None:
-        """Write the batches of a window: runs of untouched ones at once."""
+        """Write the batches of a window; copy ranges of unchanged batches at once."""
         batches = source.batches
         new = dict(self._rewritten(source, segment)) if self._match.dropped else {}
         done = 0
@@ -93,7 +93,7 @@ class SegmentRewriter:
     def _rewritten(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield the numbers of the batches that lose records, with their replacements."""
+        """Yield the numbers of batches that lose records, with their replacements."""
         data = data_batches(source)
         dropped = self._dropped(data, segment)
         if not dropped:
@@ -116,7 +116,7 @@ class SegmentRewriter:
     def _dropped(
         self, data: WindowBatches, segment: SegmentFile
     ) -> dict[int, list[NDArray[np.bool_]]]:
-        """Return which records are dropped of the batches that lose any."""
+        """Return the dropped records of the batches that lose any."""
         found: dict[int, list[NDArray[np.bool_]]] = defaultdict(list)
         losing: set[int] = set()
         for numbers, _, dropped in self._matcher.match(data, segment):
@@ -152,7 +152,7 @@ class SegmentRewriter:
 
 
 def _runs(numbers: Longs) -> Iterator[tuple[int, slice]]:
-    """Yield each number of an ascending column with the rows that have it."""
+    """Yield each number of an ascending column with its range of rows."""
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
         if end > start:
@@ -206,7 +206,7 @@ def _encoded(batches: BatchColumns, headers: Longs, row: int, records: pa.Record
     )
     is_old = int(headers[HEADER_MAGIC, row]) < MAGIC_RECORD_BATCH
     base_offset = int(offsets[0] if is_old else batches.base_offset[row])
-    # The log must not end earlier, also where the last message of a wrapper is dropped.
+    # The log must not end earlier, even if the last message of a wrapper is dropped.
     delta = int(batches.last_offset[row]) - base_offset
     fields = replace(_fields(batches, headers, row), last_offset_delta=delta)
     return encode_batch(rows, base_offset, fields)

@@ -1,1 +1,1 @@
-"""Read one partition by offset and by time."""
+"""Lookups by offset and by time in one partition."""

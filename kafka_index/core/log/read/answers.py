@@ -1,6 +1,6 @@
-"""Answers of lookups, the outcome of each query as columns; and findings about the logs asked.
+"""Lookup results as columns, with a status per query; and findings about the logs.
 
-The statuses and columns are the public ones of ``kafka-index lookup``.
+The statuses and columns are those of ``kafka-index lookup``.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from kafka_index.core.log.read.segment_log import SegmentLog
     from kafka_index.core.logdir.partition_files import SegmentFile
 
-#: Null in a column of answers.
+#: Null in a result column.
 NULL = np.iinfo(np.int64).min
 
-#: An index file is missing: it is built in memory.
+#: An index file is missing; it is built in memory.
 NO_INDEX = "no_index"
-#: An index file does not fit its log: another one is built in memory.
+#: An index file does not match its log; a new one is built in memory.
 INDEX_REFUSED = "index_refused"
-#: The last segment ends in bytes that a broker cuts off when it starts; the log ends there.
+#: The last segment ends in bytes that a broker truncates at startup; the log ends there.
 TAIL = "tail"
-#: Damage, or a failing disk, hides the answers to some queries.
+#: Corruption or a disk error affects the results of some queries.
 UNREADABLE = "unreadable"
-#: No batch holds an offset that is asked for, and no cleaner is known to have removed it: as at a
-#: broker, the next batch is the answer.
+#: No batch contains a requested offset, and compaction is not known to have removed it. As in a
+#: broker, the result is the next batch.
 GAP = "missing_offsets"
 KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE, GAP)
 
 
 class SpecialTimestamp(IntEnum):
-    """Timestamps that ask for a place instead (``ListOffsetsRequest``)."""
+    """Special timestamps of ``ListOffsetsRequest``."""
 
     LATEST = -1
     EARLIEST = -2
@@ -65,7 +65,7 @@ ANSWER_SCHEMA = pa.schema(
         pa.field("found_leader_epoch", pa.int32()),
     ]
 )
-#: Names of the columns after the status, in order: the rows of `Answers.values`.
+#: Names of the columns after the status, in the order of `Answers.values`.
 VALUE_COLUMNS = tuple(ANSWER_SCHEMA.names[1:])
 (
     SEGMENT_BASE_OFFSET,
@@ -81,7 +81,7 @@ VALUE_COLUMNS = tuple(ANSWER_SCHEMA.names[1:])
     FOUND_LEADER_EPOCH,
 ) = range(len(VALUE_COLUMNS))
 
-# Columns that a level never fills are not even allocated.
+# Columns that a level never fills are not allocated.
 _COLUMNS_OF = {
     Resolve.INDEX: ENTRY_TIMESTAMP + 1,
     Resolve.BATCH: BATCH_SIZE + 1,
@@ -91,10 +91,10 @@ _COLUMNS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers to n queries, in their order.
+    """The results of n queries, in their order.
 
-    `values` has shape (k, n): the first k of `VALUE_COLUMNS`, as many as the level fills, with
-    `NULL` for no value.
+    `values` has shape (k, n): the first k of `VALUE_COLUMNS`, depending on the level, with `NULL`
+    for missing values.
     """
 
     status: NDArray[np.int8]
@@ -102,26 +102,25 @@ class Answers:
 
     @classmethod
     def empty(cls, count: int, resolve: Resolve, status: Status = Status.FOUND) -> Answers:
-        """Return answers of one status, all values null."""
+        """Return results with one status and null values."""
         return cls(
             np.full(count, status, np.int8), np.full((_COLUMNS_OF[resolve], count), NULL, np.int64)
         )
 
     def __len__(self) -> int:
-        """Return the number of answers."""
         return len(self.status)
 
     def repeat(self, count: int) -> Answers:
-        """Return one answer for each of several queries."""
+        """Repeat a single result."""
         return Answers(np.repeat(self.status, count), np.repeat(self.values, count, axis=1))
 
     def put(self, rows: Longs | slice, answers: Answers) -> None:
-        """Set the answers to the queries in these rows."""
+        """Set the results of the queries in these rows."""
         self.status[rows] = answers.status
         self.values[: len(answers.values), rows] = answers.values
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Return the answers as `ANSWER_SCHEMA`, columns of further levels null."""
+        """Return the results as `ANSWER_SCHEMA`; columns of other levels are null."""
         texts = pa.array([status.text for status in Status], pa.string())
         status = pa.DictionaryArray.from_arrays(pa.array(self.status), texts)
         columns = [status.cast(pa.string())]
@@ -138,11 +137,11 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class LookupFinding:
-    """A finding about a partition, or about one of its segments, that users should know.
+    """A finding about a partition or one of its segments that users should know.
 
-    `kind` is one of `KINDS`, and `queries` the number of queries without an answer because of it;
-    those of `GAP` have one. A `retriable` finding is a fault of the environment (permission, disk,
-    memory), not of the data.
+    `kind` is one of `KINDS`. `queries` is the number of queries that it affects: they have no
+    result, except with `GAP`. A `retriable` finding is caused by the environment (permission, disk,
+    memory), not by the data.
     """
 
     topic: str
@@ -163,12 +162,10 @@ class Findings:
         self._found: dict[LookupFinding, int] = {}
 
     def add(self, finding: LookupFinding) -> None:
-        """Add a finding."""
         key = replace(finding, queries=0)
         self._found[key] = self._found.get(key, 0) + finding.queries
 
     def all(self) -> list[LookupFinding]:
-        """Return the findings."""
         return [replace(finding, queries=queries) for finding, queries in self._found.items()]
 
     def drain(self) -> list[LookupFinding]:
@@ -179,10 +176,7 @@ class Findings:
 
 
 class SegmentFindings:
-    """Adds the findings of a segment to those of its partition.
-
-    Queries that they leave without an answer are marked.
-    """
+    """Collects the findings of a segment, and sets the status of affected queries."""
 
     def __init__(self, segment: SegmentFile, log: SegmentLog, findings: Findings) -> None:
         self._segment = segment
@@ -199,7 +193,6 @@ class SegmentFindings:
         *,
         retriable: bool = False,
     ) -> None:
-        """Add a finding."""
         segment = self._segment
         self._findings.add(
             LookupFinding(
@@ -216,7 +209,7 @@ class SegmentFindings:
         )
 
     def damage(self, answers: Answers, rows: Longs, position_bytes: int) -> None:
-        """Mark queries as unreadable because of damage at a position."""
+        """Mark queries as unreadable because of corruption at a position."""
         if len(rows):
             answers.status[rows] = Status.UNREADABLE
             reason = self._log.why_unreadable(position_bytes)

@@ -1,6 +1,6 @@
-"""The indexes of remote segments in memory, each fetched or built once for all threads of a run.
+"""In-memory indexes of remote segments, fetched or built once for all threads of a run.
 
-Built indexes are shared with the other workers of a run through a folder.
+Built indexes are shared with other workers of a run through a folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kafka_index.core.records.batch_table import ScanStop
 
 _log = logging.getLogger(__name__)
 
-#: What is kept at the most; indexes that were not used for longest are fetched, or built, again.
+#: Maximum size of cached indexes; the least recently used ones are evicted.
 MAX_KEPT_BYTES = 256 << 20
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -40,10 +40,10 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndexes:
-    """The entries of the indexes of a segment that were built in memory, in the bytes of files.
+    """Indexes of a segment that were built in memory, in file format.
 
-    `stop` is the reason why they end before their log, if they do. With `has_unindexed`, the log
-    ends in batches whose offsets are too far above the base offset for an entry.
+    `stop` is the reason why they end before their log, if they do. If `has_unindexed`, the log ends
+    with batches whose offsets are too far above the base offset for an entry.
     """
 
     base_offset: int
@@ -58,7 +58,6 @@ class BuiltIndexes:
         return self.offset_entries.nbytes + self.time_entries.nbytes
 
     def open(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return both indexes, read-only."""
         return (
             OffsetIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.offset_entries),
             TimeIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.time_entries),
@@ -66,13 +65,13 @@ class BuiltIndexes:
 
 
 class IndexFolder:
-    """Built indexes as hidden files in a folder that every worker sees, for the length of a run."""
+    """Built indexes as hidden files in a folder that all workers of a run can read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def read(self, key: Hashable) -> BuiltIndexes | None:
-        """Return the indexes of a key, None if no worker has written them yet.
+        """Read the indexes of a key, None if no worker has written them yet.
 
         Raises `KafkaIndexError` if the folder cannot be read.
         """
@@ -91,7 +90,7 @@ class IndexFolder:
             return None
 
     def write(self, key: Hashable, built: BuiltIndexes) -> None:
-        """Write the indexes of a key; a failure is logged, and costs another worker a build."""
+        """Write the indexes of a key; a failure is logged, and other workers build them again."""
         path = self._file(key)
         stop = None if built.stop is None else asdict(built.stop)
         file = io.BytesIO()
@@ -114,7 +113,7 @@ class IndexFolder:
 
 
 class FetchedIndexes:
-    """Index files of remote segments, and the indexes that were built where there are none."""
+    """Fetched index files of remote segments, and indexes built for segments without them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -123,18 +122,15 @@ class FetchedIndexes:
         self._folder: IndexFolder | None = None
 
     def share(self, folder: IndexFolder | None) -> None:
-        """Keep built indexes in a folder too, for other workers and when memory is full.
-
-        None keeps them in memory alone.
-        """
+        """Share built indexes through a folder; None keeps them in memory only."""
         self._folder = folder
 
     def request(self, path: str) -> None:
-        """Begin to fetch an index file."""
+        """Start fetching an index file."""
         self._requested(path)
 
     def read(self, path: str) -> Bytes | None:
-        """Return the content of an index file, None if it is missing.
+        """Return the content of an index file, None if it does not exist.
 
         Raises `KafkaIndexError` if it cannot be read.
         """
@@ -149,9 +145,9 @@ class FetchedIndexes:
             self._make_room()
 
     def build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
-        """Return the indexes of a key, built by the first thread that asks for them.
+        """Return the indexes of a key, built by the first thread that requests them.
 
-        The key names the log and everything else that the result depends on.
+        The key identifies the log and everything else that affects the result.
         """
         with self._lock:
             future = self._built.get(key)

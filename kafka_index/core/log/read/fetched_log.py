@@ -1,9 +1,9 @@
-"""A remote log in memory, of which only the ranges that are read are fetched.
+"""A remote log in memory, of which only the needed ranges are fetched.
 
-The memory has the size of the log, and no pages at first. Reading a page that was not fetched is a
-fault, which the system reports (`core.kernels.sigbus_guard`): the missing pages are fetched
-and the read is repeated. So kernels run on it as on a mapped file, and a result that read a missing
-byte does not stand. Ranges that are known beforehand are fetched beforehand, in parallel.
+The memory has the size of the log and initially no pages. Reading a page that was not fetched
+causes a page fault, which `core.kernels.sigbus_guard` records. The missing pages are fetched and
+the read is repeated. So kernels use it like a mapped file, and a result that used a missing byte is
+discarded. Ranges that are known in advance are fetched in advance, in parallel.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 
-#: Ranges with at most this between them are fetched as one (`benchmarks/remote_lookups.py`).
+#: Ranges with at most this gap are fetched together (`benchmarks/remote_lookups.py`).
 MAX_GAP_BYTES = 512 << 10
-#: The most bytes of one request.
+#: Maximum size of a request.
 MAX_PIECE_BYTES = 8 << 20
-#: What all logs of this process keep when none is read. A read keeps what it needs.
+#: Maximum memory of all logs of this process that are not being read.
 MAX_KEPT_BYTES = 256 << 20
 
 _PAGE = mmap.PAGESIZE
-# After a fault so much is fetched, and twice as much after each further one of the same read.
+# Bytes fetched after the first page fault of a read; doubled after each further one.
 _FIRST_AHEAD_BYTES = 32 << 10
-# Each is a mapping, or two: a process has 65,530.
+# Each needs one or two memory mappings, and a process may have 65,530.
 _MAX_KEPT_RUNS = 8192
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
-# Linux: all pages at once instead of a fault for each.
+# Linux flag: map all pages at once, instead of one page fault each.
 _MAP_POPULATE = 0x8000
 
 _T = TypeVar("_T")
 
 
 class BytesMissingError(Exception):
-    """A read met bytes that have not been fetched; `FetchedLog.complete` repeats it."""
+    """A read needs bytes that have not been fetched; `FetchedLog.complete` repeats it."""
 
 
 class _Requested(NamedTuple):
@@ -59,10 +59,9 @@ class _Requested(NamedTuple):
 
 
 class FetchedLog:
-    """A remote log, to be read through `complete`, by one thread at a time.
+    """A remote log, read through `complete`, by one thread at a time.
 
-    Where pages cannot be guarded (outside 64-bit Linux) the log is fetched whole when it is first
-    read.
+    If pages cannot be guarded (outside 64-bit Linux), the log is fetched completely on first use.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -75,7 +74,7 @@ class FetchedLog:
         self._descriptor = -1
         self._guard: SigbusGuard | None = None
         self._wanted = np.zeros(-(-self.size_bytes // _PAGE), np.bool_)
-        # What is needed next, and what is requested ahead of that: where, and the bytes.
+        # Requests for the next read, and for the read after it.
         self._pending: deque[_Requested] = deque()
         self._ahead: deque[_Requested] = deque()
         self.kept_bytes = 0
@@ -85,14 +84,13 @@ class FetchedLog:
 
     @property
     def is_missing_bytes(self) -> bool:
-        """Whether something was read that had not been fetched."""
+        """Whether a read used bytes that had not been fetched."""
         return self._guard is not None and self._guard.faulted
 
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
-        """Begin to fetch ranges of bytes, whose ends are exclusive.
+        """Start fetching ranges, end exclusive, unless already requested.
 
-        Bytes requested before are not fetched again. Ranges `ahead` are for the read after the next
-        one, which does not wait for them.
+        Ranges with `ahead` are for the read after the next one, which does not wait for them.
         """
         with self._lock:
             is_full = self.kept_bytes > MAX_KEPT_BYTES or self.kept_runs > _MAX_KEPT_RUNS
@@ -112,10 +110,10 @@ class FetchedLog:
         self._arrive()
 
     def complete(self, read: Callable[[], _T]) -> _T:
-        """Return the result of a read, repeated until it has met no byte that was not fetched.
+        """Return the result of a read, which is repeated until all its bytes were fetched.
 
-        The function reads any part of `array` and has no effect but its result. An error of it
-        counts only if it has met all bytes that it needed.
+        The function may read any part of `array` and must have no side effects. Its errors are
+        ignored while bytes are missing.
         """
         with self._lock:
             if self._depth and self.is_missing_bytes:
@@ -127,14 +125,14 @@ class FetchedLog:
                 return self._complete(read)
             except BaseException:
                 if self.is_missing_bytes:
-                    # Zeros are where they were read.
+                    # Lost bytes were read as zeros.
                     self.release()
                 raise
             finally:
                 self._depth -= 1
 
     def release(self) -> None:
-        """Drop all that was fetched."""
+        """Release all fetched bytes."""
         with self._lock:
             for requested in (self._pending, self._ahead):
                 for each in requested:
@@ -143,7 +141,6 @@ class FetchedLog:
             self._drop_arrived()
 
     def close(self) -> None:
-        """Release the memory and the source."""
         with self._lock:
             self.release()
             _kept.forget(self)
@@ -152,7 +149,7 @@ class FetchedLog:
                 self._guard.release()
                 self._guard = None
             if self._map is not None:
-                # BufferError: something still holds a view, and the memory goes with that.
+                # BufferError: a view still exists, and the memory is freed with it.
                 with contextlib.suppress(BufferError):
                     self._map.close()
                 self._map = None
@@ -167,14 +164,14 @@ class FetchedLog:
             self.close()
 
     def _reserve(self) -> Bytes:
-        """Return memory of the size of the log that faults wherever it is read."""
+        """Reserve memory of the size of the log that faults when it is read."""
         if not self.size_bytes:
             return np.empty(0, np.uint8)
         if hasattr(os, "memfd_create"):
             self._descriptor = os.memfd_create("kafka-index-log", os.MFD_CLOEXEC)
             os.ftruncate(self._descriptor, self.size_bytes)
             self._map = mmap.mmap(self._descriptor, self.size_bytes, access=mmap.ACCESS_READ)
-            # Pages after the end of a file have nothing to be filled from.
+            # Pages after the end of a file fault, because they have no content.
             os.ftruncate(self._descriptor, 0)
             array = np.frombuffer(self._map, np.uint8)
             self._guard = SigbusGuard(array.ctypes.data, self.size_bytes)
@@ -198,7 +195,7 @@ class FetchedLog:
             except BytesMissingError:
                 pass
             except Exception:
-                # Zeros stood in for bytes: what they led to means nothing.
+                # Missing bytes were read as zeros, so this error is meaningless.
                 if not self.is_missing_bytes:
                     raise
             else:
@@ -208,7 +205,7 @@ class FetchedLog:
             ahead = min(2 * ahead, MAX_PIECE_BYTES)
 
     def _drop_arrived(self) -> None:
-        """Drop the ranges that have arrived; the others stay requested."""
+        """Remove the ranges that have arrived; keep the pending ones."""
         self.kept_bytes = self.kept_runs = 0
         if self._guard is None or self._map is None:
             return
@@ -226,7 +223,7 @@ class FetchedLog:
         if not are_all:
             for first, end in _runs(~self._wanted).tolist():
                 self._empty(first, end)
-        # Zeros have taken the place of these: they are fetched, or the log is released.
+        # These pages now contain zeros: fetch them, or release the log.
         try:
             # It may have been requested ahead.
             self._pending += self._ahead
@@ -239,7 +236,7 @@ class FetchedLog:
             raise
 
     def _request_pages(self, firsts: Longs, ends: Longs) -> list[_Requested]:
-        """Begin to fetch the pages of ranges that have not been requested."""
+        """Start fetching the pages of ranges that have not been requested."""
         requested: list[_Requested] = []
         steps = np.zeros(len(self._wanted) + 1, np.int64)
         np.add.at(steps, firsts, 1)
@@ -260,7 +257,7 @@ class FetchedLog:
         return requested
 
     def _arrive(self) -> None:
-        """Wait for the requested ranges, and put them in place."""
+        """Wait for the requested ranges, and copy them into place."""
         try:
             while self._pending:
                 self._put(self._pending[0].start, self._pending[0].data.result())
@@ -302,7 +299,7 @@ class _Kept:
         self._logs: OrderedDict[int, ref[FetchedLog]] = OrderedDict()
 
     def make_room(self, log: FetchedLog) -> None:
-        """Release the logs that were not read for longest, where all hold too much."""
+        """Release the least recently read logs if all together exceed the limit."""
         with self._lock:
             self._logs[id(log)] = ref(log)
             self._logs.move_to_end(id(log))
@@ -312,7 +309,7 @@ class _Kept:
             for each in logs:
                 if size <= MAX_KEPT_BYTES and runs <= _MAX_KEPT_RUNS:
                     break
-                # What is only requested is about to be read.
+                # Requested ranges are about to be read.
                 if each is log or not each.kept_bytes:
                     continue
                 # Another thread may be reading it.
@@ -336,8 +333,8 @@ _kept = _Kept()
 
 @cache
 def requests(_process: int) -> ThreadPoolExecutor:
-    """Return the threads of this process that fetch."""
-    # A process that was forked has none of its parent's threads.
+    """Return the fetch threads of this process."""
+    # A forked process does not have its parent's threads.
     return ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="fetch")
 
 
@@ -358,14 +355,14 @@ def _map_fixed(
 
 
 def _runs(flags: NDArray[np.bool_]) -> Longs:
-    """Return first and end of each run of set flags, shape (n, 2)."""
+    """Return start and end of each group of set flags, shape (n, 2)."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     runs: Longs = edges.reshape(-1, 2)
     return runs
 
 
 def _joined(runs: Longs) -> list[tuple[int, int]]:
-    """Join runs of pages with a small gap between them."""
+    """Merge page ranges with small gaps."""
     apart = np.flatnonzero((runs[1:, 0] - runs[:-1, 1]) * _PAGE > MAX_GAP_BYTES)
     firsts = runs[np.append(0, apart + 1), 0]
     ends = runs[np.append(apart, len(runs) - 1), 1]

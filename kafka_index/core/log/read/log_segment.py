@@ -1,7 +1,7 @@
-"""One segment, read-only: from offsets and timestamps to batches and records.
+"""One segment, read-only: lookups of batches and records by offset and timestamp.
 
-Many queries are answered in ascending order, with one pass over the index files and one over the
-log. Source: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
+Queries are processed in ascending order, in one pass over the indexes and one over the log. Source:
+Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
 """
 
 from __future__ import annotations
@@ -66,26 +66,25 @@ class LogSegment(Closeable):
     Parameters
     ----------
     segment : SegmentFile
-        The segment, as it was listed: a log that has changed since is an error.
+        The segment as listed; a log that changed since then is an error.
     index_directory : str, optional
-        Where its index files are; beside the log by default.
+        Directory of its index files, by default next to the log.
     config : IndexConfig
-        Decides the entries of indexes that are built in memory.
+        Determines the entries of indexes that are built in memory.
     cache : SegmentCache, optional
-        Closes it to make room for others.
+        Limits the number of open segments.
     findings : Findings, optional
-        Where its findings are added.
+        Receives its findings.
     max_decompressed_bytes : int
-        The most bytes of decompressed records that this process holds at a time. A batch that needs
-        more is unreadable.
+        Memory limit for decompressed records, per process. Batches that need more are unreadable.
     fetched_indexes : FetchedIndexes, optional
-        Where the indexes of remote segments are kept, for all that share it.
+        Shared cache of indexes of remote segments.
     open_source : callable
-        Opens a log, from its path and its listing.
+        Opens a log, given its path and its listing.
 
     Notes
     -----
-    Not for use by several threads at once.
+    Not thread-safe.
     """
 
     def __init__(
@@ -128,15 +127,15 @@ class LogSegment(Closeable):
         Parameters
         ----------
         path : path
-            The ``.log``; its name holds the base offset, and its folder's name topic and
-            partition (an empty topic and -1 when it is not a partition directory).
+            The ``.log``. Its name contains the base offset, and the name of its folder topic and
+            partition (an empty topic and -1 if it is not a partition directory).
         index_directory, config
             As for the class.
 
         Raises
         ------
         InputError
-            The name holds no base offset, or there is no such file.
+            The name contains no base offset, or the file does not exist.
         """
         refuse_other_types(config=(config, IndexConfig | None))
         log_path = absolute_path(path_of(path, "path"))
@@ -164,7 +163,7 @@ class LogSegment(Closeable):
 
     @property
     def largest(self) -> Largest:
-        """The largest timestamp, with the offset it is indexed under."""
+        """The largest timestamp, with its offset in the time index."""
         self._cache.use(self)
         return self.indexes.largest()
 
@@ -176,28 +175,28 @@ class LogSegment(Closeable):
 
     @property
     def damage(self) -> ScanStop | None:
-        """The damage that hides the end of the segment, if any."""
+        """The corruption that makes the end of the segment unreadable, if any."""
         self._cache.use(self)
         stop = self.indexes.end.stop
         return None if stop is None or (stop.is_tail and self.file.is_last) else stop
 
     @property
     def end_damage(self) -> ScanStop | None:
-        """The damage that hides the end of the segment, or the first batch that is out of order.
+        """The corruption at the end of the segment, or the first batch that is out of order.
 
         After a batch out of order, the log end offset of a broker is `next_offset`.
         """
         return self.damage or self.indexes.end.disorder
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that holds an offset, or the next one; None when there is none.
+        """Find the batch that contains an offset, or the first one after it, None if none.
 
         Source: ``LogSegment.translateOffset``.
 
         Raises
         ------
         CorruptLogError
-            Damage hides it.
+            The search reaches a corruption.
         """
         located = self.translate_offsets(np.array([offset], np.int64), Resolve.BATCH)
         if self._nothing_at(located):
@@ -210,14 +209,14 @@ class LogSegment(Closeable):
         )
 
     def header_at(self, position_bytes: int) -> bytes:
-        """Return the first bytes of a batch, as many as a header of magic 2 has."""
+        """Return the first bytes of a batch, as many as a v2 header has."""
         self._cache.use(self)
         end = position_bytes + RECORD_BATCH_OVERHEAD_BYTES
         log = self._log
         return log.complete(lambda: bytes(log.array[position_bytes:end]))
 
     def goes_back_after(self, batch: LogOffsetPosition) -> bool:
-        """Return whether the next batch begins before a batch has ended."""
+        """Return whether the next batch starts before this batch ends."""
         log, following = self._log, batch.position + batch.size
         if following + RECORD_BATCH_OVERHEAD_BYTES > log.size_bytes:
             return False
@@ -233,14 +232,14 @@ class LogSegment(Closeable):
     def find_offset_by_timestamp(
         self, timestamp_ms: int, starting_offset: int
     ) -> TimestampAndOffset | None:
-        """Find the first record as late as a timestamp, at or after an offset; None for none.
+        """Find the first record with this or a later timestamp, at or after an offset.
 
-        Source: ``LogSegment.findOffsetByTimestamp``.
+        None if there is none. Source: ``LogSegment.findOffsetByTimestamp``.
 
         Raises
         ------
         CorruptLogError
-            Damage hides it.
+            The search reaches a corruption.
         """
         targets = np.array([timestamp_ms], np.int64)
         located = self.find_offsets_by_timestamp(targets, starting_offset, Resolve.RECORD)
@@ -254,10 +253,10 @@ class LogSegment(Closeable):
         )
 
     def lookup_entries(self, targets: Longs, rows: Longs, answers: Answers) -> None:
-        """Answer ascending offsets by the offset index alone.
+        """Look up ascending offsets in the offset index only.
 
-        `targets` (int64, (n,)): absolute offsets, ascending; `rows` (int64, (n,)): where their
-        answers go; `answers` (Answers): filled there.
+        `targets` (int64, (n,)): absolute offsets, ascending. `rows` (int64, (n,)): rows of the
+        results. `answers` (Answers): filled.
         """
         self._cache.use(self)
         values = answers.values
@@ -268,22 +267,22 @@ class LogSegment(Closeable):
         self.indexes.check_faults()
 
     def translate_offsets(self, targets: Longs, resolve: Resolve) -> Located:
-        """Find the entries, batches or records of ascending offsets.
+        """Find the index entries, batches or records of ascending offsets.
 
-        `targets` (int64, (n,)): absolute offsets, ascending; the first batch answers those below
-        the base offset. `resolve` (Resolve): how far to go.
+        `targets` (int64, (n,)): absolute offsets, ascending; for those below the base offset, the
+        first batch is the result. `resolve` (Resolve): level of detail.
         """
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve)
 
     def request_end(self) -> None:
-        """Begin to fetch a remote log from its last index entry on."""
+        """Start fetching a remote log from its last index entry on."""
         self._cache.use(self)
         if self._log.is_fetched:
             self.indexes.request_end()
 
     def request_offsets(self, targets: Longs, resolve: Resolve) -> None:
-        """Begin to fetch the first ranges of a remote log that `translate_offsets` will read."""
+        """Start fetching the first ranges of a remote log that `translate_offsets` will read."""
         self._cache.use(self)
         if self._log.is_fetched:
             if self.file.is_last:
@@ -293,10 +292,10 @@ class LogSegment(Closeable):
     def find_offsets_by_timestamp(
         self, targets: Longs, starting_offset: int, resolve: Resolve
     ) -> Located:
-        """Find the entries, batches or records of ascending timestamps.
+        """Find the index entries, batches or records of ascending timestamps.
 
-        `targets` (int64, (n,)): in ms, ascending; `starting_offset`: the log start offset;
-        `resolve` (Resolve): how far to go.
+        `targets` (int64, (n,)): in ms, ascending. `starting_offset`: the log start offset.
+        `resolve` (Resolve): level of detail.
         """
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve, starting_offset=starting_offset)
@@ -307,14 +306,14 @@ class LogSegment(Closeable):
         return find_largest_timestamp(self._log, self.indexes, resolve)
 
     def settle(self, answers: Answers, rows: Longs, located: Located) -> NDArray[np.bool_]:
-        """Write the located batches into answers.
+        """Write located batches into results.
 
-        `answers` (Answers): filled; `rows` (int64, (n,)): where the answers to the n queries go;
-        `located` (Located): what was found for them. Returns (bool, (n,)) the queries for which the
-        segment holds nothing, up to its end.
+        `answers` (Answers): filled. `rows` (int64, (n,)): rows of the results of n queries.
+        `located` (Located): results of the search. Returns (bool, (n,)): queries for which the
+        segment has no batch up to its end.
         """
         if not (located.batches <= AT_END).any():
-            # What is the same for all is written in order, where all rows are asked for.
+            # If all rows are requested, values that are equal for all can be written in order.
             is_whole = len(rows) == len(answers)
             same = slice(None) if is_whole else rows
             answers.status[same] = Status.FOUND
@@ -325,7 +324,7 @@ class LogSegment(Closeable):
                 return np.zeros(len(rows), np.bool_)
             answers.values[SEGMENT_BASE_OFFSET][same] = self.base_offset
             for column in range(SEGMENT_BASE_OFFSET + 1, len(located.values)):
-                # Half the time of indexing both at once.
+                # Assigning column by column is twice as fast.
                 answers.values[column][rows] = located.values[column]
             return np.zeros(len(rows), np.bool_)
         located = located.expanded()
@@ -341,21 +340,21 @@ class LogSegment(Closeable):
         damage = self.damage if self.file.is_last and at_end.any() else None
         if damage is None:
             return at_end
-        # What the damage hides is unknown.
+        # The result is unknown, because a corruption precedes it.
         self.findings.damage(answers, rows[at_end], damage.position_bytes)
         return np.zeros_like(at_end)
 
     def lookup_offsets(
         self, offsets: Longs, *, resolve: Resolve | str = Resolve.BATCH
     ) -> pa.RecordBatch:
-        """Look up offsets in this segment alone.
+        """Look up offsets in this segment only.
 
         Parameters
         ----------
         offsets : array of int64, shape (n,)
-            Absolute, in any order; below the base offset they are answered by the first batch.
+            Absolute, in any order; below the base offset, the first batch is the result.
         resolve : Resolve
-            How far to go.
+            Level of detail.
 
         Returns
         -------
@@ -381,16 +380,16 @@ class LogSegment(Closeable):
         starting_offset: int | None = None,
         resolve: Resolve | str = Resolve.RECORD,
     ) -> pa.RecordBatch:
-        """Look up timestamps in this segment alone.
+        """Look up timestamps in this segment only.
 
         Parameters
         ----------
         timestamps_ms : array of int64, shape (n,)
             In ms, in any order.
         starting_offset : int, optional
-            No record below it counts; by default all do.
+            Ignore records below this offset; by default none.
         resolve : Resolve
-            How far to go.
+            Level of detail.
 
         Returns
         -------
@@ -410,7 +409,7 @@ class LogSegment(Closeable):
         return answers.to_arrow()
 
     def close(self) -> None:
-        """Unmap all files; the next use opens them again."""
+        """Unmap all files; the next use reopens them."""
         self._cache.forget(self)
         self.indexes.close()
         self._log.close()
@@ -419,7 +418,7 @@ class LogSegment(Closeable):
         at = int(located.batches[0])
         position = int(damage_at(at))
         if at == AT_END and self.file.is_last and self.damage is not None:
-            # What the damage hides is unknown.
+            # The result is unknown, because a corruption precedes it.
             at, position = AT_DAMAGE, self.damage.position_bytes
         if at < AT_END:
             raise CorruptLogError(

@@ -1,4 +1,4 @@
-"""A partition before any of its segments is opened: its files and checkpoints."""
+"""The files and checkpoints of a partition, before any segment is opened."""
 
 from __future__ import annotations
 
@@ -20,15 +20,25 @@ from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """A partition and its segments by base offset; small, and picklable.
+    """A partition and its segments by base offset; small and picklable.
 
-    Index files are beside the logs unless there is an index directory. Offsets below
-    `log_start_offset` were deleted; it is never below the first base offset. Answers end below the
-    high watermark, by default with the log, and with `is_stable` also below the first open
-    transaction. `epochs` are the entries of ``leader-epoch-checkpoint`` from the log's start on.
-    For a tiered partition, `local_start_offset` is the base offset of the first local segment, and
-    `tiered_end_offset` the last offset that was uploaded, -1 for none; both are None otherwise.
-    A cleaner has been over all offsets below `cleaned_to`.
+    Attributes
+    ----------
+    index_directory
+        Directory of the index files; None for next to the logs.
+    log_start_offset
+        Lower offsets were deleted. It is never below the first base offset.
+    high_watermark
+        Upper bound of results; None for the log end.
+    epochs
+        Entries of ``leader-epoch-checkpoint`` from the log start on.
+    local_start_offset, tiered_end_offset
+        For a tiered partition: base offset of the first local segment, and the last uploaded
+        offset, -1 for none. Otherwise None.
+    is_stable
+        Whether results also end at the first open transaction.
+    cleaned_to
+        The log cleaner has processed all offsets below it.
     """
 
     topic: str
@@ -45,15 +55,15 @@ class PartitionFiles:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether it has remote segments, or may have them."""
+        """Whether it has, or may have, remote segments."""
         return self.tiered_end_offset is not None
 
 
 class CheckpointReader:
     """Reads the checkpoints of data directories and partition directories.
 
-    `upper_bound` decides whether high watermarks are read, and whether answers end with the last
-    stable offset. `skipped` lists the checkpoints that could not be used, with reasons.
+    `upper_bound` determines whether high watermarks are read, and whether results end at the last
+    stable offset. `skipped` has unusable checkpoints, with reasons.
     """
 
     def __init__(self, upper_bound: UpperBound | str) -> None:
@@ -62,7 +72,7 @@ class CheckpointReader:
         self._bounded = upper_bound is not UpperBound.LOG_END
         self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
         self._directories = DataDirectories()
-        # What cannot be read of the cleaner counts as absent.
+        # An unreadable cleaner checkpoint is treated as missing.
         self._cleaners = DataDirectories(tolerated=True)
 
     def read(
@@ -74,13 +84,12 @@ class CheckpointReader:
     ) -> PartitionFiles:
         """Return a partition with its checkpoints.
 
-        There is at least one segment, by base offset; the local ones lie in one directory. A log
+        `segments` is not empty and in order of base offset; local ones share a directory. A log
         starts at the checkpointed offset, but not before its first segment (LogLoader.load). A
-        partition that is missing from the checkpoint of high watermarks has none yet: as far as its
-        broker knows, nothing above the log's start is committed (Partition.createLog). Epochs that
-        cannot be read are left out, and `skipped` names the file. Raises `InputError` if a
-        checkpoint of the data directory is malformed, or has no high watermarks when they are asked
-        for.
+        partition that is missing from the high watermark checkpoint has no committed records as far
+        as its broker knows (Partition.createLog). Unreadable epochs are ignored and recorded in
+        `skipped`. Raises `InputError` if a checkpoint of the data directory is malformed, or high
+        watermarks are requested and missing.
         """
         directory: str | None = segments[0].partition_directory
         if tiered is not None:
@@ -113,9 +122,9 @@ class CheckpointReader:
         index_root: str | None,
         tiered: Mapping[TopicPartition, TieredPartition] | None = None,
     ) -> list[PartitionFiles]:
-        """Return the partitions of a listing's segments, which come sorted by partition.
+        """Return the partitions of sorted segments.
 
-        `index_root` has a folder of index files for each partition. Errors are those of `read`.
+        `index_root` has a folder of index files for each partition. Raises the errors of `read`.
         """
         known = tiered or {}
         found = []
@@ -137,7 +146,8 @@ class CheckpointReader:
         directory = first.partition_directory
         checkpointed = self._directories.of(directory).log_start_offset(partition)
         if checkpointed is not None and checkpointed < first.base_offset:
-            # A broker checkpoints the log start of what is not tiered only above the first segment.
+            # Brokers checkpoint the log start of a local-only partition only above its first
+            # segment.
             self.skipped.append(
                 Skipped(
                     directory,

@@ -1,4 +1,4 @@
-"""One partition, read-only: offsets and timestamps to the broker's own answers, in bulk.
+"""One partition, read-only: bulk lookups of offsets and timestamps, with a broker's results.
 
 Sources: Kafka's ``LocalLog.read`` and ``UnifiedLog.fetchOffsetByTimestamp``.
 """
@@ -60,16 +60,16 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 
 
 class TimestampSearch:
-    """Searches the segments of a partition by time, and keeps their largest timestamps.
+    """Searches the segments of a partition by time, and caches their largest timestamps.
 
-    No record below `log_start_offset` is an answer.
+    Records below `log_start_offset` are ignored.
     """
 
     def __init__(self, log_start_offset: int) -> None:
         self._log_start_offset = log_start_offset
-        # The largest timestamp up to each of the first segments.
+        # Cumulative largest timestamps of the first segments.
         self._reach: list[int] = []
-        # The segment that ends these because a part of it cannot be read, and why.
+        # The segment that ends this list, because a part of it is unreadable, and the error.
         self._hidden: tuple[LogSegment, KafkaIndexError | None] | None = None
 
     def answer(
@@ -80,19 +80,19 @@ class TimestampSearch:
         rows: Longs,
         resolve: Resolve,
     ) -> None:
-        """Answer ascending timestamps in ms from segments in the order of the log.
+        """Look up ascending timestamps in ms in consecutive segments.
 
-        `rows` are the places of the targets in the answers.
+        `rows` are the rows of the results.
         """
         self._retry_unreadable()
         while not self._answer_once(segments, answers, targets, rows, resolve):
-            # The largest timestamp of an index file was wrong, and the file is refused now.
+            # The largest timestamp in an index file was wrong; the file is not used any more.
             self._reach, self._hidden = [], None
 
     def answer_largest(
         self, segments: Sequence[LogSegment], answers: Answers, rows: Longs, resolve: Resolve
     ) -> None:
-        """Answer for the largest timestamp of all; parameters as for `answer`."""
+        """Look up the largest timestamp of all segments; parameters as in `answer`."""
         self._retry_unreadable()
         self._extend_reach(segments, np.iinfo(np.int64).max)
         if self._hidden is not None:
@@ -112,10 +112,10 @@ class TimestampSearch:
         rows: Longs,
         resolve: Resolve,
     ) -> bool:
-        """Answer ascending timestamps; return False when it has to be repeated."""
+        """Look up ascending timestamps; return False if it must be repeated."""
         self._extend_reach(segments, int(targets[-1]))
         reach = np.array(self._reach, np.int64)
-        # A target belongs to the first segment that reaches it.
+        # A target belongs to the first segment whose largest timestamp is not smaller.
         bounds = [0, *map(int, np.searchsorted(targets, reach, "right"))]
         for number, (first, end) in enumerate(pairwise(bounds)):
             if first == end:
@@ -133,7 +133,7 @@ class TimestampSearch:
                 segment.findings.failure(answers, rows[part], error)
                 continue
             at_end = segment.settle(answers, rows[part], located)
-            # As in Kafka, later segments are not searched, whatever they hold.
+            # As in Kafka, later segments are not searched, whatever they contain.
             answers.status[rows[part][at_end]] = Status.NO_RECORD_AT_OR_AFTER
         beyond = rows[bounds[-1] :]
         answers.status[beyond] = Status.NO_RECORD_AT_OR_AFTER
@@ -142,7 +142,7 @@ class TimestampSearch:
         return True
 
     def _extend_reach(self, segments: Sequence[LogSegment], timestamp: int) -> None:
-        """Read the largest timestamps of segments until one is as late as this."""
+        """Read the largest timestamps of segments until one is at or after this timestamp."""
         while (
             len(self._reach) < len(segments)
             and self._hidden is None
@@ -160,7 +160,7 @@ class TimestampSearch:
                 self._hidden = segment, None
 
     def _retry_unreadable(self) -> None:
-        """Forget the error that kept a segment from being read: it may be gone by now."""
+        """Forget the error of an unreadable segment, since it may be transient."""
         if self._hidden is not None and self._hidden[1] is not None:
             self._hidden = None
 
@@ -168,7 +168,7 @@ class TimestampSearch:
     def _fail_hidden(
         answers: Answers, rows: Longs, segment: LogSegment, error: KafkaIndexError | None
     ) -> None:
-        """Answer queries whose answers may be in the part of a segment that cannot be read."""
+        """Set the status of queries whose result may be in the unreadable part of a segment."""
         stop = segment.indexes.stop
         if error is not None:
             segment.findings.failure(answers, rows, error)
@@ -186,12 +186,11 @@ class LogBounds:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that the partition still has."""
         return self.files.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """The next offset to be written.
+        """The offset of the next record.
 
         Raises `KafkaIndexError` if the last segment cannot be read.
         """
@@ -199,10 +198,10 @@ class LogBounds:
 
     @property
     def end_offset(self) -> int:
-        """The exclusive end of answers: the requested bound, or the log end offset.
+        """The exclusive upper bound of results: as requested, or the log end offset.
 
         Raises `KafkaIndexError` if the last segment cannot be read, or transactions cannot be
-        followed up to the bound.
+        determined up to the bound.
         """
         end = self.log_end_offset
         bound = self.files.high_watermark
@@ -218,9 +217,9 @@ class LogBounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no records; a log whose end damage hides has some.
+        """Whether the log has no records; a log with a corrupt end is not empty.
 
-        Raises `KafkaIndexError` if a read of the last segment fails.
+        Raises `KafkaIndexError` if reading the last segment fails.
         """
         try:
             return self.log_end_offset <= self.log_start_offset
@@ -230,23 +229,23 @@ class LogBounds:
             return False
 
     def live_segments(self) -> Sequence[LogSegment]:
-        """Return the segments, or none of them.
+        """Return the segments, or none if the log start is above their end.
 
-        A broker deletes them all when the log start is above their end (LogLoader.load).
+        A broker then deletes them all (LogLoader.load).
         """
         try:
             ends_before_start = self.segments[-1].next_offset < self.log_start_offset
         except KafkaIndexError:
-            # Where the log starts after the base offset of that segment, which alone makes a
-            # difference, all queries are queries of that segment, and report it.
+            # The log start matters only if it is after the base offset of the unreadable segment.
+            # All queries then search that segment, and report its error.
             return self.segments
         return () if ends_before_start else self.segments
 
     def local_segments(self) -> Sequence[LogSegment]:
-        """Return the segments that a broker looks through for the largest timestamp.
+        """Return the segments that a broker searches for the largest timestamp.
 
-        Of a tiered partition these are the local ones (UnifiedLog.fetchOffsetByTimestamp), or all,
-        where no log directory is known.
+        In a tiered partition, these are the local segments (UnifiedLog.fetchOffsetByTimestamp); all
+        if no log directory is known.
         """
         segments = self.live_segments()
         start = self.files.local_start_offset
@@ -255,9 +254,9 @@ class LogBounds:
         return [segment for segment in segments if segment.base_offset >= start]
 
     def place_of(self, special: SpecialTimestamp) -> tuple[int, int | None]:
-        """Return the offset of an edge of the log, below 0 for none, and its epoch if it is known.
+        """Return the offset of a special timestamp, negative for none, and its epoch if known.
 
-        Raises `KafkaIndexError` as `end_offset`. A partition that is not tiered is all local.
+        Raises `KafkaIndexError` as `end_offset`. A partition that is not tiered is fully local.
         Source: ``UnifiedLog.fetchOffsetByTimestamp``.
         """
         files, epochs = self.files, self.files.epochs
@@ -270,12 +269,11 @@ class LogBounds:
                 return offset, epochs[0].epoch if is_known else None
             case SpecialTimestamp.LATEST:
                 offset, log_end = self.end_offset, self.log_end_offset
-                # An epoch that starts at the very end is that of a leader which has not appended
-                # yet.
+                # An epoch that starts at the log end is that of a leader that has not appended yet.
                 known = [entry.epoch for entry in epochs if entry.start_offset <= log_end]
                 return offset, known[-1] if known else None
             case SpecialTimestamp.EARLIEST_LOCAL:
-                # Without a log directory nothing is known to be local.
+                # Without a log directory, local offsets are unknown.
                 if not files.is_tiered or files.local_start_offset is not None:
                     offset = max(self.log_start_offset, files.local_start_offset or 0)
             case SpecialTimestamp.LATEST_TIERED if uploaded_to is not None:
@@ -288,7 +286,7 @@ class LogBounds:
         return offset, LeaderEpochCache(epochs).epoch_for_offset(offset)
 
     def _stable_end(self, end_offset: int) -> int:
-        """Return the last stable offset, which is found once."""
+        """Return the last stable offset, which is cached."""
         if self._last_stable_offset is None:
             from kafka_index.core.log.read.transactions import read_transactions  # noqa: PLC0415, slow to import
 
@@ -299,20 +297,20 @@ class LogBounds:
         return self._last_stable_offset
 
 
-#: How many segments ahead index files are fetched, and ranges of logs.
+#: Number of segments whose index files, and whose log ranges, are fetched ahead.
 _INDEXES_AHEAD = 16
 _RANGES_AHEAD = 4
 
 
 class Expected(NamedTuple):
-    """A segment that is about to be asked for ascending offsets, or None if also for times."""
+    """A segment that will be searched for ascending offsets; None for searches by time."""
 
     segment: LogSegment
     offsets: Longs | None = None
 
 
 class ReadAhead:
-    """Fetches for segments in the order in which they will be asked."""
+    """Fetches for segments in the order in which they will be searched."""
 
     def __init__(self, expected: Sequence[Expected], resolve: Resolve) -> None:
         self._expected = expected
@@ -321,7 +319,7 @@ class ReadAhead:
         self._indexed = self._ranged = 0
 
     def reach(self, segment: object) -> None:
-        """Fetch for the segments after the next to be used."""
+        """Fetch for the segments after the next one."""
         number = self._number_of.get(id(segment))
         if number is None:
             return
@@ -334,7 +332,7 @@ class ReadAhead:
         while self._ranged < self._end(number, _RANGES_AHEAD):
             each = self._expected[self._ranged]
             self._ranged += 1
-            # The queries of a segment that cannot be read meet the error, and report it.
+            # Queries of an unreadable segment report the error later.
             with suppress(KafkaIndexError):
                 if each.offsets is None:
                     each.segment.request_end()
@@ -342,7 +340,7 @@ class ReadAhead:
                     each.segment.request_offsets(each.offsets, self._resolve)
 
     def _end(self, number: int, ahead: int) -> int:
-        """Return up to where to fetch; where it is not sure that all are asked, little at first."""
+        """Return the end of fetching; less at first, if it is uncertain that all are searched."""
         if self._expected[number].offsets is None:
             ahead = min(ahead, number + 1)
         return min(number + 1 + ahead, len(self._expected))
@@ -354,22 +352,21 @@ class PartitionLog(Closeable):
     Parameters
     ----------
     files : PartitionFiles
-        Its files, one segment at least; they are opened on first use.
+        Its files, with at least one segment; they are opened on first use.
     config : IndexConfig, optional
-        Decides the entries of indexes that are built in memory.
+        Determines the entries of indexes that are built in memory.
     cache : SegmentCache, optional
-        Keeps segments open, of this and of other partitions.
+        Limits the number of open segments, shared with other partitions.
     max_decompressed_bytes : int
-        The most bytes of decompressed records that this process holds at a time. A batch that needs
-        more is unreadable.
+        Memory limit for decompressed records, per process. Batches that need more are unreadable.
     fetched_indexes : FetchedIndexes, optional
-        Where the indexes of remote segments are kept, for all that share it.
+        Shared cache of indexes of remote segments.
     open_source : callable
-        Opens a log, from its path and its listing.
+        Opens a log, given its path and its listing.
 
     Notes
     -----
-    A context manager. Not for use by several threads at once: each has its own.
+    A context manager. Not thread-safe: use one per thread.
     """
 
     def __init__(
@@ -402,7 +399,7 @@ class PartitionLog(Closeable):
         )
         self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
         self._times = TimestampSearch(files.log_start_offset)
-        # A search knows segments by number, and those of the local log alone have others.
+        # Searches number their segments, and those of the local log have other numbers.
         self._local_times = (
             self._times
             if files.local_start_offset is None
@@ -421,27 +418,26 @@ class PartitionLog(Closeable):
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
         follow_links: bool = False,
     ) -> Self:
-        """Open a partition directory, with the checkpoints of the data directory above it.
+        """Open a partition directory, with the checkpoints of its data directory.
 
         Parameters
         ----------
         path : path
             A directory named ``<topic>-<partition>``, or its URI.
         indexes : path, optional
-            Folder with such a folder of index files, as ``build --output`` writes it; beside the
-            logs by default.
+            Folder with a folder of index files of the same name, as written by ``build --output``.
+            By default next to the logs.
         upper_bound : UpperBound or str
-            Where answers end.
+            Upper bound of results.
         config, max_decompressed_bytes
             As for the class.
         follow_links : bool
-            Whether index files and checkpoints are read also where they are links that lead out of
-            the directory.
+            Read index files and checkpoints even if they are links that lead out of the directory.
 
         Raises
         ------
         InputError
-            It is not a partition directory, holds no segments, or a checkpoint is malformed.
+            It is not a partition directory, contains no segments, or a checkpoint is malformed.
         """
         directory = path_of(path, "path")
         refuse_other_types(
@@ -476,7 +472,7 @@ class PartitionLog(Closeable):
 
     @property
     def partition(self) -> int:
-        """The partition's number."""
+        """The partition number."""
         return self.files.partition
 
     @property
@@ -486,7 +482,7 @@ class PartitionLog(Closeable):
 
     @property
     def log_end_offset(self) -> int:
-        """The next offset to be written.
+        """The offset of the next record.
 
         Raises
         ------
@@ -497,24 +493,24 @@ class PartitionLog(Closeable):
 
     @property
     def end_offset(self) -> int:
-        """The exclusive end of answers: the requested bound, or the log end offset.
+        """The exclusive upper bound of results: as requested, or the log end offset.
 
         Raises
         ------
         KafkaIndexError
-            The last segment cannot be read, or transactions cannot be followed up to the bound.
+            The last segment cannot be read, or transactions cannot be determined up to the bound.
         """
         return self._bounds.end_offset
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that holds an offset, or comes next; None when there is none.
+        """Find the batch that contains an offset, or the first one after it, None if none.
 
         Raises
         ------
         InputError
-            The offset is below the log's start or above its end (Kafka: out of range).
+            The offset is below the log start or above the log end (Kafka: out of range).
         CorruptLogError
-            Damage hides it.
+            The search reaches a corruption.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise InputError(
@@ -540,13 +536,13 @@ class PartitionLog(Closeable):
         offsets : array of int64, shape (n,)
             Absolute, in any order.
         resolve : Resolve
-            How far to go.
+            Level of detail.
 
         Returns
         -------
         pa.RecordBatch
-            n rows of `ANSWER_SCHEMA`, in the order of the offsets. A query whose log cannot be
-            read is a row with the status ``unreadable``.
+            n rows of `ANSWER_SCHEMA`, in the order of the offsets. If the log cannot be read, the
+            status of a row is ``unreadable``.
         """
         level = choice_of(Resolve, resolve, "resolve")
         return self.answer_offsets(longs_of(offsets, "offsets"), level).to_arrow()
@@ -561,7 +557,7 @@ class PartitionLog(Closeable):
         timestamps_ms : array of int64, shape (n,)
             In ms, in any order; -1 to -6 are `SpecialTimestamp`.
         resolve : Resolve
-            How far to go.
+            Level of detail.
 
         Returns
         -------
@@ -572,7 +568,7 @@ class PartitionLog(Closeable):
         return self.answer_timestamps(longs_of(timestamps_ms, "timestamps_ms"), level).to_arrow()
 
     def expect_offsets(self, offsets: Longs) -> list[Expected]:
-        """Return the segments that `answer_offsets` will ask, the last one first for the end."""
+        """Return the segments that `answer_offsets` will search; the last one comes first."""
         targets, _ = ascending(offsets)
         parts = np.split(targets, np.searchsorted(targets, self._bases[1:]))
         *others, last = zip(self.segments, parts, strict=True)
@@ -580,7 +576,7 @@ class PartitionLog(Closeable):
         return [Expected(segment, part) for segment, part in (last, *asked)]
 
     def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
-        """Look up offsets as `lookup_offsets` does, with the answers as numpy columns."""
+        """Look up offsets like `lookup_offsets`, with results as numpy columns."""
         if not self._needs_requests:
             return self._answer_offsets(offsets, resolve)
         ahead = ReadAhead(self.expect_offsets(offsets), resolve)
@@ -588,7 +584,7 @@ class PartitionLog(Closeable):
             return self._answer_offsets(offsets, resolve)
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
-        """Look up timestamps as `lookup_timestamps` does, with the answers as numpy columns."""
+        """Look up timestamps like `lookup_timestamps`, with results as numpy columns."""
         if not self._needs_requests:
             return self._answer_timestamps(timestamps_ms, resolve)
         ahead = ReadAhead([Expected(segment) for segment in self.segments], resolve)
@@ -600,7 +596,7 @@ class PartitionLog(Closeable):
         return self._findings.drain()
 
     def close(self) -> None:
-        """Close all segments; the next lookup opens them again."""
+        """Close all segments; the next lookup reopens them."""
         for segment in self.segments:
             segment.close()
 
@@ -631,7 +627,7 @@ class PartitionLog(Closeable):
             self._times.answer(
                 self._bounds.live_segments(), answers, targets[negative:], rows[negative:], resolve
             )
-        # Where offsets go back even the log end may have batches above it.
+        # If offsets decrease, even the log end may have batches above it.
         self._hide_from_end(answers, resolve)
         return answers
 
@@ -644,7 +640,7 @@ class PartitionLog(Closeable):
                 answers.put(asked, self._answer_special(special, resolve).repeat(len(asked)))
 
     def _answer_special(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
-        """Return the one answer to a special timestamp."""
+        """Return the single result for a special timestamp."""
         if resolve is Resolve.INDEX and special is not SpecialTimestamp.EARLIEST:
             return Answers.empty(1, resolve, Status.INVALID_QUERY)
         answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
@@ -664,7 +660,7 @@ class PartitionLog(Closeable):
         if damage is not None:
             last.findings.damage(answers, row, damage.position_bytes)
         elif offset >= 0:
-            # A place is no record, and has no timestamp.
+            # A bound of the log is not a record and has no timestamp.
             answers.status[:] = Status.FOUND
             answers.values[FOUND_OFFSET] = offset
             answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
@@ -672,7 +668,7 @@ class PartitionLog(Closeable):
         return answers
 
     def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
-        """Answer ascending offsets at or above the end; return how many are below it."""
+        """Set the results of ascending offsets at or above the end; return how many are below."""
         last = self.segments[-1]
         try:
             below = int(np.searchsorted(targets, self.end_offset))
@@ -692,13 +688,13 @@ class PartitionLog(Closeable):
     def _answer_in_segments(
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
     ) -> None:
-        """Answer ascending offsets that are in range."""
+        """Look up ascending offsets that are in range."""
         segments = self.segments if resolve is Resolve.INDEX else self._bounds.live_segments()
         if not len(targets) or not segments:
             answers.status[rows] = Status.NO_RECORD_AT_OR_AFTER
             return
         bounds = np.append(np.searchsorted(targets, self._bases), len(targets))
-        # Offsets below the first segment, if the log starts there, are answered by it.
+        # If the log starts below the first segment, that segment is searched for lower offsets.
         bounds[0] = 0
         waiting = np.empty((2, 0), np.int64)
         for number, segment in enumerate(segments):
@@ -707,7 +703,7 @@ class PartitionLog(Closeable):
                 continue
             part_targets, part_rows = targets[part], rows[part]
             if waiting.size:
-                # Offsets that the previous segment has no batch for.
+                # Offsets for which the previous segment has no batch.
                 part_targets, part_rows = np.hstack([waiting, [part_targets, part_rows]])
             try:
                 if resolve is Resolve.INDEX:
@@ -724,7 +720,7 @@ class PartitionLog(Closeable):
         answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
 
     def _count_behind_gaps(self, segment: LogSegment, targets: Longs, located: Located) -> None:
-        """Report the offsets that no batch holds, and that the next batch answers."""
+        """Report missing offsets for which the next batch is the result."""
         bases = located.values[BATCH_BASE_OFFSET]
         found = bases if located.runs is None else bases[located.runs]
         behind = (found > targets) & (targets >= self.files.cleaned_to)
@@ -734,10 +730,10 @@ class PartitionLog(Closeable):
             segment.findings.add(GAP, segment.file.log_path, reason, queries=count)
 
     def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:
-        """Withdraw answers at or above the end (``Partition.fetchOffsetForTimestamp``)."""
+        """Remove results at or above the upper bound (``Partition.fetchOffsetForTimestamp``)."""
         if resolve is Resolve.INDEX:
             return
-        # The edges of the log, which are in no segment, are not records.
+        # Bounds of the log, which are in no segment, are not records.
         found = answers.values[FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET]
         is_found = (answers.values[SEGMENT_BASE_OFFSET] != NULL) & (found != NULL)
         if not is_found.any():
@@ -745,7 +741,7 @@ class PartitionLog(Closeable):
         try:
             hidden = is_found & (found >= self.end_offset)
         except KafkaIndexError as error:
-            # The end of the log is above what was found in it, but a bound below it may not be.
+            # The log end is above all results, but a smaller upper bound may not be.
             is_bounded = self.files.is_stable or self.files.high_watermark is not None
             if is_bounded and is_retriable(error):
                 self.segments[-1].findings.failure(answers, np.flatnonzero(is_found), error)

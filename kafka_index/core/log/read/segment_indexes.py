@@ -1,8 +1,8 @@
-"""The two indexes of a segment: its files where they fit its log, else built in memory.
+"""The two indexes of a segment: index files that match the log, otherwise built in memory.
 
-Whether a file fits is checked when it is opened: its size, the order of its entries, its last
-entry, and for the time index that no later batch has a larger timestamp. Any other entry is
-checked against the log when a lookup uses it (`kafka_index.core.kernels.batch_seek`).
+A file is checked when it is opened: its size, the order of its entries, its last entry, and for the
+time index that no later batch has a larger timestamp. Other entries are compared with the log when
+a lookup uses them (`kafka_index.core.kernels.batch_seek`).
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import ScanStop
 
-# At the end of a log: more than the padding of any record.
+# Read at the end of a log: more than the padding of any record.
 _END_BYTES = 4096
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
 
-#: What the queries of one read may fetch together, for each thread.
+#: Maximum size of data that the queries of one read prefetch, per thread.
 MAX_READ_BYTES = 64 << 20
-# Where entries are further apart than batches usually are large, batches are small.
+# Index entries are usually not further apart than one batch, unless batches are small.
 _MAX_BATCH_BYTES = 2 << 20
 
 
 class Largest(NamedTuple):
     """The largest timestamp of a segment, -1 for none.
 
-    The offset is the last one of the first batch that has it; the base offset for none. It is not
-    certain where damage hides a part of the segment.
+    The offset is the last one of the first batch with this timestamp, or the base offset.
+    `is_certain` is False if a part of the segment is unreadable.
     """
 
     timestamp_ms: int
@@ -69,9 +69,9 @@ class Largest(NamedTuple):
 class SegmentIndexes:
     """The offset index and the time index of one segment, opened on first use.
 
-    Missing and refused files, and the tail of the log, are added to the findings. Indexes of remote
-    segments come from the memory of this run. `stop` is the reason why indexes built in
-    memory end before their log.
+    Missing and mismatching files, and the tail of the log, are reported as findings. Indexes of
+    remote segments are cached for the run. `stop` is the reason why indexes built in memory end
+    before their log.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class SegmentIndexes:
         self._offset_index = LazyIndex(self._load_offset_index)
         self._time_index = LazyIndex(self._load_time_index)
         self._built: tuple[OffsetIndex, TimeIndex] | None = None
-        # The same as long as this lives: a remote log is read whole once.
+        # Constant for the lifetime of this object, so that a remote log is read completely only
+        # once.
         self._build_key: tuple[str, int, int | None] | None = None
         self._refused: set[str] = set()
         self._missing: set[str] = set()
@@ -103,16 +104,14 @@ class SegmentIndexes:
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The offset index."""
         return self._offset_index.get()
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index."""
         return self._time_index.get()
 
     def request(self, *, with_times: bool) -> None:
-        """Begin to fetch the index files, if they are remote and not open."""
+        """Start fetching the index files, if they are remote and not open."""
         suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)[: 1 + with_times]
         for suffix in suffixes:
             path = self._path(suffix)
@@ -121,7 +120,7 @@ class SegmentIndexes:
                 self._fetched.request(path)
 
     def request_end(self) -> None:
-        """Begin to fetch the part of a remote log from which `end` is known."""
+        """Start fetching the part of a remote log that determines `end`."""
         if self._end is None:
             index = self.offset_index
             start = min(index.lookup(index.last_offset).position, self._log.size_bytes)
@@ -129,7 +128,6 @@ class SegmentIndexes:
                 self._log.request(np.array([start]), np.array([self._log.size_bytes]))
 
     def largest(self) -> Largest:
-        """Return the largest timestamp of the segment."""
         if self._largest is None:
             self.request(with_times=True)
             index = self.time_index
@@ -142,14 +140,14 @@ class SegmentIndexes:
 
     @property
     def end(self) -> LogEnd:
-        """The end of the intact batches; the log after its last index entry is verified once."""
+        """The end of the valid batches; the log after its last index entry is verified once."""
         if self._end is None:
             index = self.offset_index
             self.request_end()
             entry = index.lookup(index.last_offset)
             self._end = self._log.scan_to_end(entry)
             while self._end.end_bytes == entry.position > 0:
-                # The entry leads to the damage itself: what ends there is known from one before.
+                # The entry points to the corruption itself, so start at the previous entry.
                 entry = index.lookup(entry.offset - 1)
                 self._end = self._log.scan_to_end(entry)
             stop = self._end.stop
@@ -165,11 +163,11 @@ class SegmentIndexes:
 
     @property
     def log_size_bytes(self) -> int:
-        """The number of bytes of the log that count."""
+        """Size of the valid part of the log."""
         return self.end.end_bytes if self._segment.is_last else self._log.size_bytes
 
     def floor_position(self, offset: int) -> int:
-        """Return the position that the offset index has for an offset, once the entry holds."""
+        """Return the position of the index entry for an offset, after verifying the entry."""
         while True:
             entry = self.offset_index.lookup(offset)
             if not entry.position:
@@ -181,9 +179,9 @@ class SegmentIndexes:
             )
 
     def refuse(self, suffix: str, reason: str) -> None:
-        """Build an index in memory from now on, because an entry of its file does not hold.
+        """Build the index in memory from now on, because an entry of its file is wrong.
 
-        Raises `ReadError` if it was built in memory already: the log has changed since.
+        Raises `ReadError` if it was built in memory: then the log has changed.
         """
         path = self._path(suffix)
         if suffix in self._refused:
@@ -193,7 +191,7 @@ class SegmentIndexes:
         self.close()
 
     def check_faults(self) -> None:
-        """Raise InputError when an index file was cut while it was read."""
+        """Raise `InputError` if an index file was truncated while it was read."""
         for index, suffix in (
             (self._offset_index, OFFSET_INDEX_SUFFIX),
             (self._time_index, TIME_INDEX_SUFFIX),
@@ -202,7 +200,7 @@ class SegmentIndexes:
                 raise InputError("the index was cut while it was read", path=self._path(suffix))
 
     def close(self) -> None:
-        """Unmap the files and drop the built indexes; the next use opens or builds again."""
+        """Unmap the files and discard built indexes; the next use reopens or rebuilds them."""
         self._offset_index.close()
         self._time_index.close()
         self._built = None
@@ -222,7 +220,7 @@ class SegmentIndexes:
     def _load_time_index(self) -> TimeIndex:
         loaded = self._load_file(TIME_INDEX_SUFFIX, TimeIndex, self._misfit_of_times)
         if loaded is None:
-            # The largest timestamp is that of the index in use.
+            # The largest timestamp must come from the index in use.
             self._largest = None
             return self._build()[1]
         return loaded
@@ -234,16 +232,16 @@ class SegmentIndexes:
         if suffix in self._missing:
             return None
         if not self._refused.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
-            # A time index is as old as the offset index that was refused.
+            # The time index was written together with the rejected offset index.
             return None
-        # A log that cannot be opened is not the fault of its index.
+        # An error when opening the log is not an error of its index.
         self._log.open()
         try:
             is_fetched = store_of(path).needs_requests
             content = self._fetched.read(path) if is_fetched else None
             if content is None and (is_fetched or not os.path.exists(path)):
                 self._missing.add(suffix)
-                if not is_backup_path(path):  # a backup never has any
+                if not is_backup_path(path):  # A backup has no index files.
                     self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
                 return None
             index = kind(path, self._segment.base_offset, writable=False, content=content)
@@ -276,8 +274,8 @@ class SegmentIndexes:
             offset, last_position = index.entry(index.entries - 1)
             if last_position >= log.size_bytes:
                 return f"its last entry points to byte {last_position}, after the end of the log"
-            # What a rolled segment holds does not depend on its end: an entry that is used is
-            # compared with the log then, and a remote log is not read before.
+            # Entries of a rolled segment are compared with the log on use, so a remote log is not
+            # read now.
             is_checked = self._segment.is_last or not log.is_fetched
             if is_checked and self._entry_end(last_position, offset) < 0:
                 return f"no batch at byte {last_position} or soon after it ends at offset {offset}"
@@ -288,10 +286,10 @@ class SegmentIndexes:
         return None
 
     def _is_remote_data_at_end(self) -> bool:
-        """Return whether a remote log ends in more than the zeros of preallocation.
+        """Return whether a remote log ends with more than zero padding.
 
-        Of a last segment an index may lack entries. What it lacks would be fetched by every walk,
-        and to build it the log is streamed once.
+        The index of a last segment may lack entries. Every lookup would fetch the rest, while
+        building the index streams the log only once.
         """
         log = self._log
         if not log.is_fetched:
@@ -307,7 +305,7 @@ class SegmentIndexes:
             floor = self.floor_position(last.offset)
             position = log.complete(lambda: int(time_entry_end(address, size, floor, *last)))
             if position == AT_DAMAGE and floor:
-                # Where offsets go back, the entry may point past its own batch.
+                # If offsets decrease, the entry may point past its own batch.
                 position = log.complete(lambda: int(time_entry_end(address, size, 0, *last)))
             if position == AT_DAMAGE:
                 return f"no batch with offset {last.offset} has {last.timestamp} as its latest time"
@@ -315,14 +313,14 @@ class SegmentIndexes:
             lambda: largest_timestamp_after(address, size, position)
         )
         if timestamp > max(last.timestamp, NO_TIMESTAMP):
-            # The last segment of a running or killed broker lacks the entry that closing makes.
+            # The last segment of a running or killed broker lacks the entry added on closing.
             if not self._segment.is_last or self._is_long(int(end) - position):
                 return f"the log has the later timestamp {timestamp} at offset {offset}"
             self._largest = Largest(int(timestamp), int(offset))
         return None
 
     def _largest_with_unindexed(self, indexed: Largest) -> Largest:
-        """Return the largest timestamp, also of batches without room for an entry in the index."""
+        """Return the largest timestamp, including batches that cannot have an index entry."""
         log, index = self._log, self.offset_index
         position = max(index.lookup(index.last_offset).position, 0)
         address, size = log.address, log.size_bytes
@@ -341,9 +339,9 @@ class SegmentIndexes:
         return tail_bytes > MAX_TAIL_BYTES + self._interval
 
     def _build(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Build both indexes in memory, from the headers of the log."""
+        """Build both indexes in memory from the batch headers."""
         if self._built is None:
-            # Where the log ends was settled with the index in use then, and stays.
+            # The end of the log was determined with the previous index, and stays the same.
             end = self._end if self._segment.is_last else None
             if self._log.is_fetched:
                 if self._build_key is None:
@@ -367,7 +365,7 @@ class SegmentIndexes:
         limit = INT32_MAX if end is None else end.end_bytes
         for batches in source.chunks():
             within = int(np.searchsorted(batches.position_bytes, limit))
-            # Batches too far above the base offset get no entries, and are found by their headers.
+            # Batches too far above the base offset have no entries, and are found by their headers.
             beyond = np.flatnonzero(batches.last_offset[:within] > base_offset + INT32_MAX)
             indexed = int(beyond[0]) if len(beyond) else within
             if indexed:
@@ -396,7 +394,7 @@ def request_parts(
     resolve: Resolve,
     starting_offset: int | None,
 ) -> Iterator[Longs]:
-    """Split queries into parts of bounded size, request the ranges of each part, and yield it.
+    """Split queries into parts of limited size; request the ranges of each part, and yield it.
 
     The parameters are those of `kafka_index.core.log.read.segment_search.locate`.
     """
@@ -431,13 +429,13 @@ def planned_ranges(
 ) -> tuple[Longs, Longs, Longs]:
     """Return the ranges that ascending targets will read, by start, and the query of each.
 
-    The three arrays are starts and exclusive ends in bytes, and rows of the targets.
+    The arrays are starts and exclusive ends in bytes, and rows of the targets.
     """
     size = log.size_bytes
     offsets, positions = indexes.offset_index.read_entries()
     bounds = np.clip(np.concatenate(([0], positions, [size] * 3)), 0, size)
-    # Numbers of entries from 1 on, 0 is the start of the log: at or below each target, and the
-    # first whose batch may have the answer.
+    # Entry numbers from 1, where 0 is the start of the log: the last entry at or below each target,
+    # and the first entry whose batch can be the result.
     if starting_offset is None:
         floors = np.searchsorted(offsets, targets, "right")
         exact = np.searchsorted(offsets, targets) < floors
@@ -463,7 +461,7 @@ def planned_ranges(
 
 
 def fetch_batches(log: SegmentLog, size_bytes: int, batches: Longs) -> None:
-    """Fetch batches, whose headers have been read, whole."""
+    """Fetch complete batches whose headers have been read."""
     found = np.unique(batches[batches >= 0])
     fields = np.zeros((3, len(found)), np.int64)
     read_batch_fields(log.address, found, *fields)

@@ -1,6 +1,6 @@
-"""The ``.log`` of a segment while it is in use, mapped or fetched; and the segments that stay open.
+"""The open ``.log`` of a segment, mapped or fetched; and the cache of open segments.
 
-All reads of a log by position go through `SegmentLog`.
+All reads of a log by position use `SegmentLog`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,21 @@ from kafka_index.core.records.batch_table import TOO_LARGE
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_sections import BatchRecords, open_records
 
-# A map of a file keeps a descriptor, and so does the log itself.
+# A mapped file and a log each keep a file descriptor open.
 _FILES_OF_A_SEGMENT = 4
 _FILES_FOR_OTHERS = 128
 _MIN_SEGMENTS = 8
 
-#: What follows the last index entry is usually less: an index that ends further before its log
-#: lacks entries.
+#: An index that ends more than this before the end of its log is considered incomplete.
 MAX_TAIL_BYTES = 16 << 20
 _T = TypeVar("_T")
 
 
 class SegmentCache:
-    """Closes the least recently used segments when more than `max_open` are open.
+    """Closes the least recently used segments if more than `max_open` are open.
 
-    They open themselves on their next use. Fewer stay open, at least one, if all the caches of this
-    process together would reach its limit of open files: a segment takes up to four.
+    They reopen themselves on their next use. Fewer stay open, at least one, if all caches of this
+    process together would reach its limit of open files; a segment needs up to four.
     """
 
     _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()
@@ -69,17 +68,16 @@ class SegmentCache:
             self._all.add(self)
 
     def __len__(self) -> int:
-        """Return how many are open."""
         return len(self._open)
 
     def use(self, segment: Closeable) -> None:
-        """Record that a segment is about to be used, closing others where needed."""
+        """Record the use of a segment; close others if necessary."""
         if id(segment) not in self._open:
             self._make_room()
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
         if self._on_use is not None:
-            # What it opens in turn is not announced.
+            # Segments opened by the callback are not announced.
             on_use, self._on_use = self._on_use, None
             try:
                 on_use(segment)
@@ -88,9 +86,9 @@ class SegmentCache:
 
     @contextmanager
     def announcing(self, on_use: Callable[[Closeable], None] | None) -> Iterator[None]:
-        """Call a function with each segment that is about to be used, meanwhile.
+        """Call a function with each segment that is about to be used.
 
-        A function that is called already stays the only one.
+        Nested calls keep the outer function.
         """
         if on_use is None or self._on_use is not None:
             yield
@@ -102,7 +100,6 @@ class SegmentCache:
             self._on_use = None
 
     def forget(self, segment: Closeable) -> None:
-        """Record that a segment is closed."""
         self._open.pop(id(segment), None)
 
     def _make_room(self) -> None:
@@ -115,7 +112,7 @@ class SegmentCache:
 
 
 def _max_segments() -> int:
-    """Return how many segments this process can have open."""
+    """Return the maximum number of open segments for this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20
@@ -123,11 +120,11 @@ def _max_segments() -> int:
 
 
 class SegmentLog:
-    """A log that is opened on first use, and again after `close`.
+    """A log that is opened on first use, and reopened after `close`.
 
-    A log that has changed since it was listed is an error when it is opened. A `MappedFile` is read
-    in place, ranges of any other source are fetched. Every read of `array` or `address` runs in
-    `complete` and ends with `check_faults`, because only some parts of a remote log are in memory.
+    Opening fails if the log has changed since it was listed. A `MappedFile` is read in place;
+    ranges of other sources are fetched. Every read of `array` or `address` runs in `complete` and
+    ends with `check_faults`, because a remote log is only partly in memory.
     """
 
     def __init__(
@@ -143,9 +140,9 @@ class SegmentLog:
         self._address = np.uint64(0)
 
     def open(self) -> MappedFile | FetchedLog:
-        """Open the log, if it is not.
+        """Open the log if necessary.
 
-        Raises `InputError` if that fails, or the log changed since it was listed.
+        Raises `InputError` if that fails, or if the log changed since it was listed.
         """
         if self._file is None:
             source = self._open_source(self._segment.log_path, self._segment)
@@ -159,62 +156,61 @@ class SegmentLog:
 
     @property
     def is_fetched(self) -> bool:
-        """Whether parts of the log have to be fetched before they are read."""
+        """Whether parts of the log must be fetched before they are read."""
         return isinstance(self.open(), FetchedLog)
 
     @property
     def array(self) -> Bytes:
-        """The log; good until `close`."""
+        """The log; valid until `close`."""
         return self.open().array
 
     @property
     def address(self) -> np.uint64:
-        """Memory address of the log; good until `close`."""
+        """Memory address of the log; valid until `close`."""
         self.open()
         return self._address
 
     @property
     def size_bytes(self) -> int:
-        """Size of the log."""
         return self.open().size_bytes
 
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
-        """Begin to fetch ranges of a remote log (`FetchedLog.request`)."""
+        """Start fetching ranges of a remote log (`FetchedLog.request`)."""
         file = self.open()
         if isinstance(file, FetchedLog):
             file.request(starts, ends, ahead=ahead)
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
-        """Fetch ranges of a remote log, end exclusive, in the middle of a read."""
+        """Fetch ranges of a remote log, end exclusive, during a read."""
         file = self.open()
         if isinstance(file, FetchedLog):
             file.fetch(starts, ends)
 
     def complete(self, read: Callable[[], _T]) -> _T:
-        """Return the result of a read of the log, once all that it needs has been fetched.
+        """Return the result of a read after fetching all that it needs.
 
-        The function has no effect but its result, because it may be repeated. Before it decides
-        something that lasts, it calls `check_faults`.
+        The function may be repeated, so it has no side effects. It calls `check_faults` before it
+        makes a permanent decision.
         """
         file = self.open()
         return file.complete(read) if isinstance(file, FetchedLog) else read()
 
     def batch(self, position_bytes: int) -> Bytes:
-        """Return the bytes of the batch at a position, header included."""
+        """Return the bytes of a batch, including its header."""
         return batch_at(self.array, position_bytes)
 
     def records(self, position_bytes: int) -> BatchRecords:
-        """Open the records of the batch at a position; errors are those of `open_records`."""
+        """Open the records of a batch; raises the errors of `open_records`."""
         return open_records(self.batch(position_bytes), self.budget)
 
     def why_unreadable(self, position_bytes: int) -> str:
-        """Return why a batch, or one of its records, cannot be read."""
+        """Return why a batch or one of its records cannot be read."""
         return self.complete(lambda: self._why_unreadable(position_bytes))
 
     def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
         """Verify the batches from the last index entry on, and return where they end.
 
-        The long rest of a remote log is streamed, instead of being kept in memory.
+        A long rest of a remote log is streamed instead of kept in memory.
         """
         base_offset = self._segment.base_offset
         if self.is_fetched and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
@@ -233,9 +229,9 @@ class SegmentLog:
         return end
 
     def check_faults(self) -> None:
-        """Raise if zeros took the place of bytes during a read.
+        """Raise if zeros were read in place of missing bytes.
 
-        `BytesMissingError`: they have to be fetched, and `complete` repeats the read. `InputError`:
+        `BytesMissingError`: they must be fetched, and `complete` repeats the read. `InputError`:
         they were lost.
         """
         file = self._file
@@ -249,7 +245,6 @@ class SegmentLog:
             )
 
     def close(self) -> None:
-        """Close the log."""
         if self._file is not None:
             self._file.close()
             self._file = None

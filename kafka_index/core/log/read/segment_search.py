@@ -1,4 +1,4 @@
-"""Answering ascending queries of a segment: floor entries, then batches, then records.
+"""Ascending queries within a segment: find index entries, then batches, then records.
 
 Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, and
 ``FileRecords.searchForTimestamp``.
@@ -49,7 +49,7 @@ from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry
 from kafka_index.core.records.record_chunk import RecordChunk
 from kafka_index.core.records.record_sections import BatchRecords
 
-# Where there are fewer for a batch, putting their answers together costs more than it saves.
+# With fewer queries per batch, grouping them costs more than it saves.
 _MIN_QUERIES_PER_RUN = 2
 _LENGTH = field_position(RECORD_BATCH_HEADER, "length")
 _LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
@@ -57,11 +57,11 @@ _LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The batches and entries that a segment has found for n queries.
+    """The batches and index entries that a segment has found for n queries.
 
-    `values` are as in `Answers.values`. `batches` are positions: `AT_END` for none, `damage_at` if
-    damage hides the batch, and zeros at index level. `runs`, where queries with the same result
-    share one column, has the column of each query.
+    `values` are as in `Answers.values`. `batches` are positions: `AT_END` for none, `damage_at` for
+    a corruption before the batch, and 0 at index level. `runs`, if queries with the same result
+    share a column, has the column of each query.
     """
 
     values: Longs
@@ -69,7 +69,7 @@ class Located:
     runs: Longs | None = None
 
     def in_runs(self, resolve: Resolve) -> Located:
-        """Return one column for neighbours that found the same batch and entry."""
+        """Merge neighbouring queries with the same batch and index entry into one column."""
         runs, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
         firsts = firsts[: number_runs(self.batches, self.values[ENTRY_OFFSET], runs, firsts)]
         values = Answers.empty(len(firsts), resolve).values
@@ -78,13 +78,12 @@ class Located:
         return Located(values, self.batches[firsts], runs)
 
     def expanded(self) -> Located:
-        """Return a column for each query."""
         if self.runs is None:
             return self
         return Located(self.values[:, self.runs], self.batches[self.runs])
 
     def read_headers(self, log: SegmentLog) -> None:
-        """Fill in the fields of the headers of the batches."""
+        """Fill in the header fields of the batches."""
         values = self.values
         values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
         read_batch_fields(
@@ -98,7 +97,7 @@ class Located:
 
     @classmethod
     def joined(cls, parts: Sequence[Located]) -> Self:
-        """Return the results for consecutive queries, as one."""
+        """Concatenate the results of consecutive queries."""
         parts = [part.expanded() for part in parts]
         return cls(
             np.concatenate([part.values for part in parts], axis=1),
@@ -107,7 +106,7 @@ class Located:
 
 
 class _Misfit(Exception):  # noqa: N818, because the walk is repeated without the file
-    """An entry of an index file does not hold."""
+    """An entry of an index file does not match the log."""
 
     def __init__(self, suffix: str, reason: str) -> None:
         super().__init__(reason)
@@ -123,7 +122,7 @@ def locate(
     *,
     starting_offset: int | None = None,
 ) -> Located:
-    """Locate ascending offsets, or timestamps in ms if a starting offset is given."""
+    """Find ascending offsets, or timestamps in ms if a starting offset is given."""
 
     def once(part: Longs) -> Located:
         return log.complete(partial(_locate_once, log, indexes, part, resolve, starting_offset))
@@ -131,7 +130,7 @@ def locate(
     while True:
         try:
             if not log.is_fetched:
-                # Entries alone need no bytes of the log, which may be closed.
+                # Entries alone do not need the log, which may be closed.
                 return _locate_once(log, indexes, targets, resolve, starting_offset)
             if resolve is Resolve.INDEX:
                 return once(targets)
@@ -149,7 +148,8 @@ def _locate_once(
     starting_offset: int | None,
 ) -> Located:
     size_bytes = indexes.log_size_bytes
-    # Where many offsets have the same answer, only their entries are needed until the walk is done.
+    # If many offsets have the same result, only their index entries are needed until the seek is
+    # done.
     has_runs = (
         starting_offset is None
         and resolve is Resolve.BATCH
@@ -176,7 +176,7 @@ def _locate_once(
 
 
 def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
-    """Guess from the size of the first batch whether several queries find each batch."""
+    """Estimate from the size of the first batch whether several queries find the same batch."""
     if log.is_fetched or size_bytes < LOG_OVERHEAD_BYTES:
         return False
     length = int.from_bytes(log.array[_LENGTH : _LENGTH + _LENGTH_BYTES].tobytes(), signed=True)
@@ -184,7 +184,7 @@ def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
 
 
 def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve) -> Located:
-    """Locate the first batch, or its first record, with the largest timestamp of a segment.
+    """Find the first batch, or its first record, with the largest timestamp of a segment.
 
     Source: ``UnifiedLog.fetchOffsetByTimestamp`` for ``MAX_TIMESTAMP``.
     """
@@ -282,9 +282,9 @@ def _walk_to_timestamps(
             )
         elif code == batch_seek.WALK_TIME_MISFIT:
             log.check_faults()
-            # Where offsets go back, a right entry may lead past the batch it was made of.
+            # If offsets decrease, a valid entry may point past its own batch.
             entries = indexes.time_index.read_entries()
-            # Entries of batches after the end of the intact ones hold by their headers.
+            # Entries of batches after the valid ones are compared with headers only.
             hold = batch_seek.time_entries_hold(log.address, log.size_bytes, *entries)
             log.check_faults()
             if not hold:
@@ -298,14 +298,14 @@ def _walk_to_timestamps(
 
 
 def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
-    """Return the position of an entry that does not hold if the log is damaged there.
+    """Return the position of a mismatching entry if the log, not the index, is corrupt.
 
-    It is after the end of the intact batches, and if the batches before it lead to that very
-    position, and no valid batch follows; otherwise the index is wrong, and `_Misfit` is raised.
+    The log is corrupt if the entry is after the end of the valid batches, the batches before lead
+    exactly to its position, and no valid batch follows. Otherwise raises `_Misfit`.
     """
     log.check_faults()
     if position >= indexes.log_size_bytes:
-        # The intact batches of the last segment end before it.
+        # The valid batches of the last segment end before it.
         return position
     address, size = log.address, log.size_bytes
     before = indexes.offset_index.lookup(offset - 1)
@@ -326,7 +326,7 @@ def find_records(
     *,
     starting_offset: int | None,
 ) -> None:
-    """Continue from batches to records, by timestamp when there is a starting offset."""
+    """Find records within batches, by timestamp if there is a starting offset."""
     found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
     state = finder.new_state()
     records: BatchRecords | None = None
@@ -344,7 +344,8 @@ def find_records(
             found,
         )
         if records is not None:
-            # Before others are decompressed: a thread waits for room without holding any.
+            # Before other batches are decompressed: a thread holds no memory while it waits for
+            # more.
             records.close()
         if code == finder.FIND_NEEDS_RECORDS:
             records = None
@@ -367,7 +368,7 @@ def find_records(
 
 
 def put_largest(located: Located, log: SegmentLog, position: int, timestamp: int) -> None:
-    """Fill in the first record of a batch that has a timestamp, its largest."""
+    """Fill in the first record of a batch with its largest timestamp."""
     header = log.address + np.uint64(position)
     batch = log.batch(position)
     if not batch_header.checksum_matches(header, len(batch)):
@@ -379,7 +380,7 @@ def put_largest(located: Located, log: SegmentLog, position: int, timestamp: int
             is_damaged = True
         elif offset is None:
             offset = found
-    # Records of magic 0 have no timestamp to be the largest.
+    # v0 records have no timestamp.
     if offset is None or batch_header.magic_of(header) == 0:
         located.batches[:] = batch_header.damage_at(position) if is_damaged else batch_header.AT_END
         return

@@ -1,8 +1,8 @@
-"""The batches that ``read_committed`` leaves out: aborted, or from the last stable offset on.
+"""The batches that ``read_committed`` excludes: aborted, or after the last stable offset.
 
-The markers of the log decide, whatever its transaction indexes hold: those have no checksum, and
-nothing but the batches tells whether one is right. A snapshot has one, and is used near the end of
-the log, as a broker does. Sources: Kafka's ``UnifiedLog.collectAbortedTransactions`` and
+Only the markers in the log decide. Transaction indexes are not used: they have no checksum and can
+be verified only against the batches. Snapshots have a checksum, and are used near the end of the
+log, as in a broker. Sources: Kafka's ``UnifiedLog.collectAbortedTransactions`` and
 ``fetchLastStableOffsetMetadata``, and the consumer's ``CompletedFetch``.
 """
 
@@ -37,7 +37,7 @@ from kafka_index.core.log.state.snapshots import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BAD_CRC, BatchColumns, ScanStop
 
-# A marker has 78 bytes; a later version of its record may have more.
+# A marker has 78 bytes; a later version may have more.
 _MAX_MARKER_BYTES = 128
 _CANNOT_FOLLOW = "its transactions cannot be followed: "
 
@@ -46,7 +46,7 @@ _CANNOT_FOLLOW = "its transactions cannot be followed: "
 class AbortedTransactions:
     """Aborted transactions of a partition, by producer and first offset.
 
-    The last offsets are those of their markers.
+    Last offsets are those of the markers.
     """
 
     producer_ids: Longs
@@ -55,7 +55,7 @@ class AbortedTransactions:
 
     @classmethod
     def of_entries(cls, entries: Sequence[NDArray[np.void]]) -> AbortedTransactions:
-        """Return the transactions of entries of transaction indexes."""
+        """Convert entries of transaction indexes."""
         joined = np.concatenate([np.empty(0, ABORTED_TXN), *entries])
         columns = [
             joined[name].astype(np.int64) for name in ("producer_id", "first_offset", "last_offset")
@@ -71,18 +71,18 @@ class AbortedTransactions:
         )
 
     def hold(self, batches: BatchColumns) -> NDArray[np.bool_]:
-        """Return which batches belong to one of them.
+        """Return which batches belong to an aborted transaction.
 
-        As the consumer does: a batch of a producer with an aborted transaction that began at or
-        below the batch's last offset, and whose marker comes after it.
+        As in the consumer: the producer has an aborted transaction that starts at or before the
+        batch's last offset and whose marker follows.
         """
         held = np.zeros(batches.rows, np.bool_)
         if not len(self.producer_ids):
             return held
         kind = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
         rows = np.flatnonzero(kind == TRANSACTIONAL_MASK)
-        # A producer's transactions follow each other, so only the latest that has begun can hold a
-        # batch. The rank of a pair of producer and offset is found by two searches.
+        # A producer's transactions do not overlap, so only the latest started one can contain a
+        # batch. Two searches find the rank of a pair of producer and offset.
         for producer_id in np.unique(batches.producer_id[rows]):
             start, end = np.searchsorted(self.producer_ids, [producer_id, producer_id + 1])
             if start == end:
@@ -100,8 +100,9 @@ class AbortedTransactions:
 class TransactionBounds:
     """The bounds of a ``read_committed`` read of a partition.
 
-    `last_stable_offset` is exclusive; `aborted` has the aborted transactions with batches in the
-    range. `damage` hides the transactions after it, and the last stable offset is no later.
+    `last_stable_offset` is exclusive. `aborted` has the aborted transactions with batches in the
+    range. `damage` is a corruption after which transactions are unknown; the last stable offset is
+    at or before it.
     """
 
     last_stable_offset: int
@@ -114,12 +115,11 @@ def read_transactions(
 ) -> TransactionBounds:
     """Return the last stable offset, and the aborted transactions of a range of offsets.
 
-    First and last offset are inclusive; by default the range is everything up to the end, and it is
-    empty if the last is below the first. The end offset is that of the reader: the high watermark,
-    or the log end. The batches of the range are read, and those after it up to the end of the last
-    transaction that has a batch in it. Raises `CorruptLogError` if a batch does not fit in with the
-    transactions before it, so that a broker could not decide either, and `InputError` if a file
-    cannot be read.
+    `first_offset` and `last_offset` are inclusive; by default the range extends to the end, and it
+    is empty if last is below first. `end_offset` is the reader's upper bound: high watermark or log
+    end. Reads the batches of the range, and later ones up to the end of all transactions with a
+    batch in the range. Raises `CorruptLogError` if a batch contradicts earlier transactions, so
+    that a broker would fail too, and `InputError` if a file cannot be read.
     """
     last_offset = end_offset - 1 if last_offset is None else min(last_offset, end_offset - 1)
     bases = np.array([segment.base_offset for segment in files.segments], np.int64)
@@ -128,7 +128,7 @@ def read_transactions(
     first = count
     if first_offset <= last_offset:
         first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
-    # Transactions that have batches in what is read: where they began before it does not matter.
+    # Only transactions with batches in this range are tracked; their earlier part is irrelevant.
     own = PartitionState()
     aborted: list[NDArray[np.void]] = []
     damage = None
@@ -160,7 +160,7 @@ def read_transactions(
 
 
 def _has_open(state: PartitionState, last_offset: int) -> bool:
-    """Return whether a transaction is open that began at or below an offset."""
+    """Return whether a transaction is open that started at or below an offset."""
     first = state.first_unstable_offset
     return first is not None and first <= last_offset
 
@@ -168,13 +168,13 @@ def _has_open(state: PartitionState, last_offset: int) -> bool:
 def _state_before(
     files: PartitionFiles, number: int, end_offset: int
 ) -> tuple[PartitionState, int]:
-    """Return the producers before a segment, or an earlier one, and its number.
+    """Return the producers before a segment, or before an earlier one, and its number.
 
-    They are those of the latest snapshot that a broker would load there (UnifiedLog.
-    rebuildProducerState): a clean stop leaves one at the end of the log. A remote segment was
-    uploaded with the one at its end.
+    They come from the latest snapshot that a broker would load there (UnifiedLog.
+    rebuildProducerState); a clean shutdown leaves one at the log end. Each remote segment was
+    uploaded with the snapshot at its end.
     """
-    # The last segment of a tiered partition is local if any is.
+    # If any segment of a tiered partition is local, the last one is.
     directory = files.segments[-1].partition_directory
     offsets = set() if is_segment_path(directory) else set(list_snapshots(directory))
     ends = [*(segment.base_offset for segment in files.segments[:number]), end_offset]
@@ -195,7 +195,7 @@ def _state_before(
 
 
 def _uploaded_snapshot(segment: SegmentFile) -> NDArray[np.void] | None:
-    """Return the producers at the end of a remote segment; None where no snapshot has them."""
+    """Return the producers at the end of a remote segment, None if there is no snapshot."""
     if not is_segment_path(segment.log_path):
         return None
     path = segment.log_path.removesuffix(LOG_SUFFIX) + SNAPSHOT_SUFFIX
@@ -206,7 +206,7 @@ def _uploaded_snapshot(segment: SegmentFile) -> NDArray[np.void] | None:
 
 
 class _Hidden(NamedTuple):
-    """Damage, and the offset from which on it hides markers."""
+    """A corruption, and the offset from which on it may contain markers."""
 
     offset: int
     error: CorruptLogError
@@ -215,13 +215,12 @@ class _Hidden(NamedTuple):
 def _follow(
     segment: SegmentFile, bounds: tuple[int | None, int], *, is_open: bool
 ) -> tuple[SegmentState, _Hidden | None]:
-    """Return the effect of the batches of a segment, up to a place where damage hides a marker.
+    """Return the effect of a segment's batches, up to a corruption that may contain a marker.
 
-    The bounds are the base offset of the next segment and the end of the log for the reader;
-    `is_open`: a transaction is open since an earlier segment. Batches that are out of order, and
-    those of transactions whose checksum is wrong, are passed over, as readers do. While a
-    transaction is open, a batch that is out of order or as small as a marker may have ended it,
-    whatever its header says.
+    `bounds` are the base offset of the next segment and the reader's upper bound. `is_open` means
+    that a transaction of an earlier segment is open. Batches out of order, and transactional
+    batches with a wrong checksum, are skipped, as by readers. While a transaction is open, a batch
+    that is out of order or as small as a marker may have ended it, whatever its header contains.
     """
     table = ProducerTable()
     following_base, end_offset = bounds
@@ -252,9 +251,9 @@ def _followed(
     window_position: int,
     end_offset: int,
 ) -> Iterator[tuple[int, ScanStop]]:
-    """Add batches below an offset to a table; yield damage that may have been a marker.
+    """Add batches below an offset to a table; yield corruptions that may have been markers.
 
-    With it comes the offset after the last batch before it.
+    Each comes with the offset after the last batch before it.
     """
     for found in order.follow(batches):
         following = order.next_offset
@@ -276,7 +275,7 @@ def _followed(
 
 
 def _wrong_rows(batches: BatchColumns, window: Bytes, window_position: int) -> list[int]:
-    """Return the batches with a wrong checksum that are transactional, or as small as a marker."""
+    """Return batches with a wrong checksum that are transactional or as small as a marker."""
     is_checked = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK) != 0
     rows = np.flatnonzero(is_checked | (batches.size_bytes <= _MAX_MARKER_BYTES))
     matches = np.empty(len(rows), np.bool_)

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 
 class Output(StrEnum):
-    """A kind of file that a build writes."""
-
     INDEX = "index"
     TIME_INDEX = "timeindex"
     TXN_INDEX = "txnindex"
@@ -16,5 +14,5 @@ class Output(StrEnum):
 
 
 ALL_OUTPUTS = frozenset(Output)
-#: The files of a segment that do not depend on earlier segments.
+#: Files of a segment that do not depend on earlier segments.
 INDEX_OUTPUTS = frozenset((Output.INDEX, Output.TIME_INDEX))

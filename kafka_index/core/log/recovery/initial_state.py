@@ -1,4 +1,4 @@
-"""The state a broker recovers a partition from: checkpoints, and perhaps a snapshot."""
+"""The state from which a broker recovers a partition: checkpoints, and possibly a snapshot."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 class PartitionStart:
     """The state before a partition's first segment.
 
-    `checkpointed_log_start` is the entry of ``log-start-offset-checkpoint``, None without one. The
-    epochs are those of the ``leader-epoch-checkpoint``, whose text is kept as it is. `note` is a
-    remark on the start for users; `entries` is the directory of its logs in a store.
+    `checkpointed_log_start` is the entry of ``log-start-offset-checkpoint``, None if there is none.
+    `epochs` and `epochs_text` are the content of ``leader-epoch-checkpoint``. `note` is an
+    information for users. `entries` are the entries of a remote log directory.
     """
 
     state: PartitionState
@@ -45,7 +45,7 @@ class PartitionStart:
 
     @property
     def log_start_offset(self) -> int:
-        """The log start offset, 0 where none is known."""
+        """The log start offset, 0 if unknown."""
         return self.checkpointed_log_start or 0
 
     @classmethod
@@ -60,16 +60,14 @@ class PartitionStart:
         run_id: str = "",
         listed: Sequence[Entry] | None = None,
     ) -> PartitionStart:
-        """Read the files beside the first segment of a partition.
+        """Read the files next to the first segment of a partition.
 
-        ``ProducerStateManager.truncateAndReload``: the latest snapshot that is above the log's
-        start and not after the segment's base offset is loaded; a damaged one is skipped. The
-        expiration leaves idle producers out. A remote first segment has nothing beside it, and
-        `tiered` has the facts then. A given log start offset counts instead of the checkpoint,
-        which is not read then. A checkpoint is read once for all partitions of a run; without a run
-        id each time. `listed` are the entries beside the logs, if they are known. Raises
-        `InputError` if a checkpoint cannot be read or is malformed, as a broker does not start on
-        it.
+        As in ``ProducerStateManager.truncateAndReload``, the latest valid snapshot above the log
+        start and at or below the base offset is loaded. `expiration` removes idle producers. For a
+        remote first segment, `tiered` is used instead. If `log_start_offset` is given, the
+        checkpoint is not read. With a run ID, checkpoints are read once for all partitions of the
+        run. `listed` are the directory entries, if known. Raises `InputError` if a checkpoint
+        cannot be read or is malformed, since a broker would not start on it.
         """
         if tiered is not None:
             return cls._of_tiered(first, expiration, tiered)
@@ -128,7 +126,7 @@ class PartitionStart:
         expiration: ProducerExpiration | None,
         tiered: TieredPartition,
     ) -> PartitionStart:
-        """Return the state before the first remote segment: no snapshot is kept of it."""
+        """Return the state before the first remote segment, for which no snapshot is kept."""
         epochs = LeaderEpochCache(tiered.epochs)
         notes = []
         if tiered.is_lower_bound:

@@ -1,4 +1,4 @@
-"""The rows of a build report, one for each segment."""
+"""The rows of a build report, one per segment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRUNCATED = "truncated"
 FAILED = "failed"
 STATUSES = (BUILT, UNCHANGED, TRUNCATED, FAILED)
 
-#: The reason code of a segment that an error ended: its file, or its target, cannot be used.
+#: Reason code of a segment whose file or target cannot be used.
 ERROR = "error"
 
 REPORT_SCHEMA = pa.schema(
@@ -51,9 +51,9 @@ REPORT_SCHEMA = pa.schema(
 class SegmentCounts:
     """The counts of a scanned segment.
 
-    `valid_bytes` is the length of the prefix that the indexes cover, and `batch_count` its record
-    batches. `next_offset` comes after the last one, as a broker reads it: the base offset where
-    offsets go back after the last index entry. The largest timestamp is -1 for none.
+    `valid_bytes` is the length of the indexed prefix, and `batch_count` its number of batches.
+    `next_offset` is the offset after the last batch as a broker determines it; if offsets decrease
+    after the last index entry, it is the base offset. The largest timestamp is -1 for none.
     """
 
     valid_bytes: int
@@ -66,7 +66,9 @@ class SegmentCounts:
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """The result of one segment; one of which only the log is known has failed.
+    """The result of one segment.
+
+    If only the log is known, the segment has failed.
 
     Parameters
     ----------
@@ -77,26 +79,25 @@ class SegmentReport:
     log_size_bytes : int
         Size of the log.
     counts : SegmentCounts, optional
-        What the scan counted; None when the segment failed before that was known.
+        Counts of the scan; None if the segment failed earlier.
     status : str
         One of `STATUSES`.
     reason : str, optional
-        Why the status is not ``built``, or which batches are out of order, for people.
+        Why the status is not ``built``, or which batches are out of order.
     position_bytes : int, optional
-        Where in the log the reason lies.
+        Position in the log to which the reason refers.
     seconds : float
-        Time it took.
+        Duration.
     aborted_txns : int, optional
-        Entries of ``.txnindex``; None when no state was asked for.
+        Number of entries in ``.txnindex``; None if not built.
     producers : int, optional
-        Producers known at the segment's end; None when no state was asked for.
+        Number of producers at the segment's end; None if not built.
     note : str, optional
-        What is worth knowing of a segment that has nothing wrong with it.
+        Information about a segment without errors.
     retriable : bool
         The segment failed because of permission, disk or memory, not because of its data.
     reason_code : str, optional
-        What programs go by: the code of the reason, such as ``bad_crc``; without a reason that of
-        the note, if it has one.
+        Machine-readable code of the reason, such as ``bad_crc``; otherwise of the note, if any.
     """
 
     topic: str
@@ -116,26 +117,26 @@ class SegmentReport:
     reason_code: str | None = None
 
     def failed(self, code: str, reason: str, position_bytes: int | None = None) -> Self:
-        """Return the row of the segment, failed."""
+        """Return the row with status failed."""
         return replace(
             self, status=FAILED, reason=reason, reason_code=code, position_bytes=position_bytes
         )
 
     def failed_by(self, error: KafkaIndexError) -> Self:
-        """Return the row of the segment, failed by an error."""
+        """Return the row with status failed, caused by an error."""
         row = self.failed(ERROR, str(error), error.position_bytes)
         return replace(row, retriable=is_retriable(error))
 
     @property
     def is_preallocated_tail(self) -> bool:
-        """Whether the log ends in the zeros of preallocation, and all before them is sound."""
+        """Whether the log ends with preallocated zeros and everything before them is valid."""
         return self.reason_code == PREALLOCATED_TAIL
 
     @property
     def is_damage(self) -> bool:
-        """Whether someone should look at this segment, and the exit code say so."""
+        """Whether the segment has corruption, which affects the exit code."""
         is_cut = self.status == TRUNCATED and not self.is_preallocated_tail
-        # Recovery keeps batches that are out of order, and readers do not.
+        # Recovery keeps batches that are out of order, but readers do not.
         return self.status == FAILED or is_cut or self.reason_code == OVERLAP
 
 
@@ -155,7 +156,6 @@ _ROW_NAMES = tuple(name for name in REPORT_SCHEMA.names if name not in _COUNT_NA
 
 
 def report_table(rows: Sequence[SegmentReport]) -> pa.Table:
-    """Return report rows as an Arrow table of `REPORT_SCHEMA`."""
     columns = {name: [getattr(row, name) for row in rows] for name in _ROW_NAMES}
     columns |= {
         name: [None if row.counts is None else getattr(row.counts, name) for row in rows]
@@ -165,7 +165,6 @@ def report_table(rows: Sequence[SegmentReport]) -> pa.Table:
 
 
 def report_rows(table: pa.Table) -> list[SegmentReport]:
-    """Return the rows of an Arrow table of `REPORT_SCHEMA`."""
     rows = []
     for row in table.select(REPORT_SCHEMA.names).to_pylist():
         counts = [row.pop(name) for name in _COUNT_NAMES]

@@ -1,6 +1,6 @@
-"""Scanning: a segment is read into scratch files beside its target, and gets its row of the report.
+"""Scan segments into temporary files, with a report row for each.
 
-Nothing is visible yet when a segment is staged. Whatever is wrong with it is in its row.
+A staged segment is not visible yet. Errors are in its row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kafka_index.core.records.batch_table import (
     ScanStop,
 )
 
-#: Reason code: a segment with transactions whose ``.txnindex`` is not asked for.
+#: Reason code: a segment with transactions for which no ``.txnindex`` is requested.
 TRANSACTIONAL = "transactional"
 _TRANSACTIONAL = (
     "transactional: not built in place without its .txnindex, because a broker that finds an "
@@ -64,10 +64,9 @@ _NOT_IN_PLACE = (
 def stage_segments(
     segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage listed logs one by one; a segment whose files are right already is not read.
+    """Stage segments one by one; do not read segments whose files are already up to date.
 
-    Two attempts of a run that may overlap differ in their attempt id, of letters, digits and
-    underscores.
+    Attempts of a run that may overlap have different attempt IDs (letters, digits, underscores).
     """
     for segment in segments:
         kept = None if settings.force else keep_segment(segment, settings)
@@ -79,14 +78,14 @@ def stage_segments(
 
 
 def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
-    """Return the row of a segment that is known to be right as it is; None to scan it."""
+    """Return the row of a segment that is known to be up to date; None to scan it."""
     if not wants_record(settings):
         return None
     root = settings.target_root
     try:
         directory = target_directory(root, segment.topic_partition, segment.partition_directory)
     except KafkaIndexError:
-        # Staging meets the same error, and reports it.
+        # Staging raises and reports the same error.
         return None
     return known_partition(directory, settings.run_id).keep(segment, settings)
 
@@ -98,7 +97,7 @@ def stage_segment(
     attempt_id: str,
     directory: str | None = None,
 ) -> StagedSegment:
-    """Scan a segment into scratch files of its target folder, or of the one given."""
+    """Scan a segment into temporary files of its target folder, or of `directory`."""
     started = time.perf_counter()
     row = empty_row(segment)
     try:
@@ -136,7 +135,7 @@ def _scan(
     paths: SegmentPaths,
     attempt_id: str,
 ) -> tuple[SegmentReport, tuple[PublishedFile, ...]]:
-    """Scan a segment into its scratch files; return its row, and the files as written."""
+    """Scan a segment into its temporary files; return its row and the written files."""
 
     def scratch(path: str) -> str:
         return settings.work_path(path, attempt_id)
@@ -159,7 +158,7 @@ def _scan(
             # Recovery keeps the batch, and then fails on it when it loads the producers.
             stop = replace(stop, refused=True)
     else:
-        # What would come of it if it were the only segment of its partition.
+        # The result if this were the only segment of its partition.
         stop = _first_refusal(stop, PartitionState().apply(state)[1])
     row = empty_row(segment)
     if stop is not None and stop.refused:
@@ -190,12 +189,12 @@ def _read(path: str) -> bytes:
 
 
 def _first_refusal(stop: ScanStop | None, refusal: ScanStop | None) -> ScanStop | None:
-    """Return where recovery fails first: in the scan, or over what runs across segments."""
+    """Return where recovery fails first: in the scan, or in checks across segments."""
     if refusal is None or stop is None or not stop.refused:
         return refusal or stop
     if stop.position_bytes != refusal.position_bytes:
         return min(stop, refusal, key=lambda each: each.position_bytes)
-    # Index entries of a batch come before epochs and aborted transactions, the rest after.
+    # Recovery adds a batch's index entries before it checks epochs and aborted transactions.
     return refusal if stop.code in PRODUCER_REFUSALS else stop
 
 
@@ -207,7 +206,7 @@ def _settled(
     stop: ScanStop | None,
     overlap: ScanStop | None,
 ) -> SegmentReport:
-    """Return the row of a segment that was scanned to its end, or to where recovery cuts it."""
+    """Return the row of a segment scanned to its end, or to where recovery truncates it."""
     cut = stop if builder.valid_bytes < source.log_size_bytes else None
     if cut is not None and cut.code == PREALLOCATED_TAIL and not segment.is_last:
         cut = replace(cut, code=ZERO_TAIL)
@@ -242,7 +241,7 @@ def _fill(
 ) -> tuple[IndexBuilder, ScanStop | None, ScanStop | None]:
     """Fill both index files from a source.
 
-    Returns also why recovery went no further, and the first batch that is out of order.
+    Also returns why recovery stopped, and the first batch that is out of order.
     """
     for path in (offset_path, time_path):
         os.close(create_scratch(path, attributes_of=attributes_of))
@@ -258,14 +257,14 @@ def _fill(
         order = BatchOrder(base_offset)
         for batches in source.chunks():
             overlap = overlap or order.first_stop(batches)
-            # The log is read to its end all the same: its size, and whether it changed, count.
+            # The rest of the log is still read, to find its size and detect changes.
             if stop is None:
                 stop = builder.append(batches)
             if stop is not None and stop.refused:
                 break
         if stop is None:
             stop = source.stop
-        # Where the source met an offset that recovery refuses, recovery never reaches the end.
+        # Recovery that fails on an offset never reaches the end.
         if stop is None or not stop.refused:
             stop = builder.finish() or stop
     return builder, stop, overlap

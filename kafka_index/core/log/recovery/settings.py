@@ -1,4 +1,4 @@
-"""The settings of a build: the files to write, and their places."""
+"""The settings of a build: output files and their paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafka_index.core.output.temporary_files import scratch_path
 
 @dataclass(frozen=True, slots=True)
 class ScanSettings:
-    """The settings that decide what a scan of a segment writes: two of its topic, and checksums."""
+    """The settings that affect the scan of a segment: two of its topic, and CRC verification."""
 
     index_interval_bytes: int
     index_size_max_bytes: int
@@ -31,14 +31,24 @@ class ScanSettings:
 class BuildSettings:
     """The settings of a build.
 
-    The target root mirrors the partition directories; None writes beside the logs. The expiration
-    leaves producers out of snapshots as a broker that starts now would; by default none is. `force`
-    builds also segments whose files are right already. No two runs share a run id, of letters,
-    digits and underscores. `tiered` has the facts about partitions with remote segments.
-    `shares_staged`: scratch files for a target in an object store or HDFS wait there, because
-    another process publishes them. `keeps_digests`: digests of the written files are kept, for the
-    record of the partition; without them nothing can be published. `keeps_record`: a record of the
-    partition is written, by which the next build knows which files are right.
+    Attributes
+    ----------
+    target_root
+        Root of the output, with the partition directories; None to write next to the logs.
+    expiration
+        Which idle producers to omit from snapshots, as a broker starting now would; default none.
+    force
+        Rebuild segments whose files are up to date.
+    run_id
+        Unique ID of letters, digits and underscores.
+    tiered
+        Partitions with remote segments.
+    shares_staged
+        Stage files for a remote target in its store, because another process publishes them.
+    keeps_digests
+        Compute digests of written files for the build manifest; required for publishing.
+    keeps_record
+        Write a build manifest, by which the next build recognizes unchanged files.
     """
 
     config: LogConfig = field(default_factory=LogConfig)
@@ -55,12 +65,12 @@ class BuildSettings:
 
     @property
     def in_place(self) -> bool:
-        """Whether index files go beside their logs."""
+        """Whether index files are written next to their logs."""
         return self.target_root is None
 
     @property
     def needs_state(self) -> bool:
-        """Whether a file to write depends on the segments before it."""
+        """Whether an output file depends on earlier segments."""
         return not INDEX_OUTPUTS.issuperset(self.outputs)
 
     @property
@@ -68,24 +78,24 @@ class BuildSettings:
         return self.target_root is None or store_of(self.target_root).stages_beside
 
     def work_path(self, final_path: str, attempt_id: str) -> str:
-        """Return the local path at which a file is written: beside its target if that is local."""
+        """Return the local path for writing a file: next to its target if that is local."""
         if self._stages_beside:
             return scratch_path(final_path, self.run_id, attempt_id)
         return scratch_path(_moved(final_path, workspace()), self.run_id, attempt_id)
 
     def staged_path(self, final_path: str, attempt_id: str) -> str:
-        """Return the path at which a file of a scan waits for its publication."""
+        """Return the path of a scanned file until it is published."""
         if not self.shares_staged or self.target_root is None or self._stages_beside:
             return self.work_path(final_path, attempt_id)
         root = f"{self.target_root}/{RUNS_FOLDER}/{self.run_id}"
         return scratch_path(_moved(final_path, root), self.run_id, attempt_id)
 
     def attributes_of(self, log_path: str) -> str | None:
-        """Return the log whose mode and owner the files beside it take; None for another folder."""
+        """Return the log whose mode and owner its index files inherit; None in another folder."""
         return log_path if self.in_place else None
 
     def scan_settings(self, topic: str) -> ScanSettings:
-        """Return what decides how a topic's segments are scanned."""
+        """Return the scan settings of a topic."""
         config = self.config.for_topic(topic)
         return ScanSettings(
             config.index_interval_bytes, config.index_size_max_bytes, verify_crc=self.verify_crc
@@ -93,6 +103,6 @@ class BuildSettings:
 
 
 def _moved(final_path: str, root: str) -> str:
-    """Return the path of a partition's file below another root."""
+    """Move the path of a partition's file below another root."""
     folder, name = os.path.split(final_path)
     return os.path.join(root, os.path.basename(folder), name)

@@ -1,6 +1,6 @@
-"""A segment between its scan and its publication: a row, and scratch files that wait.
+"""A segment between scan and publication: a report row, and temporary files.
 
-The files of a remote segment are compared with the files stored beside its log.
+Index files of a remote segment are compared with the stored ones.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.publish import Publication, StagedFile, is_new_folder
 from kafka_index.core.output.temporary_files import remove_scratch
 
-# The producers and leader epochs that a scan found in a segment, a hidden file: with it a segment
-# is not scanned again when an earlier segment of its partition has changed.
+# Suffix of a hidden file with the producers and leader epochs of a segment. With it, a segment is
+# not scanned again if only an earlier segment of the partition has changed.
 _STATE_SUFFIX = ".kafka-index-state"
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
@@ -47,7 +47,7 @@ _ENTRY_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A published file as it was written: its final name, and the BLAKE2b of 16 bytes in hex."""
+    """A written file: its final name, size, and BLAKE2b digest of 16 bytes in hex."""
 
     name: str
     size_bytes: int
@@ -55,7 +55,7 @@ class PublishedFile:
 
     @classmethod
     def of(cls, path: str, name: str | None = None) -> PublishedFile:
-        """Return the file at `path` as it is now; an `OSError` when it cannot be read."""
+        """Describe the file at `path`; raises `OSError` if it cannot be read."""
         name = name or os.path.basename(path)
         store = store_of(path)
         if store.needs_requests:
@@ -70,14 +70,13 @@ class PublishedFile:
 
     @classmethod
     def of_bytes(cls, name: str, data: bytes) -> PublishedFile:
-        """Return a file of these bytes."""
         digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES)
         return cls(name, len(data), digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPaths:
-    """The final paths of the files that a segment has of its own, and its log."""
+    """The final paths of a segment's own files, and its log."""
 
     time_index: str
     offset_index: str
@@ -86,7 +85,6 @@ class SegmentPaths:
 
     @classmethod
     def of(cls, segment: SegmentFile, directory: str) -> SegmentPaths:
-        """Return the paths of a segment's files in its target folder."""
         log_name = os.path.basename(segment.log_path)
         return cls(
             os.path.join(directory, index_name_for(log_name, TIME_INDEX_SUFFIX)),
@@ -96,8 +94,8 @@ class SegmentPaths:
         )
 
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
-        """Return the files that are to appear, in order: the index last."""
-        # Without a record of the partition, nobody would know what the state belongs to.
+        """Return the files to publish, in order: the index last."""
+        # Without a build manifest, it would be unknown which log the state belongs to.
         has_index = Output.INDEX in settings.outputs
         wanted = (
             (self.state, has_index and settings.needs_state),
@@ -107,7 +105,7 @@ class SegmentPaths:
         return tuple(path for path, is_wanted in wanted if is_wanted)
 
     def publication(self, settings: BuildSettings, attempt_id: str) -> Publication | None:
-        """Return the scratch files of an attempt that are to appear; None for none."""
+        """Return an attempt's temporary files that must be published, None if there are none."""
 
         def staged(path: str) -> StagedFile:
             return StagedFile(settings.staged_path(path, attempt_id), path)
@@ -126,9 +124,9 @@ class SegmentPaths:
         return Publication(files, attributes_of=attributes_of) if files else None
 
     def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:
-        """Put the scratch files of an attempt where the process that publishes them finds them.
+        """Upload an attempt's temporary files for the process that publishes them.
 
-        Raises `PublishError` if the store refuses one.
+        Raises `PublishError` if an upload fails.
         """
         for path in self._all:
             work_path = settings.work_path(path, attempt_id)
@@ -139,9 +137,9 @@ class SegmentPaths:
                 remove_scratch(work_path)
 
     def remove_scratch(self, settings: BuildSettings, attempt_id: str) -> None:
-        """Remove the scratch files an attempt has left, but for those in a store.
+        """Delete an attempt's local temporary files.
 
-        Another attempt may need them, and the end of the run sweeps them.
+        Remote ones may be needed by another attempt and are deleted at the end of the run.
         """
         for path in self._all:
             remove_scratch(settings.work_path(path, attempt_id))
@@ -153,12 +151,20 @@ class SegmentPaths:
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A segment whose row is known, and the files that are left to publish for it.
+    """A scanned segment, and the files that are not yet published.
 
-    The row is as complete as it can be without the segments before it. The directory is the target
-    folder, empty when it could not be made. The attempt id is that of waiting scratch files, None
-    when there are none. `is_withheld`: they serve the segments after it only, and are not
-    published. `files` are its own, as they were written by this scan or by an earlier run.
+    Attributes
+    ----------
+    report
+        The row, without what depends on earlier segments.
+    directory
+        Target folder, empty if it could not be created.
+    attempt_id
+        ID in the names of temporary files, None if there are none.
+    is_withheld
+        The temporary files are needed by later segments, but are not published.
+    files
+        The segment's own files, from this scan or an earlier run.
     """
 
     segment: SegmentFile
@@ -170,24 +176,23 @@ class StagedSegment:
 
     @property
     def paths(self) -> SegmentPaths:
-        """The paths of its files."""
         return SegmentPaths.of(self.segment, self.directory)
 
     def publication(self, settings: BuildSettings) -> Publication | None:
-        """Return the scratch files that are to appear, and where; None when there are none."""
+        """Return the temporary files to publish and their targets, None if there are none."""
         if self.attempt_id is None or self.is_withheld:
             return None
         return self.paths.publication(settings, self.attempt_id)
 
     def remove_scratch(self, settings: BuildSettings) -> None:
-        """Remove the scratch files that are not published."""
+        """Delete the temporary files that are not published."""
         if self.attempt_id is not None:
             self.paths.remove_scratch(settings, self.attempt_id)
 
     def read_state(self, settings: BuildSettings) -> SegmentState:
-        """Return the state of the segment's producers and epochs from the scan.
+        """Read the segment's producers and epochs, as scanned.
 
-        Raises `InputError` if it cannot be read.
+        Raises `InputError` if they cannot be read.
         """
         path = self.paths.state
         if self.attempt_id is None:
@@ -195,24 +200,24 @@ class StagedSegment:
         try:
             return SegmentState.read(settings.staged_path(path, self.attempt_id))
         except InputError:
-            # Another attempt may have published the staged file, which renames it; objects are
-            # copied. A state of another scan existed before.
+            # Another attempt may have published the staged file by renaming it; objects are copied
+            # instead. A state of another scan may have existed before.
             if not store_of(path).stages_beside or not self._is_published(path):
                 raise
             return SegmentState.read(path)
 
     def is_published(self) -> bool:
-        """Return whether it has files that are to be published, and all of its own are."""
+        """Return whether it has files to publish, and all of its own files are published."""
         return not self.is_withheld and bool(self.files) and self.is_in_place()
 
     def is_in_place(self) -> bool:
-        """Return whether all files of its own are published as they were written."""
+        """Return whether all of its own files are published with the written content."""
         return all(
             self._is_published(os.path.join(self.directory, file.name)) for file in self.files
         )
 
     def _is_published(self, path: str) -> bool:
-        """Return whether a published file is that of the segment as it was scanned."""
+        """Return whether a published file matches the scanned one."""
         try:
             return PublishedFile.of(path) in self.files
         except (OSError, KafkaIndexError):
@@ -220,9 +225,9 @@ class StagedSegment:
 
 
 def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
-    """Return the folder of a segment's index files, made if it is missing.
+    """Return the folder of a segment's index files; create it if missing.
 
-    Raises `PublishError` if it cannot be made.
+    Raises `PublishError` if it cannot be created.
     """
     return prepare_target_directory(
         settings.target_root,
@@ -232,9 +237,9 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
 
 
 def stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
-    """Return how the stored indexes of a remote segment differ from built ones, for people.
+    """Return how the stored indexes of a remote segment differ from the built ones.
 
-    None means that they are equal; a local segment has no stored indexes.
+    None if they are equal; local segments have no stored indexes.
     """
     if not is_segment_path(segment.log_path):
         return None

@@ -1,7 +1,7 @@
-"""The fold over a partition: from what the scans of its segments found to its state files.
+"""Merge of a partition: from the scans of its segments to its state files.
 
-Segments are folded in offset order. What recovery would leave at the end of each is written to
-scratch files: its aborted transactions, and the snapshot of producers.
+Segments are merged in offset order. After each one, the state that recovery would write is saved to
+temporary files: aborted transactions and the producer snapshot.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from kafka_index.core.log.state.snapshots import snapshot_path
 from kafka_index.core.output.publish import StagedFile, TargetFiles
 from kafka_index.core.output.temporary_files import write_scratch
 
-#: Reason codes of segments that cannot be folded.
+#: Reason codes of segments that cannot be merged.
 STATE_UNKNOWN = "state_unknown"
 SEGMENTS_OVERLAP = "segments_overlap"
-#: Reason code of a note: a broker that starts on this partition deletes all of its segments.
+#: Reason code of a note: a broker that starts on this partition deletes all its segments.
 LOG_START_ABOVE_END = "log_start_above_end"
 _INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
 _OTHER_ORDER = "a broker's snapshot may have the same producers in another order"
@@ -48,14 +48,14 @@ def fold_partition(
     start: PartitionStart | None = None,
     listed: Sequence[Entry] | None = None,
 ) -> FoldedPartition:
-    """Fold every segment of a partition, in order of base offsets.
+    """Merge the segments of a partition in order of base offset.
 
-    The start is by default read from the files beside the first log; `listed` is as for
-    `PartitionStart.read`. The attempt id names the scratch files.
+    By default, `start` is read from the files next to the first log; `listed` is as in
+    `PartitionStart.read`. Temporary files contain the attempt ID.
     """
     folded = FoldedPartition(staged)
     if not settings.needs_state:
-        # Each segment is right by itself.
+        # Segments do not depend on each other.
         folded.segments = [FoldedSegment(each, each.report) for each in staged]
         folded.snapshots = set()
         return folded
@@ -89,10 +89,10 @@ def fold_partition(
 
 @dataclass
 class PartitionMerge:
-    """Joins the segments of one partition, one after the other.
+    """Merges the segments of one partition in order.
 
-    State files are written to scratch files where the target lacks them; `published` has all that
-    the partition is to have, new or not.
+    State files that the target lacks are written to temporary files. `published` has all state
+    files of the partition, new or not.
     """
 
     start: PartitionStart
@@ -101,14 +101,14 @@ class PartitionMerge:
     target: TargetFiles
     published: list[PublishedFile] = field(default_factory=list)
     snapshots: set[int] = field(default_factory=set)
-    # The offset after the last batch so far, and that after the last record batch.
+    # Offset after the last batch so far, and after the last v2 batch.
     _end: int | None = None
     _map_end: int = -1
-    # The log's end, as a broker reads it from the last segment.
+    # Log end offset as a broker reads it from the last segment.
     _log_end: int = 0
     _first_offset: int = 0
     _was_cut: bool = False
-    # Why the state is no longer known.
+    # Why the state is unknown from here on.
     _unknown: str | None = None
 
     @property
@@ -118,11 +118,10 @@ class PartitionMerge:
 
     @property
     def first_offset(self) -> int:
-        """The log start offset for a broker: no snapshot is kept at it or below."""
+        """The log start offset for a broker, which keeps no snapshot at or below it."""
         return max(self.start.log_start_offset, self._first_offset)
 
     def fold(self, staged: StagedSegment) -> FoldedSegment:
-        """Fold the next segment."""
         row = staged.report
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
@@ -139,9 +138,9 @@ class PartitionMerge:
         return FoldedSegment(staged, row, files)
 
     def annotate_last(self, last: FoldedSegment) -> FoldedSegment:
-        """Return the last segment, with a note where the log starts after its end.
+        """Return the last segment, with a note if the log starts after its end.
 
-        A broker deletes all segments then, and begins an empty log at its start (LogLoader.load).
+        In that case, a broker deletes all segments and creates an empty log (LogLoader.load).
         """
         log_start = self.start.log_start_offset
         if not self.is_whole or self._log_end >= log_start:
@@ -156,7 +155,7 @@ class PartitionMerge:
         return replace(last, report=replace(report, note=notes, reason_code=code))
 
     def last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
-        """Return the files of the partition itself: the snapshot at its end, and its epochs.
+        """Return the partition's own files: the snapshot at its end, and its leader epochs.
 
         Raises `KafkaIndexError` if one cannot be read or written.
         """
@@ -164,8 +163,8 @@ class PartitionMerge:
             return ()
         files = self._last_snapshots(last)
         epochs = self.start.state.epochs
-        # A broker makes an empty file, and writes it when something changes, or when an epoch
-        # starts at the log start or before (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+        # A broker creates the file empty. It writes it when something changes, or when an epoch
+        # starts at or before the log start (LeaderEpochFileCache.truncateFromStartAsyncFlush).
         is_written = epochs.entries != self.start.epochs
         is_written |= epochs.truncate_from_end(self._log_end)
         is_written |= epochs.truncate_from_start(self.start.log_start_offset)
@@ -176,7 +175,7 @@ class PartitionMerge:
         return (*files, *self._write(path, text.encode(), last))
 
     def _folded(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Fold a segment; return its row and its state files."""
+        """Merge a segment; return its row and its state files."""
         state = self.start.state
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
@@ -209,7 +208,7 @@ class PartitionMerge:
                 built = {TXN_INDEX_SUFFIX: aborted.tobytes()}
                 note = "; ".join(filter(None, (note, stored_differences(staged.segment, built))))
         elif os.path.exists(staged.paths.offset_index):
-            # Without it a broker would cut the log here, as the state has it.
+            # Without the .index, a broker would truncate the log here, as assumed for the state.
             row = replace(row, reason=f"{row.reason}; {_INDEX_STAYS}")
             self._unknown = f"segment {base_offset} has an invalid tail that a broker keeps"
         is_new = bool(files) and row.status == UNCHANGED
@@ -232,7 +231,7 @@ class PartitionMerge:
         return staged.report.failed(SEGMENTS_OVERLAP, str(error))
 
     def _gap(self, base_offset: int) -> str | None:
-        """Return a note when offsets are missing before a segment."""
+        """Return a note if offsets are missing before a segment."""
         end = self._end
         if end is None or base_offset == end:
             return None
@@ -243,7 +242,7 @@ class PartitionMerge:
     def _folded_without_state(
         self, staged: StagedSegment
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Fold a segment after a failed one: only its own files can be correct."""
+        """Merge a segment after a failed one: only its own files can be correct."""
         unknown = (
             f"{STATE_UNKNOWN}: {self._unknown}, so the producers and transactions "
             "before this segment are not known"
@@ -251,20 +250,20 @@ class PartitionMerge:
         if Output.TXN_INDEX in self.settings.outputs and len(
             staged.read_state(self.settings).aborts
         ):
-            # With its .index a broker would take it for a segment where nothing was aborted.
+            # With its .index, a broker would assume that the segment has no aborted transactions.
             reason = f"{unknown}, and it has aborted transactions"
             return staged.report.failed(STATE_UNKNOWN, reason), ()
         row = replace(staged.report, note=f"{unknown}: no snapshot")
         return row, self.write_txn_index(staged, b"")
 
     def _reload_before(self, offset: int) -> bool:
-        """Load the snapshot after the last record batch, where it is below an offset.
+        """Load the snapshot after the last v2 batch if it is below an offset.
 
-        Recovery has written that snapshot, and writes another one at the offset from what it
-        loads (UnifiedLog.rebuildProducerState).
+        Recovery has written that snapshot, and writes another one at the offset from the loaded
+        state (UnifiedLog.rebuildProducerState).
         """
         if self._map_end <= self.start.log_start_offset:
-            # No snapshot is kept that far down.
+            # No snapshot is kept below the log start.
             self.start.state.forget_producers()
         if self._map_end >= offset:
             return False
@@ -272,10 +271,10 @@ class PartitionMerge:
         return True
 
     def _last_snapshots(self, last: StagedSegment) -> tuple[StagedFile, ...]:
-        """Write the snapshot at the log's end.
+        """Write the snapshot at the log end.
 
-        Recovery of the last segment writes one after its last record batch. Where messages of
-        magic 0 or 1 follow, the log ends later, and has another one there.
+        Recovery of the last segment writes a snapshot after its last v2 batch. If v0 or v1 messages
+        follow, the log ends later and has another snapshot there.
         """
         files: tuple[StagedFile, ...] = ()
         if self._map_end < self._log_end:
@@ -284,18 +283,18 @@ class PartitionMerge:
         return (*files, *self._snapshot(last, self._log_end))
 
     def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
-        """Write the snapshot at an offset, unless none is kept there or it is there already."""
+        """Write the snapshot at an offset, unless it exists or none is kept there."""
         if offset <= self.first_offset or Output.SNAPSHOT not in self.settings.outputs:
             return ()
         if offset in self.snapshots:
-            # At the end of the log as well as before an empty last segment.
+            # At the log end, and before an empty last segment.
             return ()
         self.snapshots.add(offset)
         path = snapshot_path(staged.directory, offset)
         return self._write(path, self.start.state.snapshot(), staged)
 
     def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
-        """Write a segment's transaction index; an empty one only over an existing file."""
+        """Write a transaction index; an empty one only to replace an existing file."""
         if Output.TXN_INDEX not in self.settings.outputs:
             return ()
         log_name = os.path.basename(staged.segment.log_path)
@@ -305,7 +304,7 @@ class PartitionMerge:
         return self._write(path, data, staged)
 
     def _write(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
-        """Write a file, unless the target holds it already."""
+        """Write a file, unless the target has the same content."""
         self.published.append(PublishedFile.of_bytes(os.path.basename(path), data))
         if self.target.holds(path, data):
             return ()
@@ -326,13 +325,24 @@ class FoldedSegment:
 
 @dataclass
 class FoldedPartition:
-    """A partition whose files wait to be published.
+    """A partition whose files are ready to be published.
 
-    `staged` are its segments as they were scanned, `segments` the same, folded up to an error.
-    `own_files` belong to no segment, and appear before any other. `start` is that of the fold, if
-    there was one, and `first_offset` the log start offset for a broker. `snapshots` are the offsets
-    of all snapshots that the partition is to have, None if they are not known; `published` are its
-    state files, new or not. An `error` keeps the whole partition from being published.
+    Attributes
+    ----------
+    staged, segments
+        Its segments as scanned, and merged, up to an error.
+    own_files
+        Files of the partition itself, which are published first.
+    start
+        Initial state of the merge, if there was one.
+    first_offset
+        Log start offset for a broker.
+    snapshots
+        Offsets of all snapshots of the partition, None if unknown.
+    published
+        Its state files, new or not.
+    error
+        Why nothing of the partition can be published, if so.
     """
 
     staged: Sequence[StagedSegment]
@@ -346,5 +356,5 @@ class FoldedPartition:
 
     @property
     def directory(self) -> str:
-        """The target folder, from any segment: a segment that failed early may not know it."""
+        """The target folder, from any segment that has one: a failed segment may not."""
         return max(each.directory for each in self.staged)

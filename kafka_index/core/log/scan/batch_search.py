@@ -1,8 +1,8 @@
-"""The search for the next sound batch after damage, and whether damage is a torn tail.
+"""Search for the next valid batch after a corruption, and detection of torn tails.
 
-A batch counts as found when its header is plausible, its checksum right, and its offsets may come
-next. A log may end in a batch that was not written to its end. Where the bytes after it hold a
-sound batch, or its header is none that a broker writes there, it is damage.
+A batch is valid if its header is plausible, its checksum matches, and its offsets can follow. A log
+may end with an incomplete batch. It is a corruption, not a torn tail, if the following bytes
+contain a valid batch, or if no broker writes such a header there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kafka_index.core.fs.window import StreamWalk
 from kafka_index.core.kernels.batch_header import batch_checksums
 
 _SEARCH_BYTES = 1 << 20
-#: Messages, of magic 0 and 1, and batches.
+#: Message formats v0 and v1, and batches.
 ALL_MAGICS = (0, 1, MAGIC_RECORD_BATCH)
 _LENGTH_BITS = 32
 _OFFSET_BYTES = 8
@@ -58,17 +58,15 @@ class HeldBytes:
         self.size_bytes = start_bytes + len(held)
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
         at = position_bytes - self._start
         return self._held[at : at + size_bytes]
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position to the end, in one piece."""
         yield self._held[start_bytes - self._start :]
 
 
 class StreamedBytes:
-    """A log whose stream has come as far as a scan; what follows is not requested again."""
+    """A streamed log, up to the position of the scan; later bytes are not requested again."""
 
     def __init__(self, log: ByteSource, walk: StreamWalk) -> None:
         self.path: str | None = log.path
@@ -77,19 +75,19 @@ class StreamedBytes:
         self.stream = walk.rest
 
 
-#: A log that is read by position; nothing is quoted of one without a path.
+#: A log that is read by position; error messages quote its bytes only if it has a path.
 LogBytes: TypeAlias = ByteSource | HeldBytes | StreamedBytes
 
 
 class OffsetBounds(NamedTuple):
-    """The offsets that a batch may have: those from the first on, below the end."""
+    """The offsets that a batch may have; the end is exclusive."""
 
     first_offset: int
     end_offset: int
 
 
 def entry_length(entry: Bytes) -> int:
-    """Return the length field of the entry that begins these bytes."""
+    """Return the length field at the start of these bytes."""
     length = entry[_OFFSET_BYTES:LOG_OVERHEAD_BYTES].tobytes()
     return int.from_bytes(length, "big", signed=True)
 
@@ -100,9 +98,9 @@ def next_batch(
     bounds: OffsetBounds,
     magics: tuple[int, ...] = (MAGIC_RECORD_BATCH,),
 ) -> int:
-    """Return where the next sound batch begins after a damaged one; the log's size for nowhere.
+    """Return the position of the next valid batch after a corrupt one; the log's size if none.
 
-    It is looked for first where the damaged ones say that they end, then byte by byte.
+    Searches first where the length fields of corrupt batches point, then byte by byte.
     """
     at: int | None = after_bytes
     while at is not None:
@@ -114,16 +112,16 @@ def next_batch(
 
 
 def is_batch(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
-    """Return whether a batch or message with a right checksum is at a position."""
+    """Return whether a batch or message with a matching checksum is at a position."""
     return _is_sound(log, position_bytes, bounds, ALL_MAGICS)
 
 
 def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
-    """Return whether a log ends in a batch that was not written to its end.
+    """Return whether a log ends with an incompletely written batch.
 
-    The batch begins at the position, and is shorter than its header says, or than a header. It is
-    damage if its header cannot be that of a next batch within the bounds, if all of the batch is
-    there under another length, or if a sound batch comes after it.
+    The batch starts at the position, and is shorter than its length field, or than a header. It is
+    a corruption instead if its header cannot be that of the next batch, if the batch is complete
+    with another length, or if a valid batch follows.
     """
     start = log.read_at(position_bytes, RECORD_BATCH_OVERHEAD_BYTES)
     return (
@@ -134,7 +132,7 @@ def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bo
 
 
 def plausible_headers(headers: Any, bounds: OffsetBounds) -> Any:
-    """Return a mask of the headers (`RECORD_BATCH_HEADER`) that may begin a batch of magic 2."""
+    """Return which headers (`RECORD_BATCH_HEADER`) may start a v2 batch."""
     base = headers["base_offset"].astype(np.int64)
     delta = headers["last_offset_delta"].astype(np.int64)
     count = headers["record_count"].astype(np.int64)
@@ -150,7 +148,7 @@ def plausible_headers(headers: Any, bounds: OffsetBounds) -> Any:
 
 
 def _stated_end(log: LogBytes, position: int) -> int | None:
-    """Return where a batch says that it ends, if that is within the log."""
+    """Return the end of a batch according to its length field, if that is within the log."""
     start = log.read_at(position, LOG_OVERHEAD_BYTES)
     if len(start) < LOG_OVERHEAD_BYTES:
         return None
@@ -160,8 +158,8 @@ def _stated_end(log: LogBytes, position: int) -> int | None:
 
 
 def _found(log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, ...]) -> int | None:
-    """Return the first position from one on where a sound batch of some magics begins."""
-    # Of a message no more than the header of magic 0 is looked at here.
+    """Return the first position at or after `start` of a valid batch with one of the magics."""
+    # For messages, only the v0 header is checked here.
     stop = log.size_bytes - _MIN_MESSAGE_BYTES + 1
     for first in range(start, stop, _SEARCH_BYTES):
         last = min(first + _SEARCH_BYTES, stop)
@@ -179,9 +177,9 @@ def _found(log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, .
 def _candidates(
     window: Bytes, count: int, left: int, bounds: OffsetBounds, magic: int
 ) -> Iterator[int]:
-    """Yield the first of `count` positions of a window that may begin a batch that fits."""
+    """Yield the positions among the first `count` of a window at which a batch may start."""
     found = np.flatnonzero(window[MAGIC_POSITION : MAGIC_POSITION + count] == magic)
-    # The first bytes of an offset hardly vary, and most candidates end here.
+    # The first bytes of an offset hardly vary, which excludes most candidates.
     for byte, (low, high) in enumerate(
         zip(*(value.to_bytes(_OFFSET_BYTES, "big") for value in _ends(bounds)), strict=True)
     ):
@@ -214,7 +212,6 @@ def _plausible_messages(starts: Bytes, found: Longs, left: int, bounds: OffsetBo
 
 
 def _ends(bounds: OffsetBounds) -> tuple[int, int]:
-    """Return the smallest and the largest offset."""
     first = max(bounds.first_offset, 0)
     return first, max(bounds.end_offset - 1, first)
 
@@ -238,7 +235,7 @@ def _has_right_checksum(log: LogBytes, position: int) -> bool:
 
 
 def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
-    """Return whether the first bytes of a header, as far as they are there, may be of a batch."""
+    """Return whether the first bytes of a header, possibly incomplete, may start a batch."""
     low, high = (value.to_bytes(_OFFSET_BYTES, "big") for value in _ends(bounds))
     offset = start[:_OFFSET_BYTES].tobytes()
     if not low[: len(offset)] <= offset <= high[: len(offset)]:
@@ -246,7 +243,7 @@ def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
     if len(start) < LOG_OVERHEAD_BYTES:
         return True
     length = entry_length(start)
-    # No broker's log is larger.
+    # A broker's log is never larger.
     if not MIN_LENGTH <= length <= INT32_MAX - LOG_OVERHEAD_BYTES - position:
         return False
     if len(start) <= MAGIC_POSITION:
@@ -259,8 +256,8 @@ def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
 
 
 def _may_be_header(start: Bytes, bounds: OffsetBounds) -> bool:
-    """Return whether these may be the first bytes of a header of magic 2."""
-    # Fields that are not there are given a value that fits all others.
+    """Return whether these may be the first bytes of a v2 header."""
+    # Absent fields get a value that passes the checks.
     header = np.zeros(1, RECORD_BATCH_HEADER)
     header.view(np.uint8)[: len(start)] = start
     there = {
@@ -277,7 +274,7 @@ def _may_be_header(start: Bytes, bounds: OffsetBounds) -> bool:
 
 
 def _is_whole(log: LogBytes, position: int, start: Bytes) -> bool:
-    """Return whether all of a batch is there under another length: one bit of it is wrong."""
+    """Return whether a batch is complete with another length that differs in one bit."""
     if len(start) < _MIN_MESSAGE_BYTES:
         return False
     left = log.size_bytes - position

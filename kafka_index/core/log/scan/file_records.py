@@ -1,6 +1,6 @@
-"""Reading a log: opening it, finding its batches by offset, scanning from a position.
+"""Reading a log: open it, find batches by offset, scan from a position.
 
-Source: Kafka's ``FileRecords``. Lookups and growing logs share these functions.
+Source: Kafka's ``FileRecords``. Lookups and log writers share these functions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from kafka_index.core.records.batch_table import BatchColumns, ScanStop
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.records.record_sections import first_offset
 
-#: The offset of no batch.
+#: Used if there is no batch.
 NO_OFFSET = -1
 
 
 class LogOffsetPosition(NamedTuple):
-    """The batch that holds an offset, by base offset, position and size in bytes (Kafka's name)."""
+    """The batch that contains an offset: base offset, position and size in bytes (Kafka's name)."""
 
     offset: int
     position: int
@@ -40,7 +40,7 @@ class LogOffsetPosition(NamedTuple):
 
 
 class TimestampAndOffset(NamedTuple):
-    """A record found by its time in ms (Kafka: ``FileRecords.TimestampAndOffset``)."""
+    """A record found by its timestamp in ms (Kafka: ``FileRecords.TimestampAndOffset``)."""
 
     timestamp: int
     offset: int
@@ -52,8 +52,8 @@ class LogEnd:
     """The end of a log: the position and the offset after its last batch.
 
     `stop` is the reason why there are no more batches, None at the end of the file. `disorder` is
-    the first of the scanned batches that begins before the one before it has ended: the next offset
-    is what a broker takes for the end then, and may be anything.
+    the first scanned batch that starts before the previous one ends. The next offset is then what a
+    broker uses, and can be any value.
     """
 
     end_bytes: int
@@ -63,11 +63,10 @@ class LogEnd:
 
 
 def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
-    """Open a log, by path or URI, for reading: a local one is a `MappedFile`.
+    """Open a log for reading, by path or URI; a local one is a `MappedFile`.
 
     Raises `InputError` if it cannot be opened or is larger than any broker's, and `ReadError` if it
-    has changed since it was listed; a change of a log in an object store is found out when it is
-    read.
+    has changed since it was listed. In an object store, a change is detected when the log is read.
     """
     info = None
     if listed is not None:
@@ -95,7 +94,7 @@ def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
 
 
 def log_changed(path: str, how: str) -> ReadError:
-    """Return the error for a log that is being written."""
+    """Return the error for a log that changed concurrently."""
     return ReadError(
         f"the log changed while it was read: {how}",
         path=path,
@@ -104,17 +103,17 @@ def log_changed(path: str, how: str) -> ReadError:
 
 
 def batch_at(log: Bytes, position_bytes: int) -> Bytes:
-    """Return the bytes of the batch at a position, header included."""
+    """Return the bytes of a batch, including its header."""
     header = log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES]
     return log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES + entry_length(header)]
 
 
 class LogBatches:
-    """The batches of a log from the start of one on, in chunks, up to the first invalid batch.
+    """The batches of a log from a position on, in chunks, up to the first invalid batch.
 
-    The base offset is that of the segment. Once exhausted, `stop` is the reason why the batches
-    ended before the log did. With `any_offset`, batches may have offsets that the segment cannot
-    index, which only recovery refuses; if checksums are verified, only offsets that ascend.
+    The base offset is that of the segment. When exhausted, `stop` is the reason why the batches
+    ended before the log. With `any_offset`, offsets may be outside the range that the segment can
+    index, which only recovery rejects; if checksums are verified, they must ascend.
     """
 
     def __init__(
@@ -133,11 +132,10 @@ class LogBatches:
 
     @property
     def refusal(self) -> ScanStop | None:
-        """The reason why recovery fails where the batches ended, if it does not cut the log."""
+        """The reason why recovery fails at the end of the batches instead of truncating the log."""
         return self.stop if self.stop is not None and self.stop.refused else None
 
     def __iter__(self) -> Iterator[BatchColumns]:
-        """Scan the log."""
         log, scanner = self._log, self._scanner
         ascends = self._any_offset and self._verify_crc
         resumes = {SCAN_ROWS_FULL}
@@ -161,9 +159,9 @@ def scan_to_end(
 ) -> LogEnd:
     """Scan from the last index entry to the end of the batches (``LogSegment.readNextOffset``).
 
-    Without an entry, `last_entry` is the base offset of the segment at position 0.
+    If there is no entry, `last_entry` is the base offset at position 0.
     """
-    # An entry that is not one may lead before the log (LogSegment.translateOffset).
+    # A corrupt entry may have a negative position (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
     batches = LogBatches(log, start, base_offset, verify_crc=verify_crc, any_offset=True)
     end = end_of_batches(batches, last_entry, base_offset)
@@ -173,10 +171,9 @@ def scan_to_end(
 def end_of_batches(
     chunks: Iterable[BatchColumns], last_entry: OffsetPosition, base_offset: int
 ) -> LogEnd:
-    """Return the end of a log, without the reason why there are no more batches.
+    """Return the end of a log, without the reason why batches end there.
 
-    The chunks are the batches from the last index entry on; for the other parameters see
-    `scan_to_end`.
+    `chunks` are the batches from the last index entry on; other parameters as in `scan_to_end`.
     """
     largest_base_offset = last_offset = NO_OFFSET
     end_bytes = max(last_entry.position, 0)
@@ -193,22 +190,22 @@ def end_of_batches(
 def next_offset(
     base_offset: int, indexed_offset: int, largest_base_offset: int, last_offset: int
 ) -> int:
-    """Return the offset after the last batch of a segment, as a broker reads it.
+    """Return the offset after the last batch of a segment, as a broker determines it.
 
-    It looks for the last batch from the batch that holds the offset of the last index entry, or is
-    the first above it. Where offsets go back after that entry there may be none, and the segment
-    counts as empty: the answer is its base offset. Without an entry, `indexed_offset` is the base
-    offset; the largest base offset from that entry on, and the last offset of the last batch, are
-    -1 for none. Source: LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
+    A broker searches for the last batch, starting at the batch with the offset of the last index
+    entry or the first one above it. If offsets decrease after that entry, there may be none; then
+    the result is the base offset. Without an entry, `indexed_offset` is the base offset. The
+    largest base offset from that entry on, and the last offset of the last batch, are -1 for none.
+    Source: LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
     """
     if max(largest_base_offset, last_offset) < indexed_offset:
         return base_offset
-    # The offset after the largest one is the smallest one, as in Java.
+    # The maximum offset overflows to the minimum, as in Java.
     return -INT64_MAX - 1 if last_offset == INT64_MAX else last_offset + 1
 
 
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
-    """Return why a scan stops at a batch; None when it does not."""
+    """Return why a scan stops at a batch, None if it does not."""
     scanner = Scanner(base_offset, verify_crc=True, position_bytes=position_bytes)
     code = scanner.scan(log, 0, len(log), HeldBytes(log))
     if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
@@ -227,11 +224,11 @@ def search_for_offsets(
     misfit: Callable[[int], int],
     budget: DecompressionBudget,
 ) -> None:
-    """Find the batches that hold ascending offsets, or come next (``searchForOffsetFromPosition``).
+    """Find the batches of ascending offsets, or the next ones (``searchForOffsetFromPosition``).
 
     The arrays are those of `core.kernels.batch_seek.walk_to_offsets`. `misfit` is called with the
-    number of a target whose index entry does not hold: it raises, or returns the position of the
-    entry if the log is damaged there. The budget is for compressed messages of magic 0 and 1, whose
+    number of a target whose index entry does not match. It raises, or returns the position of the
+    entry if the log is corrupt there. `budget` is used for compressed v0 and v1 messages, whose
     first offset is inside.
     """
     address = np.uint64(log.ctypes.data)
@@ -263,11 +260,10 @@ def read_batch_fields(
     *,
     budget: DecompressionBudget,
 ) -> None:
-    """Read the offsets and sizes of batches into arrays, all of shape (n,).
+    """Read offsets and sizes of batches into arrays of shape (n,).
 
-    Positions in `batches` are negative for none; they become damage if the first offset of a
-    compressed message of magic 0 or 1 cannot be unpacked. The budget is as for
-    `search_for_offsets`.
+    Negative positions in `batches` are skipped. A position becomes a corruption if the first offset
+    of a compressed v0 or v1 message cannot be decompressed. `budget` is as in `search_for_offsets`.
     """
     address = np.uint64(log.ctypes.data)
     batch_header.read_batch_fields(address, batches, base_offsets, last_offsets, sizes)

@@ -1,6 +1,6 @@
-"""Batch columns in, index entries out.
+"""Build index entries from batch columns.
 
-Source: Kafka's ``LogSegment.recover``; the live ``LogSegment.append`` follows the same rule.
+Source: Kafka's ``LogSegment.recover``; ``LogSegment.append`` uses the same rule.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ _REFUSALS: dict[type[KafkaIndexError], str] = {
 
 
 class IndexBuilder:
-    """Fills the indexes of one segment, empty and writable, from its batches.
+    """Fills the empty, writable indexes of one segment from its batches.
 
-    An entry is due when more than ``index.interval.bytes`` lie since the last. The producers are
-    kept up to date, and a stop of recovery because of them ends the build; entries do not depend on
-    them.
+    An entry is due after more than ``index.interval.bytes``. Producers are tracked too, and the
+    build ends if recovery stops because of them; entries do not depend on producers.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class IndexBuilder:
         self.time_index = time_index
         self.valid_bytes = 0
         self.batch_count = 0
-        # Of the last batch; and the largest base offset from that of the last index entry on.
+        # Of the last batch; and the maximum base offset since the batch of the last index entry.
         self._last_offset = self._largest_base_offset = NO_OFFSET
         self._interval = index_interval_bytes
         self._producers = producers
@@ -90,7 +89,7 @@ class IndexBuilder:
         return refusal or stop
 
     def recover(self, batches: LogBatches) -> ScanStop | None:
-        """Append all batches of a log and finish; return why recovery fails over it, if so.
+        """Append all batches of a log and finish; return why recovery fails on it, if so.
 
         Source: ``LogSegment.recover``.
         """
@@ -101,7 +100,7 @@ class IndexBuilder:
         return batches.refusal or self.finish()
 
     def finish(self) -> ScanStop | None:
-        """Make the last time entry and trim both files; return why recovery fails here, if so."""
+        """Append the last time index entry and trim both files; return an error of recovery."""
         self.offset_index.trim_to_valid_size()
         _, error = self.time_index.try_maybe_append_many(
             self._state[STATE_MAX_TIMESTAMP : STATE_MAX_TIMESTAMP + 1],
@@ -141,8 +140,8 @@ class IndexBuilder:
         self._follow_base_offsets(
             batches.base_offset[entry_rows[accepted - 1] if accepted else 0 :]
         )
-        # Kafka makes both entries batch by batch: a time entry is refused before a later offset
-        # entry, and after that of its own batch.
+        # Kafka appends both entries batch by batch, so a rejected time entry precedes later offset
+        # entries and follows that of its own batch.
         timed, time_error = self.time_index.try_maybe_append_many(
             timestamps[:accepted], timestamp_offsets[:accepted]
         )

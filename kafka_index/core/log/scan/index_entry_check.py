@@ -1,8 +1,8 @@
-"""Whether the entries of an index file lead to the right batches, whoever wrote it.
+"""Check whether the entries of an index file match their log, whoever wrote them.
 
-Offset index: offsets rise, each position begins a batch, and each offset is above the last offset
-of every batch before that position. Time index: no batch that ends before an entry's offset is
-later than the entry.
+Offset index: offsets ascend, each position is the start of a batch, and each offset is above the
+last offset of all batches before that position. Time index: no batch that ends before an entry's
+offset has a larger timestamp than the entry.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _NO_OFFSET = -1
 
 
 class EntryFault(StrEnum):
-    """The way in which the entries of an index file do not fit their log."""
+    """How the entries of an index file differ from their log."""
 
     #: Entries are missing.
     INCOMPLETE = "incomplete"
-    #: One points beyond the log.
+    #: An entry points beyond the log.
     STALE = "stale"
-    #: One points between batches.
+    #: An entry points between batches.
     MISPLACED = "misplaced"
-    #: One points past batches that belong to an entry before it.
+    #: An entry points past batches that precede its offset.
     TOO_LOW = "too_low"
-    #: They are those of another segment.
+    #: Entries of another segment.
     FOREIGN = "foreign"
 
 
 class IndexMismatch(NamedTuple):
-    """The first entry that does not fit the log, and how."""
+    """The first entry that does not match the log, and how it differs."""
 
     fault: EntryFault
     entry: int
@@ -44,11 +44,11 @@ class IndexMismatch(NamedTuple):
 
 
 class StoredEntries(NamedTuple):
-    """The entries of an index file up to the padding, and its end.
+    """The entries of an index file without padding, and its end.
 
-    Offsets are absolute; values are positions in bytes, or timestamps in ms. `padding` counts
-    entries of zeros at the end, `torn_bytes` the bytes after the last whole entry; `disorder` is
-    the first entry that is not above the one before.
+    Offsets are absolute; values are positions in bytes, or timestamps in ms. `padding` counts zero
+    entries at the end, `torn_bytes` the bytes after the last complete entry. `disorder` is the
+    first entry that is not above the previous one.
     """
 
     offsets: Longs
@@ -59,19 +59,17 @@ class StoredEntries(NamedTuple):
 
 
 def read_offset_entries(data: bytes, base_offset: int) -> StoredEntries:
-    """Return the entries of an ``.index``."""
     stored = _read_entries(data, OFFSET_ENTRY)
     return stored._replace(offsets=stored.offsets + base_offset)
 
 
 def read_time_entries(data: bytes, base_offset: int) -> StoredEntries:
-    """Return the entries of a ``.timeindex``."""
     stored = _read_entries(data, TIME_ENTRY)
     return stored._replace(offsets=stored.values + base_offset, values=stored.offsets)
 
 
 def _read_entries(data: bytes, layout: np.dtype[np.void]) -> StoredEntries:
-    """Return entries with their two fields as they are stored, in this order."""
+    """Return entries with their two stored fields, in this order."""
     size = layout.itemsize
     raw = np.frombuffer(data, layout, len(data) // size)
     keys, values = (raw[name].astype(np.int64) for name in layout.names or ())
@@ -88,7 +86,7 @@ def _first(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
 
 
 class OffsetEntryFit:
-    """Compares ordered offset entries with the batches of their log, chunk by chunk."""
+    """Compares ordered offset index entries with the batches of their log, chunk by chunk."""
 
     def __init__(self, entries: StoredEntries) -> None:
         self._offsets, self._positions = entries.offsets, entries.values
@@ -98,7 +96,7 @@ class OffsetEntryFit:
         self._misfit: IndexMismatch | None = None
 
     def observe(self, batches: BatchColumns) -> None:
-        """Compare the entries that lead into these batches."""
+        """Compare the entries that point into these batches."""
         last = batches.last_offset
         largest = np.maximum.accumulate(np.concatenate(([self._largest], last)))
         self._largest = int(largest[-1])
@@ -130,7 +128,7 @@ class OffsetEntryFit:
             )
 
     def misfit(self, end_offset: int, end_bytes: int) -> IndexMismatch | None:
-        """Return the first entry that does not fit, once the whole log was seen up to its end."""
+        """Return the first mismatching entry; call it after all batches were observed."""
         found = self._misfit
         count = len(self._offsets)
         if found is not None and not self._fitting and count > 1:
@@ -155,14 +153,14 @@ class OffsetEntryFit:
 
 
 class TimeEntryFit:
-    """Compares ordered time entries with the batches of their log, chunk by chunk."""
+    """Compares ordered time index entries with the batches of their log, chunk by chunk."""
 
     def __init__(self, entries: StoredEntries) -> None:
         self._offsets, self._times = entries.offsets, entries.values
         self._latest = np.full(len(self._offsets), NO_TIMESTAMP, np.int64)
 
     def observe(self, batches: BatchColumns) -> None:
-        """Follow the latest timestamp before each entry's offset."""
+        """Track the largest timestamp before each entry's offset."""
         if not len(self._offsets):
             return
         last, times = batches.last_offset, batches.max_timestamp_ms
@@ -181,7 +179,7 @@ class TimeEntryFit:
     def misfit(
         self, end_offset: int, max_timestamp_ms: int, *, is_closed: bool
     ) -> IndexMismatch | None:
-        """Return the first entry that does not fit, once the whole log was seen up to its end.
+        """Return the first mismatching entry; call it after all batches were observed.
 
         In a closed log, the last entry must have the largest timestamp.
         """

@@ -1,7 +1,8 @@
-"""The offsets that a log holds, the places where some are missing, and the marks of a cleaner.
+"""The offsets of a log, gaps between them, and marks of the log cleaner.
 
-A compressed message of magic 0 or 1 carries only its last offset. Its first one is that of the
-first message inside, which is decompressed where the offset does not follow the one before it.
+The header of a compressed v0 or v1 message contains only its last offset. Its first offset is in
+the first inner message, which is decompressed only if the offset does not follow the previous
+message.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ _MAX_HOLES = 100
 
 
 class Hole(NamedTuple):
-    """Offsets that no batch holds, the end exclusive, between two batches of a log.
+    """Offsets that no batch contains, between two batches of a log; `end_offset` is exclusive.
 
-    The first of the two is None where the log begins with the second. With a fault, that one may
-    hold some of the offsets: the messages in it cannot be read.
+    `before_bytes` is the position of the batch before the gap, None at the start of the log. If
+    there is a fault, the batch after the gap may contain some of the offsets: its messages cannot
+    be read.
     """
 
     first_offset: int
@@ -46,13 +48,21 @@ class Hole(NamedTuple):
 class LogOffsets:
     """The offsets of a log, in file order; a `BatchObserver`.
 
-    A cleaner removed the missing offsets before `cleaned_to`. `first_offset` is that of the first
-    batch, None without one; `end_offset` and `end_bytes` come after the last batch. `holes` are the
-    first holes that the marks in this log do not explain, `hole_count` their number, and
-    `cleaned_count` the number of holes that a cleaner has made. A cleaner has been over all offsets
-    before `marked_to`, 0 for none: a batch there has fewer records than offsets, or the horizon of
-    tombstones, which only a cleaner sets. `overlap` is the first batch that begins before the one
-    before it ends: its offset, and the expected one.
+    Attributes
+    ----------
+    cleaned_to
+        The log cleaner removed missing offsets below it.
+    first_offset, end_offset, end_bytes
+        First offset (None if there is no batch); offset and position after the last batch.
+    holes, hole_count
+        First gaps that marks in this log do not explain, and their number.
+    cleaned_count
+        Number of gaps made by the log cleaner.
+    marked_to
+        The log cleaner has processed all offsets below it, 0 for none: a batch there has fewer
+        records than offsets, or a delete horizon.
+    overlap
+        The first batch that starts before the previous one ends: its offset, and the expected one.
     """
 
     def __init__(self, base_offset: int, cleaned_to: int = 0) -> None:
@@ -66,8 +76,8 @@ class LogOffsets:
         self.marked_to = 0
         self.overlap: Hole | None = None
         self._cleaned_to = cleaned_to
-        #: The first batch that may hold offsets before its own, the offset expected there, and the
-        #: batch before it.
+        #: The first batch that may contain offsets before its own, the offset expected there, and
+        #: the position of the previous batch.
         self._suspect: tuple[int, int, int | None] | None = None
         self._last_bytes: int | None = None
 
@@ -79,7 +89,7 @@ class LogOffsets:
         return found
 
     def observe(self, batches: BatchColumns) -> None:
-        """Look at a chunk of batches, by their headers alone."""
+        """Process the headers of a chunk of batches."""
         if not batches.rows:
             return
         base, last = batches.base_offset, batches.last_offset
@@ -95,15 +105,15 @@ class LogOffsets:
         self._end_with(batches)
 
     def settle(self, segment: SegmentFile, decompressor: Decompressor) -> None:
-        """Decide the cases that headers of compressed messages left open.
+        """Resolve cases that the headers of compressed messages leave open.
 
-        The log is read once more; raises `KafkaIndexError` if it cannot be.
+        Reads the log again; raises `KafkaIndexError` if that fails.
         """
         if self._suspect is not None:
             self._walk(segment, *self._suspect, decompressor)
 
     def look_for_marks(self, segment: SegmentFile, decompressor: Decompressor) -> None:
-        """Count the records of each batch: fewer than offsets are a mark of the cleaner.
+        """Count the records of each batch: fewer than offsets is a mark of the log cleaner.
 
         Raises `KafkaIndexError` if the log cannot be read.
         """
@@ -113,7 +123,7 @@ class LogOffsets:
     def observe_exactly(
         self, window: Bytes, start: int, batches: BatchColumns, decompressor: Decompressor
     ) -> None:
-        """Observe a chunk of batches, held whole by the window, which begins at `start`."""
+        """Process a chunk of batches with their bytes in a window that starts at `start`."""
         if not batches.rows:
             return
         headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
@@ -150,7 +160,7 @@ class LogOffsets:
         before_bytes: int | None,
         decompressor: Decompressor,
     ) -> None:
-        """Look at the batches from a position on again, with their bytes."""
+        """Process the batches from a position on again, with their bytes."""
         end_bytes = self.end_bytes
         self.end_offset, self._suspect = expected, None
         self._last_bytes = before_bytes
@@ -185,7 +195,7 @@ class LogOffsets:
         self._add(batches.slice(0, rows), batches.base_offset[:rows], expected[:rows], {})
 
     def _observe_marks(self, batches: BatchColumns, is_marked: NDArray[np.bool_]) -> None:
-        """Explain missing offsets before a batch that only a cleaner can have written."""
+        """Explain missing offsets before a batch that only the log cleaner can have written."""
         rows = np.flatnonzero(is_marked)
         if not len(rows):
             return
@@ -197,7 +207,7 @@ class LogOffsets:
     def _add(
         self, batches: BatchColumns, firsts: Longs, expected: Longs, faults: dict[int, str]
     ) -> None:
-        """Record the batches that do not begin where the one before ends."""
+        """Record the batches that do not start where the previous one ends."""
         is_late = firsts > expected
         is_cleaned = is_late & (firsts <= self._cleaned_to)
         rows = np.flatnonzero(is_late & ~is_cleaned)
@@ -222,14 +232,14 @@ class LogOffsets:
 
 
 def holds_messages(batches: BatchColumns) -> NDArray[np.bool_]:
-    """Return which batches are compressed messages of magic 0 or 1, with messages inside."""
+    """Return which batches are compressed v0 or v1 messages."""
     is_message: NDArray[np.bool_] = batches.control_type == CONTROL_MESSAGE
     is_packed: NDArray[np.bool_] = batches.attributes & COMPRESSION_MASK != 0
     return is_message & is_packed
 
 
 def has_delete_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
-    """Return which batches have a delete horizon, which only a cleaner sets."""
+    """Return which batches have a delete horizon, which only the log cleaner sets."""
     is_batch: NDArray[np.bool_] = batches.control_type != CONTROL_MESSAGE
     has_horizon: NDArray[np.bool_] = batches.attributes & DELETE_HORIZON_MASK != 0
     return is_batch & has_horizon

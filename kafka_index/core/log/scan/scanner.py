@@ -1,8 +1,8 @@
 """The scan kernel with its columns, the meaning of its codes, and the order of batches.
 
-Each batch begins after the one before it has ended. Missing offsets are legal, since compaction
-leaves them; offsets that go back are not. A batch that is out of order is damage, and so are those
-after it, up to a batch that begins after all before it.
+Each batch must start after the previous one has ended. Missing offsets are valid, since compaction
+removes records; decreasing offsets are not. A batch that is out of order counts as corrupt, and so
+do later ones, up to a batch that starts after all before it.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """
@@ -52,7 +52,7 @@ from kafka_index.core.records import batch_table as source
 from kafka_index.core.records.batch_table import OVERLAP, UNKNOWN_MAGIC, BatchColumns, ScanStop
 
 _ZERO_CHECK_BYTES = 1 << 20
-# For messages about a file that is not a log.
+# Shown in messages about a file that is not a log.
 _SHOWN_BYTES = 16
 _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
@@ -62,14 +62,15 @@ _SPLIT = "an index cannot hold this offset; a broker splits the segment when it 
 class Scanner:
     """Scans a log chunk by chunk into columns.
 
-    The next batch begins at `position`; `next_offset` comes after the last batch that was drained.
+    `position` is the position of the next batch; `next_offset` follows the last batch that was
+    drained.
     """
 
     def __init__(
         self, segment_base_offset: int, *, verify_crc: bool, position_bytes: int = 0
     ) -> None:
         self._segment_base_offset = segment_base_offset
-        # The kernel's base: offsets from it up to 2^31 - 1 above it pass.
+        # The kernel accepts offsets up to 2^31 - 1 above this one.
         self._limit_base_offset = segment_base_offset
         self._verify_crc = verify_crc
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
@@ -80,10 +81,10 @@ class Scanner:
     def scan(
         self, window: Bytes, window_position: int, log_size: int, log: LogBytes | None = None
     ) -> int:
-        """Scan from `position`, adding to the batches so far; return the kernel's code.
+        """Scan from `position`, appending to the batches so far; return the kernel's code.
 
-        With the log, offsets may be too far above the base offset for an index entry: consumers
-        read them, and only recovery does not (KAFKA-6264).
+        With `log`, offsets may be too far above the base offset for an index entry: consumers can
+        read such batches, but recovery cannot index them (KAFKA-6264).
         """
         code, self.position, self._count = scan_batches(
             window,
@@ -100,7 +101,7 @@ class Scanner:
         return code
 
     def _passes_limit(self, log: LogBytes) -> bool:
-        """Move the limit up to the batch at `position` if it is in order with its neighbors."""
+        """Raise the limit for the batch at `position` if its offset is between its neighbours'."""
         at = int(self.position)
         header = log.read_at(at, RECORD_BATCH_OVERHEAD_BYTES)
         last_offset = last_offset_of(header)
@@ -113,20 +114,20 @@ class Scanner:
             len(following) > HEADER_SIZE_UP_TO_MAGIC and entry_length(following) >= MIN_LENGTH
         )
         if is_batch and last_offset_of(following) <= last_offset:
-            # A bit of the offset may be wrong: no checksum covers it.
+            # The offset may have a flipped bit, since no checksum covers it.
             return False
         self._limit_base_offset = last_offset
         return True
 
     def drain(self) -> Iterator[BatchColumns]:
-        """Yield the batches scanned so far, if any, and make room for others."""
+        """Yield the batches scanned so far, if any, and start a new chunk."""
         if self._count:
             self.next_offset = int(self._columns[_LAST_OFFSET, self._count - 1]) + 1
             yield BatchColumns(*self._columns[:, : self._count])
             self._count = 0
 
     def stop(self, code: int, log: LogBytes, end_bytes: int | None = None) -> ScanStop:
-        """Return the reason why the scan stopped at `position`, from the kernel's code.
+        """Return why the scan stopped at `position`, from the kernel's code.
 
         `end_bytes` is the latest end of the scan, if not the end of the log.
         """
@@ -190,10 +191,10 @@ def _shown_start(start: Bytes, path: str | None) -> str:
 
 
 def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
-    """Return whether the first header of a file cannot be that of a batch of its segment.
+    """Return whether the first header of a file cannot belong to a batch of its segment.
 
-    One impossible field may be damage. A file of something else has an impossible offset, and then
-    an impossible length or magic, unless it ends before those.
+    A single impossible field may be a corruption. A foreign file has an impossible offset, and also
+    an impossible length or magic unless it is too short.
     """
     offset_bytes = min(log_size, 8)
     low = int.from_bytes(start[:offset_bytes].tobytes().ljust(8, b"\0"), "big")
@@ -208,7 +209,6 @@ def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
 
 
 def last_offset_of(header: Bytes) -> int:
-    """Return the last offset of a batch, by its header."""
     base_offset = int.from_bytes(header[:8].tobytes(), "big", signed=True)
     magic = int.from_bytes(header[16:17].tobytes(), "big", signed=True)
     if magic < 2:
@@ -217,7 +217,7 @@ def last_offset_of(header: Bytes) -> int:
 
 
 def only_zeros(data: Bytes) -> bool:
-    """Return whether all bytes are zero, reading no further than the first other."""
+    """Return whether all bytes are zero; stop at the first other byte."""
     return not any(
         data[start : start + _ZERO_CHECK_BYTES].any()
         for start in range(0, len(data), _ZERO_CHECK_BYTES)
@@ -225,11 +225,11 @@ def only_zeros(data: Bytes) -> bool:
 
 
 class BatchOrder:
-    """Follows the order of the batches of a log, chunk by chunk.
+    """Checks the order of the batches of a log, chunk by chunk.
 
-    No batch may begin below `next_offset`, the offset after the last batch in order; a compressed
-    message of magic 0 or 1, whose first offset is inside, is compared by its last offset. No batch
-    may reach `end_offset`, where the next segment begins.
+    A batch must not start below `next_offset`, the offset after the last batch in order. A
+    compressed v0 or v1 message is checked by its last offset, because its first one is inside. No
+    batch may reach `end_offset`, where the next segment starts.
     """
 
     def __init__(self, next_offset: int, end_offset: int | None = None) -> None:
@@ -238,9 +238,9 @@ class BatchOrder:
         self._is_broken = False
 
     def follow(self, batches: BatchColumns) -> Iterator[BatchColumns | ScanStop]:
-        """Yield the batches that are in order, and where a run of others begins.
+        """Yield the batches that are in order, and the start of each range that is not.
 
-        `next_offset` is that before a run of batches while it is handed out.
+        `next_offset` is updated after a range has been yielded.
         """
         kept = in_order(batches, self.next_offset, self._end_offset)
         if kept is None:
@@ -258,7 +258,7 @@ class BatchOrder:
                 yield self._stop(batches, start)
 
     def first_stop(self, batches: BatchColumns) -> ScanStop | None:
-        """Follow batches of which all are wanted; return the first run that is out of order."""
+        """Check batches; return the start of the first range that is out of order."""
         stops = [found for found in self.follow(batches) if isinstance(found, ScanStop)]
         return stops[0] if stops else None
 
@@ -279,7 +279,7 @@ class BatchOrder:
 
 
 def unknown_magic(batches: BatchColumns) -> ScanStop | None:
-    """Return the first batch whose magic is none of 0 to 2; None for none."""
+    """Return the first batch whose magic is not 0 to 2, None if there is none."""
     rows = np.flatnonzero(batches.has_unknown_magic)
     if not len(rows):
         return None
@@ -291,7 +291,7 @@ def unknown_magic(batches: BatchColumns) -> ScanStop | None:
 def in_order(
     batches: BatchColumns, next_offset: int, end_offset: int | None
 ) -> NDArray[np.bool_] | None:
-    """Return which batches are in order from an offset on, and below an end; None for all."""
+    """Return which batches are in order from an offset on and below an end; None for all."""
     base, last = batches.base_offset, batches.last_offset
     if (
         base[0] >= next_offset

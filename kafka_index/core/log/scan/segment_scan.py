@@ -1,4 +1,4 @@
-"""Scanning a segment: bytes of a log, mapped or streamed, to batch columns in bounded chunks.
+"""Scan a segment: from a mapped or streamed log to chunks of batch columns.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """
@@ -47,14 +47,13 @@ from kafka_index.core.records.record_table import WindowBatches
 
 
 class LogFileSource:
-    """The batches of a ``.log``, which is never written, from the start of a batch on.
+    """The batches of a read-only ``.log``, from the start of a batch on.
 
-    A local one is mapped, and without `verify_crc` only its headers are read, and no other page is
-    touched. One of an object store or HDFS is streamed from front to back, whether or not checksums
-    are verified: a request costs more than the bytes between two headers. A log that has changed
-    since it was listed is an error. Without a listing the base offset is that in the file's name;
-    `InputError` is raised if it holds none. The size is 0 before `chunks` has begun. Unless it
-    `recovers`, offsets may be too far above the base offset for an index entry.
+    A local log is mapped; without `verify_crc`, only the pages with headers are read. A remote log
+    is always streamed, since a request costs more than the bytes between two headers. A log that
+    has changed since it was listed is an error. Without a listing, the base offset comes from the
+    file name; `InputError` is raised if it has none. The size is 0 before `chunks` has started.
+    Unless it `recovers`, offsets may be too far above the base offset for an index entry.
     """
 
     def __init__(
@@ -86,7 +85,6 @@ class LogFileSource:
         recovers: bool = True,
         may_grow: bool = False,
     ) -> Self:
-        """Return the source over a listed segment."""
         return cls(
             segment.log_path,
             verify_crc=verify_crc,
@@ -96,12 +94,11 @@ class LogFileSource:
         )
 
     def chunks(self) -> Iterator[BatchColumns]:
-        """Yield the batches (`BatchSource.chunks`)."""
         for _, _, batches in self._scan(flush_windows=False):
             yield batches
 
     def windows(self) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        """Yield each chunk of batches with bytes that hold them whole, and where those begin."""
+        """Yield chunks of batches, each with a window that contains them and its position."""
         return self._scan(flush_windows=True)
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
@@ -148,7 +145,7 @@ class LogFileSource:
             )
             if code != SCAN_END:
                 self.stop = scanner.stop(code, StreamedBytes(file, walk))
-        # All reads of an object were of the version that was listed: no request is needed.
+        # Reads of a versioned object always return the listed version; no request is needed.
         if self._listed is None or not self._listed.log_version:
             how = file.changed()
             if how is not None:
@@ -169,7 +166,7 @@ class LogFileSource:
         *,
         flush_windows: bool,
     ) -> Generator[tuple[Bytes, int, BatchColumns], None, int]:
-        """Yield the batches, each chunk with a window that holds them whole.
+        """Yield chunks of batches, each with a window that contains them completely.
 
         Returns the kernel's reason for the end.
         """
@@ -183,7 +180,7 @@ class LogFileSource:
                 size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
                 window, start = walk.window(at, size), at
             code = scanner.scan(window, start, self.log_size_bytes, ahead)
-            # Windows with few batches make one chunk: each chunk has its cost downstream.
+            # Windows with few batches are combined, because each chunk has a fixed cost.
             if flush_windows or code != SCAN_NEED_BYTES:
                 for batches in scanner.drain():
                     yield window, start, batches
@@ -191,10 +188,10 @@ class LogFileSource:
 
 
 class ByteStreamSource:
-    """The batches of a log that is read as consecutive pieces of any size, from its start on.
+    """The batches of a log that is read as consecutive blocks of any size.
 
-    A batch may span pieces unless they are `whole_batches`: a batch that seems to span them has a
-    wrong length then, and the scan ends there instead of gathering the rest of the log. The size
+    A batch may span blocks unless `whole_batches`. In that case a batch that seems to span blocks
+    has an invalid length, and the scan ends instead of collecting the rest of the log. The size
     counts the bytes read so far.
     """
 
@@ -213,7 +210,6 @@ class ByteStreamSource:
         self.stop: ScanStop | None = None
 
     def chunks(self) -> Iterator[BatchColumns]:
-        """Yield the batches (`BatchSource.chunks`)."""
         window = np.empty(0, np.uint8)
         start = 0
         ended = False
@@ -225,11 +221,11 @@ class ByteStreamSource:
                 ended = more is None
                 if more is not None:
                     rest = window[int(self._scanner.position) - start :]
-                    # A piece that begins with a batch is scanned where it is.
+                    # A block that starts with a batch is scanned in place.
                     window = np.concatenate((rest, more)) if len(rest) else more
                     start = int(self._scanner.position)
                     self.log_size_bytes += len(more)
-            # Until the last piece is here the end is nowhere near.
+            # Before the last block, the end of the log is unknown.
             log_size = self.log_size_bytes if ended else self.log_size_bytes + 2 * INT32_MAX
             code = self._scanner.scan(window, start, log_size)
             if code != SCAN_NEED_BYTES or ended:
@@ -240,7 +236,7 @@ class ByteStreamSource:
             self.stop = self._scanner.stop(code, HeldBytes(window, start))
 
     def _after_zeros(self, window: Bytes, start: int) -> Bytes:
-        """Read past zeros: zeros up to the end are a preallocated tail, all else is damage."""
+        """Read past zeros: zeros up to the end are preallocated, anything else is a corruption."""
         rest = window[int(self._scanner.position) - start :]
         if not only_zeros(rest):
             return window
@@ -254,7 +250,7 @@ class ByteStreamSource:
 def base_offset_of(path: str) -> int:
     """Return the base offset in the name of a segment's file.
 
-    Raises `InputError` if it holds none.
+    Raises `InputError` if it has none.
     """
     parsed = parse_segment_file(os.path.basename(path))
     if parsed is None:
@@ -265,23 +261,23 @@ def base_offset_of(path: str) -> int:
     return parsed.base_offset
 
 
-#: Returns the row of the first batch that the log does not have any more; None for none.
+#: Returns the row of the first batch after the end of the log, None if there is none.
 FirstBeyond = Callable[[BatchColumns], int | None]
 
 
 class BatchObserver(Protocol):
-    """Looks at the batches of a log, in file order."""
+    """Observes the batches of a log, in file order."""
 
     def observe(self, batches: BatchColumns) -> None:
-        """Look at a chunk, which is only good until this returns."""
+        """Process a chunk, which is valid only during this call."""
 
 
 class ObservedSource:
-    """A `BatchSource` whose batches pass by observers, chunk by chunk, and that may end early.
+    """A `BatchSource` that passes its batches to observers, and may end early.
 
-    A log is read once for a build and for everything else that looks at its batches.
-    `first_beyond` finds the end of the log in a chunk; without it, all of the log is passed on.
-    `cut_at_bytes` is the start of the first batch that was not.
+    So a log is read only once for a build and other purposes. `first_beyond` finds the end of the
+    log in a chunk; by default all batches are passed on. `cut_at_bytes` is the position of the
+    first batch that was not.
     """
 
     def __init__(
@@ -297,16 +293,14 @@ class ObservedSource:
 
     @property
     def log_size_bytes(self) -> int:
-        """Size of the log in bytes."""
         return self._source.log_size_bytes
 
     @property
     def stop(self) -> ScanStop | None:
-        """The reason why the batches ended before the log did."""
+        """Why the batches ended before the log."""
         return self._source.stop
 
     def chunks(self) -> Iterator[BatchColumns]:
-        """Yield the batches."""
         for found in self._source.chunks():
             batches = found
             beyond = None if self._first_beyond is None else self._first_beyond(batches)
@@ -327,15 +321,15 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
     Parameters
     ----------
     path : path
-        The log; its name holds the base offset, and its folder's name topic and partition
-        (an empty topic and -1 when it is not a partition directory).
+        The log. Its name contains the base offset, and the name of its folder topic and partition
+        (an empty topic and -1 if it is not a partition directory).
     verify_crc : bool
-        Without it only headers are read.
+        If False, only headers are read.
 
     Attributes
     ----------
     stop : ScanStop or None
-        Once exhausted: why the batches ended before the end of the log.
+        When exhausted: why the batches ended before the end of the log.
     overlap : ScanStop or None
         The first batch so far that is out of order.
     """
@@ -350,11 +344,10 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
 
     @property
     def stop(self) -> ScanStop | None:
-        """The reason why the batches ended before the log did."""
+        """Why the batches ended before the log."""
         return self._source.stop
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Scan the log."""
         order = BatchOrder(self._base_offset)
         for data, start, batches in self._source.windows():
             self.overlap = self.overlap or order.first_stop(batches)
@@ -366,7 +359,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
 def batch_rows(
     source: WindowBatches, partition: TopicPartition, segment_base_offset: int
 ) -> pa.RecordBatch:
-    """Return batches of a window as rows of `BATCH_SCHEMA`."""
+    """Convert the batches of a window to rows of `BATCH_SCHEMA`."""
     batches, headers = source.batches, source.read_headers()
     count = batches.rows
     control_type = headers[HEADER_CONTROL_TYPE]
@@ -393,7 +386,7 @@ def batch_rows(
         "coordinator_epoch": pa.array(headers[HEADER_COORDINATOR_EPOCH], mask=no_control),
         "control_timestamp_ms": pa.array(headers[HEADER_CONTROL_TIMESTAMP], mask=no_control),
     }
-    # Copies, because the next chunk reuses the memory.
+    # Copied, because the next chunk reuses the memory.
     arrays = [
         (value if isinstance(value, pa.Array) else pa.array(np.array(value))).cast(field.type)
         for field in BATCH_SCHEMA

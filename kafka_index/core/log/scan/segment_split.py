@@ -1,8 +1,8 @@
-"""Segments whose offsets are 2^31 or more apart (KAFKA-6264), and the split that a broker makes.
+"""Segments whose offsets span 2^31 or more (KAFKA-6264), and how a broker splits them.
 
-An index entry holds an offset relative to the base offset of its segment, in 31 bits. Brokers
-before 1.0 merged cleaned segments without regard to that. A broker that recovers such a segment
-splits it. Each new segment is named after its first batch. Source: ``LogLoader`` and
+An index entry stores an offset relative to the base offset in 31 bits. Brokers before 1.0 ignored
+this when they merged cleaned segments. A broker that recovers such a segment splits it; each new
+segment is named after its first batch. Source: ``LogLoader`` and
 ``LocalLog.splitOverflowedSegment``.
 """
 
@@ -21,7 +21,7 @@ from kafka_index.core.records.record_sections import Decompressor, first_offset
 
 
 class SegmentSpan(NamedTuple):
-    """A new segment: its base offset, and its bytes in the old one."""
+    """A new segment: its base offset, and its byte range in the old one."""
 
     base_offset: int
     start_bytes: int
@@ -29,10 +29,10 @@ class SegmentSpan(NamedTuple):
 
 
 def split_segment(segment: SegmentFile, decompressor: Decompressor) -> list[SegmentSpan]:
-    """Return the new segments of an old one; none if all of its offsets fit.
+    """Return the new segments of an old one; empty if all of its offsets fit.
 
-    Damage, and what follows it, is in the last one. Raises `KafkaIndexError` if the log cannot be
-    read.
+    The last one includes corrupt batches and all bytes after them. Raises `KafkaIndexError` if the
+    log cannot be read.
     """
     source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
     spans: list[SegmentSpan] = []
@@ -57,5 +57,5 @@ def _first_offset(batch: Bytes, decompressor: Decompressor) -> int:
     try:
         return first_offset(batch, decompressor)
     except (CorruptLogError, TooLargeError):
-        # The header of a compressed message has the last offset inside.
+        # The header of a compressed message has the last inner offset.
         return int.from_bytes(batch[:8].tobytes(), "big")

@@ -1,9 +1,9 @@
-"""The intact batches of a log, wherever they are, and those of them that are in offset order.
+"""The valid batches anywhere in a log, and the largest set of them in offset order.
 
-A batch is intact if its checksum and its magic are right, and if its offsets are those of its
-segment. Damage, and batches that are repeated or out of order, do not hide the others. The base
-offset is not covered by the checksum: most batches decide the order, and one against it has been
-moved, or its base offset is wrong.
+A batch is valid if its checksum and magic are correct and its offsets belong to its segment.
+Corrupt, repeated or misplaced batches do not affect the others. The checksum does not cover the
+base offset. So the majority of batches determines the order; a batch that contradicts it was moved,
+or its base offset is wrong.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_sections import Decompressor, first_offset
 
-#: A row per batch. `first_offset` of a compressed message of magic 0 or 1 is that of the first
-#: message inside. `is_cleaned`: only a cleaner leaves such a batch. `is_next`: nothing is damaged
-#: between the batch in order before it, or the start of the log, and this one.
+#: One row per batch. `first_offset` of a compressed v0 or v1 message is that of its first inner
+#: message. `is_cleaned`: only the log cleaner writes such a batch. `is_next`: nothing is corrupt
+#: between the previous batch in order, or the start of the log, and this one.
 INTACT_BATCH = np.dtype(
     [
         ("position_bytes", np.int64),
@@ -56,16 +56,16 @@ IntactRows = NDArray[np.void]
 
 
 class IntactBatches(NamedTuple):
-    """The intact batches of a log.
+    """The valid batches of a log.
 
     Attributes
     ----------
     in_order : ndarray of INTACT_BATCH
-        The largest number of batches whose offsets ascend in file order.
+        The largest set of batches whose offsets ascend in file order.
     moved : ndarray of INTACT_BATCH
         Batches out of order with offsets that no batch in order has, by offset.
     reaches_end : bool
-        Nothing is damaged after the last batch in order.
+        Nothing is corrupt after the last batch in order.
     """
 
     in_order: IntactRows
@@ -83,7 +83,7 @@ class IntactBatches(NamedTuple):
 def find_intact_batches(
     log: Bytes, segment_base_offset: int, end_offset: int, decompressor: Decompressor
 ) -> IntactBatches:
-    """Return the intact batches of a log whose segment ends at an offset."""
+    """Find the valid batches of a log whose segment ends at an offset."""
     parts = [np.empty(0, INTACT_BATCH)]
     position = 0
     magics: tuple[int, ...] = (MAGIC_RECORD_BATCH,)
@@ -109,7 +109,7 @@ def find_intact_batches(
     moved = rows[:0]
     if not is_kept.all():
         moved = _moved(rows, is_kept, segment_base_offset, end_offset)
-    # Repeats of batches that are kept are no damage.
+    # Repeated copies of valid batches are not corruption.
     keys = (rows["last_offset"] << 32) ^ rows["checksum"]
     is_whole = np.isin(
         keys, np.append(keys[is_kept], (moved["last_offset"] << 32) ^ moved["checksum"])
@@ -127,7 +127,7 @@ def find_intact_batches(
 def intact_batches_of(
     segment: SegmentFile, end_offset: int, decompressor: Decompressor
 ) -> IntactBatches:
-    """Return the intact batches of a segment that ends at an offset.
+    """Find the valid batches of a segment that ends at an offset.
 
     Raises `KafkaIndexError` if its log cannot be read, or changes.
     """
@@ -176,11 +176,11 @@ def _first_offsets(
 
 
 def _longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
-    """Return which batches are kept so that offsets ascend, and as many as can be."""
+    """Return the largest set of batches with ascending offsets."""
     first, last = rows["first_offset"], rows["last_offset"]
     if (first[1:] > last[:-1]).all():
         return np.ones(len(rows), np.bool_)
-    # The longest sequence that ends at each last offset, and the previous batch of each batch.
+    # The longest sequence for each last offset, and the predecessor of each batch.
     ends: list[int] = []
     best: list[tuple[int, int]] = []
     previous: list[int] = []
@@ -190,7 +190,7 @@ def _longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
         previous.append(before)
         place = bisect_left(ends, end)
         is_worse = place and best[place - 1][0] > count
-        # The first is kept of batches with the same offsets.
+        # Of batches with the same offsets, the first is kept.
         if is_worse or (place < len(ends) and ends[place] == end and best[place][0] > count):
             continue
         stop = place
@@ -209,9 +209,9 @@ def _longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
 def _moved(
     rows: IntactRows, is_kept: NDArray[np.bool_], base_offset: int, end_offset: int
 ) -> IntactRows:
-    """Return the batches against the order that only they hold, if their offsets are right.
+    """Return the batches out of order whose offsets no other batch has, if they are plausible.
 
-    They are if batches with the offsets beside theirs are there, or if a cleaner has left gaps.
+    They are plausible if neighbouring offsets exist, or if compaction has left gaps.
     """
     kept, others = rows[is_kept], np.sort(rows[~is_kept], order=["first_offset", "position_bytes"])
     ends = np.concatenate(([base_offset], kept["last_offset"] + 1))
@@ -222,7 +222,7 @@ def _moved(
     others, gaps = others[fits], gaps[fits]
     if not len(others):
         return others
-    # The first is kept of batches that are repeated.
+    # Of repeated batches, the first is kept.
     is_new = np.append(
         True, others["first_offset"][1:] > np.maximum.accumulate(others["last_offset"])[:-1]
     )

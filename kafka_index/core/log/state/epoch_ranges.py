@@ -1,4 +1,4 @@
-"""The leader epochs of the batches of a log, compared with ``leader-epoch-checkpoint``."""
+"""Compare the leader epochs of batches with ``leader-epoch-checkpoint``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_index.core.records.batch_table import BatchColumns
 
 
 class EpochRange(NamedTuple):
-    """Batches of one leader epoch that follow each other: their first and last offset."""
+    """Consecutive batches with one leader epoch: their first and last offset."""
 
     epoch: int
     first_offset: int
@@ -27,7 +27,6 @@ class EpochRanges:
         self.ranges: list[EpochRange] = []
 
     def observe(self, batches: BatchColumns) -> None:
-        """Add a chunk of batches."""
         epochs = batches.leader_epoch
         is_one = bool((epochs == epochs[0]).all())
         starts = [0] if is_one else [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
@@ -42,7 +41,7 @@ class EpochRanges:
 
 
 class WrongEpoch(NamedTuple):
-    """An offset whose epoch a checkpoint does not have; `found` is None for no epoch."""
+    """An offset whose epoch differs from the checkpoint; `found` is None for no epoch."""
 
     offset: int
     expected: int
@@ -52,7 +51,7 @@ class WrongEpoch(NamedTuple):
 def first_wrong_epoch(
     cache: LeaderEpochCache, ranges: Iterable[EpochRange], log_start_offset: int
 ) -> WrongEpoch | None:
-    """Return the first offset whose epoch a checkpoint does not have; None if it has all."""
+    """Return the first offset whose epoch differs from the checkpoint, None if all match."""
     for range_ in ranges:
         if range_.last_offset < log_start_offset:
             continue

@@ -1,9 +1,9 @@
-"""The state of a partition at each segment boundary: the fold over the segments' own states.
+"""The state of a partition at each segment boundary, merged from the states of its segments.
 
-Producers, transactions and leader epochs run across segments. A `PartitionState` begins with the
-snapshot and checkpoint that a broker would load, applies the `SegmentState` of each segment in
-offset order, and returns at each boundary what recovery writes there: the segment's aborted
-transactions, and the snapshot.
+Producers, transactions and leader epochs span segments. A `PartitionState` starts with the snapshot
+and checkpoint that a broker would load. It applies the `SegmentState` of each segment in offset
+order, and returns at each boundary what recovery writes there: the segment's aborted transactions
+and the snapshot.
 
 Source: Kafka's ``LogLoader.recoverSegment``, ``UnifiedLog.rebuildProducerState``,
 ``ProducerStateManager`` and ``LogSegment.recover``.
@@ -32,9 +32,9 @@ from kafka_index.core.records.batch_table import ScanStop
 
 Entries = NDArray[np.void]
 
-#: An abort marker that is not after the last one: no transaction index accepts it.
+#: An abort marker at or before the previous one, which a transaction index rejects.
 ABORT_OFFSET_BACKWARD = "abort_offset_backward"
-#: A leader epoch that would begin at a negative offset.
+#: A leader epoch that would start at a negative offset.
 EPOCH_OFFSET_NEGATIVE = "epoch_offset_negative"
 
 _NEVER = np.iinfo(np.int64).max
@@ -42,9 +42,9 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class ProducerExpiration:
-    """The expiry of producers in a snapshot, which a broker then does not load.
+    """Expiration of producers when a snapshot is loaded.
 
-    `after_ms` is ``producer.id.expiration.ms``, `now_ms` the time of loading, ms since the epoch.
+    `after_ms` is ``producer.id.expiration.ms``, `now_ms` the time of loading in ms since the epoch.
     """
 
     after_ms: int
@@ -52,7 +52,7 @@ class ProducerExpiration:
 
     def live(self, entries: Entries) -> Entries:
         """Return the entries that a broker loads (ProducerStateManager.isProducerExpired)."""
-        # The difference wraps around, as Java's does.
+        # The difference overflows as in Java.
         idle = (self.now_ms - entries["timestamp_ms"]) >= self.after_ms
         return entries[~idle | (entries["current_txn_first_offset"] >= 0)]
 
@@ -60,7 +60,7 @@ class ProducerExpiration:
 def last_stable_offset_of_log(
     first_unstable_offset: int | None, log_start_offset: int, end_offset: int
 ) -> int:
-    """Return the exclusive end of ``read_committed``, up to the log end or its high watermark.
+    """Return the exclusive end of ``read_committed``, for a given log end or high watermark.
 
     Source: UnifiedLog.maybeIncrementFirstUnstableOffset and fetchLastStableOffsetMetadata.
     """
@@ -72,9 +72,9 @@ def last_stable_offset_of_log(
 class PartitionState:
     """Producers, transactions and leader epochs at one offset of a partition.
 
-    The entries are the producers of a snapshot, in its order; `epochs`, the partition's checkpoint,
-    is changed in place. Expired producers are dropped whenever a snapshot is loaded; by default
-    none expires.
+    Entries are the producers of a snapshot, in its order. `epochs` is the partition's checkpoint,
+    updated in place. Expired producers are removed whenever a snapshot is loaded; by default none
+    expires.
     """
 
     def __init__(
@@ -86,34 +86,33 @@ class PartitionState:
         self.epochs = LeaderEpochCache() if epochs is None else epochs
         self.has_tree = False
         self._expiration = expiration
-        # In the order in which a broker puts them into its map.
+        # In the order in which a broker inserts them into its map.
         self._entries = np.empty(0, PRODUCER_STATE_ENTRY)
         if entries is not None:
             self._entries = self._loaded(entries)
 
     @property
     def entries(self) -> Entries:
-        """The producers, in the order in which a broker's map iterates over them."""
+        """The producers, in the iteration order of a broker's map."""
         order, has_tree = order_of_put(self._entries["producer_id"])
         self.has_tree |= has_tree
         return self._entries[order]
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction; None when there is none."""
+        """The first offset of the earliest open transaction, None if there is none."""
         offsets = self._entries["current_txn_first_offset"]
         return min(offsets[offsets >= 0].tolist(), default=None)
 
     def __len__(self) -> int:
-        """Return how many producers are known."""
         return len(self._entries)
 
     def snapshot(self) -> bytes:
-        """Return the bytes of the ``.snapshot`` at this offset."""
+        """Encode the ``.snapshot`` at this offset."""
         return encode_snapshot(self.entries)
 
     def forget_producers(self) -> None:
-        """Drop all producers, as at a segment without a usable snapshot."""
+        """Remove all producers, as at a segment without a usable snapshot."""
         self._entries = self._entries[:0]
 
     def reload(self) -> None:
@@ -123,8 +122,8 @@ class PartitionState:
     def apply(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
         """Apply the next segment.
 
-        Returns the entries of its transaction index, and the reason if recovery fails; the state is
-        unchanged then.
+        Returns the entries of its transaction index, and the reason if recovery fails; then the
+        state is unchanged.
         """
         carried, rows = self._matches(segment.producers)
         aborted, aborts = self._aborted(segment, rows)
@@ -141,7 +140,7 @@ class PartitionState:
         return aborted, None
 
     def _matches(self, producers: Records) -> tuple[Entries, NDArray[np.intp]]:
-        """Return the known entry of each producer, and its row, -1 for none."""
+        """Return the known entry of each producer and its row, -1 for none."""
         ids = self._entries["producer_id"]
         rows = np.full(len(producers), -1, np.intp)
         carried = np.zeros(len(producers), PRODUCER_STATE_ENTRY)
@@ -159,7 +158,7 @@ class PartitionState:
     def _aborted(
         self, segment: SegmentState, rows: NDArray[np.intp]
     ) -> tuple[NDArray[np.void], Records]:
-        """Return the entries of the transaction index, and the `ABORT` rows they are made from."""
+        """Return the entries of the transaction index, and the `ABORT` rows they come from."""
         aborts = segment.aborts
         if not len(aborts):
             return np.empty(0, ABORTED_TXN), aborts
@@ -180,7 +179,7 @@ class PartitionState:
         # A marker without a known first offset ends no transaction.
         known = first != NO_OFFSET
         aborts, first = aborts[known], first[known]
-        # The markers of this segment that end transactions of earlier ones.
+        # The markers of this segment that end transactions of earlier segments.
         end_rows = np.full(len(self._entries), _NEVER)
         has_marker = (rows >= 0) & (segment.producers["first_marker_row"] >= 0)
         end_rows[rows[has_marker]] = segment.producers["first_marker_row"][has_marker]
@@ -209,7 +208,7 @@ class PartitionState:
         ]
 
     def _join(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
-        """Replace known producers by those of a segment, and append new ones."""
+        """Update known producers from a segment, and append new ones."""
         if not len(producers):
             return
         local = _entries_of(producers)
@@ -218,7 +217,7 @@ class PartitionState:
         same_epoch = (producers["first_epoch"] == carried["producer_epoch"]) & (
             producers["epoch_changed"] == 0
         )
-        # Markers keep the last batch of data, unless they have another producer epoch.
+        # Markers keep the last data batch, unless they have another producer epoch.
         keeps_batch = seen & (~counts | ((producers["has_data"] == 0) & same_epoch))
         keeps_coordinator = seen & (producers["has_marker"] == 0)
         was_open = carried["current_txn_first_offset"] >= 0
@@ -252,7 +251,7 @@ def _entries_of(producers: Records) -> Entries:
 def _plain_in_transaction(
     producers: Records, carried: Entries, rows: NDArray[np.intp]
 ) -> list[ScanStop]:
-    """Find a plain batch of a producer whose transaction was open before the segment."""
+    """Find a non-transactional batch of a producer with an open transaction."""
     wrong = (
         (rows >= 0)
         & (carried["current_txn_first_offset"] >= 0)
@@ -265,7 +264,7 @@ def _plain_in_transaction(
 
 
 def _backward(aborts: Records) -> list[ScanStop]:
-    """Find an abort marker that does not lie after the one before it."""
+    """Find an abort marker that is not after the previous one."""
     last = aborts["last_offset"]
     wrong = np.flatnonzero(last[1:] <= last[:-1])
     return [

@@ -1,7 +1,7 @@
-"""The state of one producer in a log that grows, and the checks and changes of an append.
+"""The state of one producer in a writable log, and the validation of appends.
 
-The rules that change an entry are in `core.kernels.producer_tables`, which rebuilds follow
-too; this module has the checks that an append makes before it.
+`core.kernels.producer_tables` has the rules that update an entry, shared with rebuilds. This module
+has the validation that an append does first.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata`` and ``ProducerAppendInfo``.
 """
@@ -35,20 +35,20 @@ BATCHES_KEPT = 5
 
 
 class AppendOrigin(StrEnum):
-    """The origin of an append, which decides the checks (Kafka: ``AppendOrigin``)."""
+    """The origin of an append, which determines its validation (Kafka: ``AppendOrigin``)."""
 
     REPLICATION = "replication"
     COORDINATOR = "coordinator"
     CLIENT = "client"
 
 
-#: One of the last batches of a producer: last sequence, last offset, offset delta, timestamp in ms.
-#: A plain tuple of integers: the garbage collector does not track it, however many there are.
+#: A recent batch of a producer: last sequence, last offset, offset delta, timestamp in ms. A plain
+#: tuple of integers, which the garbage collector does not track.
 BatchMetadata = tuple[int, int, int, int]
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that a marker ends."""
+    """A transaction that a marker has ended."""
 
     producer_id: int
     first_offset: int
@@ -61,7 +61,7 @@ _FIELDS = attrgetter(*(PRODUCER_STATE_ENTRY.names or ()))
 
 @dataclass(slots=True)
 class ProducerStateEntry:
-    """The fields of `PRODUCER_STATE_ENTRY` for a producer, and its last batches."""
+    """The fields of `PRODUCER_STATE_ENTRY` for a producer, and its recent batches."""
 
     producer_id: int
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -75,7 +75,7 @@ class ProducerStateEntry:
 
     @classmethod
     def of_row(cls, row: tuple[int, int, int, int, int, int, int, int]) -> Self:
-        """Return the state that a snapshot's entry holds."""
+        """Convert a snapshot entry."""
         entry = cls(*row)
         if entry.last_offset >= 0:
             entry.batches = (
@@ -84,7 +84,6 @@ class ProducerStateEntry:
         return entry
 
     def copy(self) -> ProducerStateEntry:
-        """Return a copy."""
         return ProducerStateEntry(*self.row(), self.batches)
 
     def row(self) -> tuple[int, int, int, int, int, int, int, int]:
@@ -92,12 +91,12 @@ class ProducerStateEntry:
         return _FIELDS(self)
 
     def follow_epoch(self, epoch: int) -> None:
-        """Forget the batches of another epoch."""
+        """Change the producer epoch; forget the batches of another epoch."""
         if change_epoch(self, epoch):
             self.batches = ()
 
     def add_batch(self, batch: BatchMetadata) -> None:
-        """Record a batch of data of the current epoch."""
+        """Record a data batch of the current epoch."""
         add_batch(self, *batch)
         self.batches = (*self.batches, batch)[-BATCHES_KEPT:]
 
@@ -111,9 +110,9 @@ class ProducerStateEntry:
         self.timestamp_ms = later.timestamp_ms
 
     def is_next(self, epoch: int, base_sequence: int, *, is_transactional: bool) -> bool:
-        """Return whether a batch of data follows the last one, inside or outside a transaction.
+        """Return whether a data batch follows the last one, inside or outside a transaction.
 
-        Such a batch passes all checks, whoever appends it.
+        Such a batch passes all checks, whatever its origin.
         """
         batches = self.batches
         if epoch != self.producer_epoch or not batches:
@@ -125,7 +124,7 @@ class ProducerStateEntry:
         )
 
     def find_duplicate(self, epoch: int, first: int, last: int) -> BatchMetadata | None:
-        """Return the batch with these sequences if it is among the last ones."""
+        """Return the recent batch with these sequences, if any."""
         if epoch == self.producer_epoch:
             for batch in self.batches:
                 if batch[0] == last and first_sequence_of(last, batch[2]) == first:
@@ -134,7 +133,7 @@ class ProducerStateEntry:
 
 
 class Refusal(Exception):  # noqa: N818, because its catcher raises an error with the position
-    """A batch that its producer must not append."""
+    """A batch is invalid for its producer."""
 
     def __init__(self, reason: str, expected: object, found: object) -> None:
         super().__init__(reason)
@@ -162,10 +161,10 @@ class ProducerAppendInfo:
         *,
         is_transactional: bool,
     ) -> None:
-        """Check and record a batch of data.
+        """Validate and record a data batch.
 
-        Raises `Refusal` if its epoch or its sequence does not follow, or it is not transactional
-        inside an open transaction.
+        Raises `Refusal` if its epoch or sequence does not follow, or if it is not transactional
+        within an open transaction.
         """
         self._check_epoch(epoch)
         if self._origin is AppendOrigin.CLIENT:
@@ -193,9 +192,9 @@ class ProducerAppendInfo:
         *,
         is_abort: bool,
     ) -> CompletedTxn | None:
-        """Check and record a marker; return the transaction that it ends, if one is open.
+        """Validate and record a marker; return the open transaction that it ends.
 
-        Raises `Refusal` if its epoch, or that of its coordinator, is below the last one.
+        Raises `Refusal` if its producer epoch or coordinator epoch is below the last one.
         """
         self._check_epoch(epoch)
         updated = self.updated

@@ -1,7 +1,7 @@
-"""The effect of one segment on the state of its partition, whatever that state was before.
+"""The effect of one segment on the state of its partition, for any earlier state.
 
-Segments are scanned in parallel, so a scan knows nothing of earlier ones. Its result is small: a
-row per producer, aborted transaction and leader epoch. `PartitionState` joins them in offset order.
+Segments are scanned in parallel, without knowledge of earlier ones. The result is small: a row per
+producer, aborted transaction and leader epoch. `PartitionState` applies them in offset order.
 
 Source: Kafka's ``LogSegment.recover`` and ``ProducerStateManager``.
 """
@@ -42,7 +42,7 @@ from kafka_index.core.records.batch_table import (
     ScanStop,
 )
 
-#: A batch without the transactional flag in a transaction of its producer.
+#: A non-transactional batch within a transaction of its producer.
 NOT_TRANSACTIONAL = "not_transactional"
 
 _REFUSALS = {
@@ -50,13 +50,14 @@ _REFUSALS = {
     PRODUCERS_NOT_TRANSACTIONAL: NOT_TRANSACTIONAL,
     PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
 }
-#: All reasons for which a table refuses a batch. Recovery fails there, after its index entries.
+#: Reasons to reject a batch because of its producer. Recovery fails there, after adding its index
+#: entries.
 PRODUCER_REFUSALS = frozenset((*_REFUSALS.values(), COMPRESSED_MARKER))
 
 _FIRST_ROWS = 32
 
-# A state file holds the number of rows of each table, the end offset, and the compressed tables,
-# column by column, because that compresses best. Only the version that wrote it reads it.
+# A state file contains the row counts of the tables, the end offset, and the tables, compressed
+# column by column, which gives the best ratio. Only the same version reads it.
 _LONG = np.dtype("<i8")
 _TABLES = (PRODUCER, ABORT, EPOCH)
 _HEADER_BYTES = (len(_TABLES) + 1) * _LONG.itemsize
@@ -64,10 +65,10 @@ _CODEC = "lz4"
 
 
 class ProducerTable:
-    """Follows the producers and leader epochs of a segment, chunk by chunk.
+    """Tracks the producers and leader epochs of a segment, chunk by chunk.
 
-    `map_end_offset` comes after the last record batch, -1 while there is none; messages of magic 0
-    and 1 do not move it. Kafka: ``ProducerStateManager.mapEndOffset``.
+    `map_end_offset` follows the last v2 batch, -1 if there is none; v0 and v1 messages do not
+    change it. Kafka: ``ProducerStateManager.mapEndOffset``.
     """
 
     def __init__(self) -> None:
@@ -76,22 +77,22 @@ class ProducerTable:
 
     @property
     def has_transactions(self) -> bool:
-        """Whether any batch so far belongs to a transaction."""
+        """Whether any batch so far is transactional."""
         return bool(self._counts.has_transactions)
 
     @property
     def producers(self) -> Records:
-        """The producers in the order they appeared: a view."""
+        """The producers in order of appearance, as a view."""
         return self._tables.producers[: self._counts.producers]
 
     @property
     def aborts(self) -> Records:
-        """The aborted transactions in the order of their markers: a view."""
+        """The aborted transactions in the order of their markers, as a view."""
         return self._tables.aborts[: self._counts.aborts]
 
     @property
     def epochs(self) -> Records:
-        """Leader epochs that rise, with start offset and byte position: a view."""
+        """Ascending leader epochs with start offset and byte position, as a view."""
         return self._tables.epochs[: self._counts.epochs]
 
     @property
@@ -99,10 +100,9 @@ class ProducerTable:
         return self._tables.counts[0]
 
     def follow(self, batches: BatchColumns) -> tuple[int, ScanStop | None]:
-        """Follow a chunk.
+        """Process a chunk.
 
-        Returns the number of its batches that recovery adds to the indexes, and why it stops after
-        them.
+        Returns how many of its batches recovery indexes, and why recovery stops after them.
         """
         row = 0
         while True:
@@ -115,7 +115,7 @@ class ProducerTable:
             return batches.rows, None
         self._advance(batches.slice(0, row))
         position = int(batches.position_bytes[row])
-        # The batch itself counts: recovery adds its index entry before it checks the producer.
+        # Includes the batch itself: recovery adds its index entry before it checks the producer.
         if code == PRODUCERS_MARKER_INVALID:
             return row + 1, ScanStop(INVALID_MARKER, position)
         reason = _REFUSALS[code]
@@ -124,7 +124,7 @@ class ProducerTable:
         return row + 1, ScanStop(reason, position, refused=True)
 
     def _advance(self, batches: BatchColumns) -> None:
-        """Move the end of the map after the last record batch (updateMapEndOffset)."""
+        """Move the end of the map after the last v2 batch (updateMapEndOffset)."""
         row = batches.rows - 1
         if row >= 0 and batches.control_type[row] == CONTROL_MESSAGE:
             rows = np.flatnonzero(batches.control_type != CONTROL_MESSAGE)
@@ -151,11 +151,10 @@ class ProducerTable:
 
 @dataclass(frozen=True, eq=False)
 class SegmentState:
-    """Three tables of `kafka_index.core.kernels.producer_tables`, of a scan without earlier state.
+    """Three `kafka_index.core.kernels.producer_tables`, from a scan without earlier state.
 
-    Producers are in the order they appeared, aborts in that of their markers; the epochs are those
-    higher than all before them in the segment. `map_end_offset` is -1 for a segment without any
-    record batch.
+    Producers are in order of appearance, aborts in the order of their markers; epochs are
+    ascending. `map_end_offset` is -1 for a segment without v2 batches.
     """
 
     producers: Records
@@ -165,13 +164,12 @@ class SegmentState:
 
     @classmethod
     def of_table(cls, table: ProducerTable) -> Self:
-        """Return a copy of the table after a whole segment."""
+        """Copy the table after a complete segment."""
         return cls(
             table.producers.copy(), table.aborts.copy(), table.epochs.copy(), table.map_end_offset
         )
 
     def write(self, path: str) -> None:
-        """Write it to `path`, replacing an existing file."""
         tables = (self.producers, self.aborts, self.epochs)
         header = np.array([*map(len, tables), self.map_end_offset], _LONG)
         columns = b"".join(

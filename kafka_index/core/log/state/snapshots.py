@@ -1,4 +1,4 @@
-"""The ``.snapshot`` files of a partition, the state of its producers at an offset; and their order.
+"""Producer snapshots (``.snapshot``) of a partition, and the order of their entries.
 
 Sources: Kafka's ``ProducerStateManager`` (``writeSnapshot``, ``readSnapshot``,
 ``listSnapshotFiles``, ``truncateAndReload``, ``loadFromSnapshot``), and the JDK's ``HashMap``
@@ -32,9 +32,9 @@ from kafka_index.core.fs.store import Entry
 from kafka_index.core.kernels.checksums import crc32c
 
 _FIRST_CAPACITY = 16
-#: Below this capacity a long bucket doubles the table; from it on it becomes a tree.
+#: Below this capacity, a long bucket doubles the table; from it on, the bucket becomes a tree.
 _MIN_TREEIFY_CAPACITY = 64
-#: A node that finds this many in its bucket makes the bucket too long.
+#: Number of nodes at which a bucket is too long.
 _LONG_BUCKET = 8
 
 _COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
@@ -43,10 +43,11 @@ _VERSION_BYTES = SNAPSHOT_HEADER["version"].itemsize
 
 
 class JavaMapOrder:
-    """The table of a map, with its number of buckets as capacity.
+    """The iteration order of a Java HashMap; `capacity` is its number of buckets.
 
-    A table never shrinks, even when producers are removed. `has_tree`: a bucket became a tree in
-    `put_all`. A tree moves its root to the front of the bucket, so that the order is not certain.
+    A table never shrinks, even if producers are removed. `has_tree` is True if a bucket became a
+    tree in `put_all`. A tree moves its root to the front of the bucket, so that the order is not
+    certain.
     """
 
     def __init__(self) -> None:
@@ -54,20 +55,20 @@ class JavaMapOrder:
         self.has_tree = False
 
     def put(self, producer_id: int, present: Collection[int]) -> None:
-        """Put an id into a map that has others (``HashMap.putVal``)."""
+        """Put an ID into a map that contains others (``HashMap.putVal``)."""
         self._put_into_bucket(producer_id, present, _LONG_BUCKET)
         if len(present) + 1 > self._threshold:
             self.capacity *= 2
 
     def put_all(self, producer_ids: NDArray[np.int64]) -> None:
-        """Put distinct ids into an empty map, one after the other."""
+        """Put distinct IDs into an empty map, one after another."""
         hashes = _hashes(producer_ids)
         row = 0
         while row < len(hashes) and self.capacity < _MIN_TREEIFY_CAPACITY:
             self.put(int(producer_ids[row]), producer_ids[:row].tolist())
             row += 1
         while row < len(hashes):
-            # Put ids until the map holds more than three quarters of its capacity.
+            # Put IDs until the map exceeds three quarters of its capacity.
             end = min(len(hashes), self._threshold + 1)
             self.has_tree = self.has_tree or _makes_tree(hashes[:end], row, self.capacity)
             if end > self._threshold:
@@ -75,17 +76,17 @@ class JavaMapOrder:
             row = end
 
     def order_of(self, producer_ids: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the iteration order, as places in ids that are given in insertion order."""
-        # Within a bucket ids are in insertion order: the low half of the sorted keys.
+        """Return the iteration order of IDs that are given in insertion order, as indices."""
+        # Within a bucket, IDs are in insertion order, the low half of the sorted keys.
         keys = (_hashes(producer_ids) & (self.capacity - 1)) << 32 | np.arange(len(producer_ids))
         keys.sort()
         return (keys & 0xFFFFFFFF).astype(np.intp)
 
     def compute_all_absent(self, producer_ids: Sequence[int]) -> None:
-        """Compute distinct ids in an empty map, one after the other.
+        """Run ``computeIfAbsent`` for distinct IDs in an empty map, one after another.
 
-        ``HashMap.computeIfAbsent`` differs from ``putVal``: the table grows one id later, and a
-        bucket is long one id earlier.
+        It differs from ``putVal``: the table grows one ID later, and a bucket is too long one ID
+        earlier.
         """
         for row, producer_id in enumerate(producer_ids):
             if row > self._threshold:
@@ -97,7 +98,7 @@ class JavaMapOrder:
         return self.capacity // 4 * 3
 
     def _put_into_bucket(self, producer_id: int, present: Collection[int], long: int) -> None:
-        """Double a small table when the bucket of an id has so many others."""
+        """Double a small table if the bucket of an ID has this many other IDs."""
         if self.capacity < _MIN_TREEIFY_CAPACITY:
             ids = np.array([producer_id, *present], np.int64)
             buckets = _hashes(ids) & (self.capacity - 1)
@@ -106,19 +107,19 @@ class JavaMapOrder:
 
 
 def order_of_put(producer_ids: NDArray[np.int64]) -> tuple[NDArray[np.intp], bool]:
-    """Return `order_of` for a new map of distinct ids, and whether a bucket became a tree."""
+    """Return `order_of` for a new map of distinct IDs, and whether a bucket became a tree."""
     table = JavaMapOrder()
     table.put_all(producer_ids)
     return table.order_of(producer_ids), table.has_tree
 
 
 def order_of_computed(producer_ids: Sequence[int]) -> list[int]:
-    """Return distinct ids in the order of a new map after `compute_all_absent`."""
+    """Return distinct IDs in the order of a new map after `compute_all_absent`."""
     if len(producer_ids) == 1:
         return list(producer_ids)
     table = JavaMapOrder()
     table.compute_all_absent(producer_ids)
-    # A computed id comes first in its bucket.
+    # A computed ID is inserted at the front of its bucket.
     backward = list(producer_ids[::-1])
     return [backward[place] for place in table.order_of(np.array(backward, np.int64)).tolist()]
 
@@ -130,7 +131,7 @@ def _hashes(producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
-    """Return whether a key at `start` or later finds a long bucket."""
+    """Return whether a key at `start` or later is inserted into a long bucket."""
     buckets = hashes & (capacity - 1)
     sizes = np.bincount(buckets, minlength=capacity)
     in_long_bucket = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
@@ -138,9 +139,9 @@ def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
 
 
 def encode_snapshot(entries: NDArray[np.void]) -> bytes:
-    """Return the bytes of a snapshot.
+    """Encode a snapshot.
 
-    The entries are in the order of the file; a broker writes them in that of a `JavaMapOrder`.
+    Entries are in file order; a broker writes them in `JavaMapOrder`.
     """
     count = len(entries).to_bytes(4, "big", signed=True)
     covered = count + entries.astype(SNAPSHOT_ENTRY).tobytes()
@@ -149,19 +150,18 @@ def encode_snapshot(entries: NDArray[np.void]) -> bytes:
 
 
 def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Return the producers of a snapshot, in the order of the file, as a broker reads them.
+    """Decode a snapshot as a broker reads it; producers are in file order.
 
-    Without a last offset, the sequence and the delta are dropped too; any negative first offset of
-    a transaction means that none is open. Raises `CorruptSnapshotError` for a file that a broker
-    removes: its version is not 1, the entries do not fit in it, or the checksum is wrong. Bytes
-    after the entries are legal when the checksum covers them. Source:
-    ProducerStateManager.readSnapshot.
+    Without a last offset, sequence and offset delta are dropped too. A negative first transaction
+    offset means that no transaction is open. Raises `CorruptSnapshotError` for a file that a broker
+    deletes: its version is not 1, it is too short, or its checksum is wrong. Bytes after the
+    entries are valid if the checksum covers them. Source: ProducerStateManager.readSnapshot.
     """
     return as_read(stored_entries(data, path=path))
 
 
 def as_read(entries: NDArray[np.void]) -> NDArray[np.void]:
-    """Return stored entries as a broker reads them; otherwise as `decode_snapshot`."""
+    """Convert stored entries to the form in which a broker reads them (`decode_snapshot`)."""
     entries = entries.copy()
     without_batch = entries["last_offset"] < 0
     entries["last_offset"][without_batch] = NO_LAST_OFFSET
@@ -172,7 +172,7 @@ def as_read(entries: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Return the entries of a snapshot as they are stored; otherwise as `decode_snapshot`."""
+    """Decode a snapshot without changes to the stored fields; otherwise like `decode_snapshot`."""
     version = data[:_VERSION_BYTES]
     if len(version) == _VERSION_BYTES and int.from_bytes(version, "big") != SNAPSHOT_VERSION:
         raise CorruptSnapshotError(
@@ -215,16 +215,16 @@ def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
 
 
 def list_snapshots(directory: str) -> list[int]:
-    """Return the offsets of the snapshots in a partition directory, in order.
+    """Return the offsets of the snapshots in a partition directory, ascending.
 
-    Raises `OSError` if the directory cannot be read, `KafkaIndexError` for one of a store. Source:
-    ProducerStateManager.listSnapshotFiles.
+    Raises `OSError` if a local directory cannot be read, `KafkaIndexError` for a remote one.
+    Source: ProducerStateManager.listSnapshotFiles.
     """
     return snapshots_among(store_of(directory).scan(directory))
 
 
 def snapshots_among(entries: Iterable[Entry]) -> list[int]:
-    """Return the offsets of the snapshots among the entries of a directory, in order."""
+    """Return the offsets of the snapshots among directory entries, ascending."""
     return sorted(
         offset
         for entry in entries
@@ -234,19 +234,18 @@ def snapshots_among(entries: Iterable[Entry]) -> list[int]:
 
 
 def _offset_of(name: str) -> Iterator[int]:
-    """Yield the offset of a snapshot's name; nothing for another file's."""
+    """Yield the offset in a snapshot's name; nothing for other files."""
     parsed = parse_segment_file(name)
     if parsed is not None and parsed.kind == SNAPSHOT_SUFFIX and not parsed.transient:
         yield parsed.base_offset
 
 
 def snapshot_path(directory: str, offset: int) -> str:
-    """Return the path of the snapshot at an offset."""
     return os.path.join(directory, segment_file_name(offset, SNAPSHOT_SUFFIX))
 
 
 def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool:
-    """Return whether loading up to an end offset removes or ignores a snapshot.
+    """Return whether loading up to an end offset deletes or ignores a snapshot.
 
     Source: ProducerStateManager.truncateAndReload.
     """
@@ -256,11 +255,11 @@ def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool
 def load_latest_snapshot(
     directory: str, offsets: Iterable[int]
 ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-    """Read the latest snapshot that is not damaged, out of candidates in order.
+    """Read the latest valid snapshot out of ascending candidates.
 
-    Returns its offset and entries, None if there is none, and the damaged ones, which a broker
-    removes, with their errors. Raises `FileNotFoundError` or `KafkaIndexError` if a snapshot is
-    gone, or cannot be read. Source: ProducerStateManager.loadFromSnapshot.
+    Returns its offset and entries, None if there is none, and the corrupt ones, which a broker
+    deletes, with their errors. Raises `FileNotFoundError` or `KafkaIndexError` if a snapshot was
+    deleted, or cannot be read. Source: ProducerStateManager.loadFromSnapshot.
     """
     damaged: list[tuple[int, CorruptSnapshotError]] = []
     for offset in reversed(list(offsets)):
@@ -274,7 +273,7 @@ def load_latest_snapshot(
 
 
 class ProducerDifference(NamedTuple):
-    """A difference between a snapshot and the producers of a log; one may lack the producer."""
+    """A difference between a snapshot and the producers of a log."""
 
     producer_id: int
     expected: str
@@ -285,10 +284,10 @@ class ProducerDifference(NamedTuple):
 def compare_producers(
     stored: NDArray[np.void], expected: NDArray[np.void], log_start: int
 ) -> ProducerDifference | None:
-    """Return the first difference between stored producers and those of a log; None if none is.
+    """Return the first difference between stored producers and those of a log, None if equal.
 
-    Only producers that are not idle are given. What lies before the log, which starts at
-    `log_start`, is known to the broker that wrote a snapshot, and not from the log.
+    Only producers that are not idle are compared. The broker that wrote the snapshot knew batches
+    before `log_start`, which the log no longer contains.
     """
     found = {int(row["producer_id"]): row for row in stored}
     for row in expected:
