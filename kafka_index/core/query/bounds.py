@@ -1,9 +1,9 @@
-"""The bounds of a read: offsets or times, for all partitions or each, resolved to offsets.
+"""The bounds of a read: offsets or times, resolved to offsets of each partition.
 
-Names and meaning are those of the options of Spark's Kafka source: ``startingOffsets`` is
-inclusive, ``endingOffsets`` exclusive, -2 is the earliest offset and -1 the latest, and a time
-stands for the offset of the first record as late. `kafka-index lookup` writes files of offsets,
-with ``--starting-offsets`` and ``--reset-offsets``.
+Names and meaning follow the options of Spark's Kafka source: ``startingOffsets`` is inclusive,
+``endingOffsets`` exclusive, -2 is the earliest offset and -1 the latest. A time means the first
+record with this or a later timestamp. `kafka-index lookup` writes files of offsets with
+``--starting-offsets`` and ``--reset-offsets``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from kafka_index.core.query.settings import ReadSettings
 
 #: An offset (-1 and -2 are `LATEST` and `EARLIEST`), for all partitions or by topic and partition.
 Offsets: TypeAlias = int | Mapping[str, Mapping[int, int]]
-#: A time, likewise: what `parse_time` takes.
+#: A time in any form of `parse_time`, for all partitions or by topic and partition.
 Times: TypeAlias = Time | Mapping[str, Mapping[int, Time]]
-#: The same in ms since the epoch.
+#: A timestamp in ms since the epoch, for all partitions or by topic and partition.
 Timestamps: TypeAlias = int | Mapping[str, Mapping[int, int]]
 
 LATEST, EARLIEST = int(SpecialTimestamp.LATEST), int(SpecialTimestamp.EARLIEST)
@@ -59,8 +59,8 @@ class Bound:
 class ReadBounds:
     """The start and the exclusive end of a read of a partition.
 
-    `needs_start`: a start in time that no record is as late as is an error. `needs_offsets`: a
-    given offset that the log does not have is an error. `needs_order`: a start after the end is an
+    `needs_start`: it is an error if no record is at or after the start time. `needs_offsets`: it is
+    an error if the log does not have a given offset. `needs_order`: a start after the end is an
     error.
     """
 
@@ -73,10 +73,10 @@ class ReadBounds:
 
 @dataclass(frozen=True, slots=True)
 class BoundOptions:
-    """The bounds of all partitions, as they are given.
+    """The bounds of all partitions, as given.
 
-    Offsets are the earliest and the latest by default, also for partitions that a mapping leaves
-    out; timestamps take the place of offsets.
+    Default offsets are earliest and latest, also for partitions missing from a mapping. Timestamps
+    take precedence over offsets.
     """
 
     starting_offsets: Offsets | None = None
@@ -97,7 +97,7 @@ class BoundOptions:
 
     @property
     def times(self) -> tuple[int | None, int | None]:
-        """The earliest start and the latest end in time; None where there is none."""
+        """The earliest start time and the latest end time, None if there is none."""
         starts, ends = (
             [value for own in times.values() for value in own.values()]
             if isinstance(times, Mapping)
@@ -109,7 +109,6 @@ class BoundOptions:
         return min(starts, default=None), max(ends, default=None)
 
     def of(self, partition: TopicPartition) -> ReadBounds:
-        """Return the bounds of a partition."""
         return ReadBounds(
             _bound(self.starting_offsets, self.starting_timestamp, partition, EARLIEST),
             _bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
@@ -143,7 +142,7 @@ def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> in
 
 
 def parse_times(times: Times | None, now: int) -> Timestamps | None:
-    """Return times in ms, relative ones to an instant."""
+    """Convert times to ms; `now` is the base of relative times."""
     if isinstance(times, Mapping):
         return {
             topic: {number: _parse_bound(value, now) for number, value in values.items()}
@@ -153,12 +152,12 @@ def parse_times(times: Times | None, now: int) -> Timestamps | None:
 
 
 def _parse_bound(value: Time, now: int) -> int:
-    # A lookup of a negative timestamp asks for a place. Every record is as late as 1970.
+    # Negative timestamps have a special meaning in lookups; 0 precedes every record anyway.
     return max(parse_time(value, now=now), 0)
 
 
 def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
-    """Refuse an empty range of times, of all partitions or of one; the end is exclusive."""
+    """Raise for an empty time range; the end is exclusive."""
     named = {
         (topic, number)
         for times in (start, end)
@@ -166,7 +165,7 @@ def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
         for topic, values in times.items()
         for number in values
     }
-    # Bounds for all are the same for each partition.
+    # Bounds for all partitions are checked once.
     for topic, number in sorted(named) or [("", 0)]:
         partition = TopicPartition(topic, number)
         first = None if start is None else _of_partition(start, partition)
@@ -180,15 +179,14 @@ def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
 
 
 def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | None]:
-    """Return the offsets of bounds, the second exclusive, None for the end of the log.
+    """Resolve bounds to offsets, the second exclusive, None for the end of the log.
 
-    A start before the first offset of the log is that offset. A time after the last record is the
-    end.
+    A start before the log start is the log start. A time after the last record is the end.
     """
     has_end = log.files.high_watermark is not None
     end = log.end_offset if has_end else None
     if has_end and log.segments[-1].end_damage is not None:
-        # What a broker takes for the end of a damaged log may lie before the damage.
+        # In a corrupt log, a broker's log end offset may be before the corruption.
         end = log.files.high_watermark
     start = _resolve(log, bounds.start)
     if start is None:
@@ -204,7 +202,7 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
 def refuse_start_after_end(
     log: PartitionLog, bounds: ReadBounds, start: int | None, end: int
 ) -> None:
-    """Refuse a start after the end, if it has to be before, as Spark's ``KafkaSourceRDD`` does.
+    """Raise for a start after the end if `needs_order`, like Spark's ``KafkaSourceRDD``.
 
     A start of None is the end of the log.
     """
@@ -218,7 +216,7 @@ def refuse_start_after_end(
 
 
 def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
-    """Refuse a start in time that no record is as late as, if there has to be one."""
+    """Raise if `needs_start` and no record is at or after the start time."""
     if bounds.needs_start and bounds.start.is_timestamp:
         raise InputError(
             f"no record is as late as the starting timestamp {bounds.start.value}",
@@ -228,10 +226,10 @@ def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
 
 
 def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> None:
-    """Refuse offsets that are not in the log, if they have to be.
+    """Raise for offsets outside the log if `needs_offsets`.
 
-    The log ends for the reader at its end offset, or at the last stable offset. An end below the
-    start of the log is fine: there is nothing to read.
+    For the reader, the log ends at `end_offset`, or at the last stable offset. An end below the log
+    start is valid: nothing is read.
     """
     if not bounds.needs_offsets:
         return
@@ -252,7 +250,7 @@ def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> Non
 
 
 def _resolve(log: PartitionLog, bound: Bound) -> int | None:
-    """Return the offset that a bound stands for; None for the end of the log."""
+    """Return the offset of a bound, None for the end of the log."""
     if bound.is_timestamp:
         return first_as_late(log, bound.value)
     if bound.value == EARLIEST:
@@ -261,9 +259,9 @@ def _resolve(log: PartitionLog, bound: Bound) -> int | None:
 
 
 def first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
-    """Return the offset of the first record as late as a time; None where there is none.
+    """Return the offset of the first record at or after a time, None if there is none.
 
-    Raises `CorruptLogError` if damage hides it.
+    Raises `CorruptLogError` if a corruption precedes it.
     """
     answers = log.answer_timestamps(np.array([timestamp_ms], np.int64), Resolve.RECORD)
     status = Status(int(answers.status[0]))
@@ -281,10 +279,10 @@ def first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
 
 
 def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> TimeSpan:
-    """Return the times of partitions, within the memory of a read.
+    """Return the range of timestamps in partitions.
 
-    It reads the first batch of each, and the batch with the largest timestamp, to which the time
-    indexes lead. Partitions with damage are counted.
+    It reads the first batch of each and, through time indexes, the batch with the largest
+    timestamp. Corrupt partitions are counted.
     """
     span = TimeSpan()
     for files in partitions:
@@ -322,10 +320,9 @@ def _times_of(files: PartitionFiles, max_decompressed_bytes: int) -> tuple[int |
 
 
 def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
-    """Return the offsets in a file, by topic and partition.
+    """Read a file of offsets by topic and partition.
 
-    It is JSON such as ``{"orders": {"0": 123}}``, or has a line ``orders,0,123`` for each
-    partition.
+    It is JSON like ``{"orders": {"0": 123}}``, or has a line ``orders,0,123`` per partition.
     """
     text = read_text(absolute_path(path), "the offsets")
     rows = _json_rows(text, path) if text.lstrip().startswith("{") else _csv_rows(text, path)
@@ -354,7 +351,7 @@ def _json_rows(text: str, path: str) -> list[tuple[str, str, str]]:
         return found
 
     try:
-        # Pairs instead of dictionaries, which would drop a partition that is named twice.
+        # Pairs, because a dictionary would silently drop a repeated partition.
         topics = json.loads(text, object_pairs_hook=pairs)
         return [
             (topic, str(partition), str(offset))

@@ -1,4 +1,4 @@
-"""Choices of queries and of reads of records: light, for the help of commands."""
+"""Enumerations of queries and reads; importing this module is cheap, for command help."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from kafka_index.core.log.read.choices import Resolve
 
 
 class By(StrEnum):
-    """The kind of key of the queries."""
+    """The kind of key in queries."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
 
     @property
     def column(self) -> str:
-        """The column of a query that holds it."""
+        """The query column with the key."""
         return self.value
 
     @property
     def default_resolve(self) -> Resolve:
-        """The level of a lookup that names no other."""
+        """The default level of a lookup."""
         return Resolve.BATCH if self is By.OFFSET else Resolve.RECORD
 
 
 class Isolation(StrEnum):
-    """The records of transactions that are read (``isolation.level``)."""
+    """Which transactional records are read (``isolation.level``)."""
 
-    #: All of them.
+    #: All records.
     READ_UNCOMMITTED = "read_uncommitted"
-    #: Those of committed transactions, up to the last stable offset.
+    #: Records of committed transactions, up to the last stable offset.
     READ_COMMITTED = "read_committed"
 
 
 class OnDamage(StrEnum):
-    """The action at a batch that cannot be read."""
+    """What to do at a batch that cannot be read."""
 
-    #: The read ends with an error.
+    #: End the read with an error.
     FAILFAST = "failfast"
-    #: The damage is a row: its place and reason in the column ``_corrupt_record``.
+    #: Return a row with position and reason in the column ``_corrupt_record``.
     PERMISSIVE = "permissive"
-    #: The batch is left out, and a warning is logged.
+    #: Skip the batch and log a warning.
     DROP = "drop"
 
 
@@ -52,12 +52,11 @@ class BytesForm(StrEnum):
     #: Quoted text if the bytes are UTF-8, otherwise hex digits.
     TEXT = "text"
     HEX = "hex"
-    #: Not at all.
+    #: Not printed.
     NONE = "none"
 
 
 def isolation_parameter() -> Any:
-    """Return the parameter of transactions."""
     return parameter(
         ChoiceKind(Isolation),
         Group.SELECTION,

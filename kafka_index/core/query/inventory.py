@@ -1,6 +1,6 @@
-"""The inventory of a dump: its partitions and segments, small enough to send to every worker.
+"""The partitions and segments of a dump as tables that can be sent to every worker.
 
-Remote segments without index files, which a lookup reads whole, are counted beforehand.
+Remote segments without index files, which lookups must read completely, are counted first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.keys import NO_PARTITION, Codes, PartitionCodes
 
-#: A row per partition: its directory, its checkpoints, and which rows of the segments are its own.
+#: One row per partition: directory, checkpoints, and the range of its segments.
 PARTITION_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -63,11 +63,11 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("segment_count", pa.int64(), nullable=False),
     ]
 )
-# The fields of `PartitionFiles` that are columns.
+# Fields of `PartitionFiles` that are columns unchanged.
 _AS_THEY_ARE = tuple(
     field.name for field in fields(PartitionFiles) if field.name not in ("segments", "epochs")
 )
-#: A row per segment; remote segments have a directory of their own.
+#: One row per segment; remote segments have their own directory.
 SEGMENT_SCHEMA = pa.schema(
     [
         pa.field("base_offset", pa.int64(), nullable=False),
@@ -79,7 +79,7 @@ SEGMENT_SCHEMA = pa.schema(
     ]
 )
 
-#: A row per segment: its partition's number in the inventory, and its own in the partition.
+#: One row per segment: number of the partition, and number of the segment within it.
 UNINDEXED_SCHEMA = pa.schema(
     [
         pa.field("code", pa.int32(), nullable=False),
@@ -90,16 +90,16 @@ UNINDEXED_SCHEMA = pa.schema(
 
 
 class Inventory:
-    """The partitions and segments of a dump, as sorted tables; immutable, picklable.
+    """The partitions and segments of a dump as sorted tables; immutable and picklable.
 
-    `skipped` are files of the dump that are not live or cannot be used, with reasons.
+    `skipped` are files that are not live or not usable, with reasons.
     """
 
     def __init__(
         self, partitions: pa.Table, segments: pa.Table, skipped: Sequence[Skipped] = ()
     ) -> None:
         self.partitions = partitions.combine_chunks()
-        # Local segments are in the directory of their partition, and need no such column.
+        # Local segments are in the directory of their partition and need no such column.
         if "directory" in segments.column_names and (
             segments["directory"].null_count == segments.num_rows
         ):
@@ -108,22 +108,22 @@ class Inventory:
         self.skipped = tuple(skipped)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the tables; what is derived from them is derived again."""
+        """Pickle the tables only; derived values are recomputed."""
         return Inventory, (self.partitions, self.segments, self.skipped)
 
     @property
     def partition_count(self) -> int:
-        """Partitions that hold segments."""
+        """Number of partitions with segments."""
         return int(np.count_nonzero(self._segment_counts))
 
     @property
     def segment_count(self) -> int:
-        """Segments of all partitions."""
+        """Number of segments in all partitions."""
         return int(self.segments.num_rows)
 
     @property
     def uncertain_starts(self) -> int:
-        """Partitions whose log start is only a lower bound, because no log directory has it."""
+        """Number of partitions whose log start is a lower bound: they have no log directory."""
         ends = self.partitions["tiered_end_offset"]
         if ends.null_count == len(ends):
             return 0
@@ -132,26 +132,26 @@ class Inventory:
         return sum(end is not None and start is None for end, start in tiered)
 
     def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
-        """Return the number of the partition of each row, a row of `partitions`, as int32.
+        """Map rows to partition numbers, which are rows of `partitions`, as int32.
 
-        It is `NO_PARTITION`, -1, if there are no segments. Topics may be dictionary-encoded, and
-        null matches none; partitions may be any numbers.
+        `NO_PARTITION`, -1, if there are no segments. Topics may be dictionary-encoded; null matches
+        none.
         """
         return self._codes.find(topics, partitions)
 
     def name_of(self, code: int) -> tuple[str, int]:
-        """Return topic and partition of a number from `codes`."""
+        """Return topic and partition for a partition number."""
         return self.partitions["topic"][code].as_py(), self.partitions["partition"][code].as_py()
 
     def base_offsets(self, code: int) -> Longs:
-        """Return the base offsets of the partition of a number from `codes`, ascending."""
+        """Return the ascending base offsets for a partition number."""
         first = self.partitions["first_segment"][code].as_py()
         count = self.partitions["segment_count"][code].as_py()
         bases: Longs = self.segments["base_offset"].slice(first, count).to_numpy()
         return bases
 
     def files_of(self, code: int) -> PartitionFiles:
-        """Return the files of the partition of a number from `codes`."""
+        """Return the files for a partition number."""
         row = self.partitions.slice(code, 1).to_pylist()[0]
         segments = self.segments.slice(row["first_segment"], row["segment_count"])
         columns = [
@@ -188,20 +188,20 @@ class Inventory:
         )
 
     def files(self, topic: str, partition: int) -> PartitionFiles | None:
-        """Return the files of a partition; None when it has no segments."""
+        """Return the files of a partition, None if it has no segments."""
         (code,) = self.codes(pa.array([topic], pa.string()), np.array([partition], np.int64))
         return None if code == NO_PARTITION else self.files_of(int(code))
 
     @cached_property
     def needs_requests(self) -> bool:
-        """Whether logs are in an object store, HDFS or tiered storage."""
+        """Whether any log is remote."""
         return "directory" in self.segments.column_names or any(
             store_of(each).needs_requests for each in self.partitions["directory"].to_pylist()
         )
 
     @cached_property
     def fetched_indexes(self) -> FetchedIndexes:
-        """The indexes of remote segments that this process has in memory."""
+        """The indexes of remote segments cached in this process."""
         return FetchedIndexes()
 
     @cached_property
@@ -228,10 +228,10 @@ def collect_inventory(
 ) -> Inventory:
     """List a dump and read its checkpoints.
 
-    With tiered storage there may be no log directories. `indexes` has a folder of index files for
-    each partition, as ``build --output`` writes it; by default they are next to the logs. The upper
-    bound decides whether high watermarks are read. `topics` matches the full name. Raises
-    `InputError` as `list_logs` and `CheckpointReader`, or if `indexes` does not exist.
+    With tiered storage, log directories are optional. `indexes` has a folder of index files for
+    each partition, as written by ``build --output``; by default they are next to the logs. The
+    upper bound determines whether high watermarks are read. `topics` must match the full name.
+    Raises `InputError` as `list_logs` and `CheckpointReader`, or if `indexes` does not exist.
     """
     index_root = None if indexes is None else index_root_of(indexes)
     listing = list_logs(logs, tiered, topics=topics)
@@ -249,7 +249,7 @@ def collect_inventory(
 def _without_segments(
     listing: Listing, partitions: Sequence[PartitionFiles]
 ) -> Iterator[PartitionFiles]:
-    """Yield the partitions that have a directory and no segments."""
+    """Yield the partitions that have a directory but no segments."""
     known = {(files.topic, files.partition) for files in partitions}
     for directory in listing.partition_directories:
         found = parse_partition_directory(os.path.basename(directory))
@@ -281,7 +281,7 @@ def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> 
 
 
 def _directory_of(files: PartitionFiles, listing: Listing) -> str | None:
-    """Return the directory of a partition's checkpoints, None if it has no segments."""
+    """Return the directory with a partition's checkpoints, None if it has no segments."""
     tiered = listing.tiered.get(TopicPartition(files.topic, files.partition))
     if tiered is not None:
         return tiered.local_directory
@@ -306,9 +306,9 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
 
 
 def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
-    """Return the remote segments without the index files that lookups need: `UNINDEXED_SCHEMA`.
+    """Return remote segments without the index files that lookups need: `UNINDEXED_SCHEMA`.
 
-    Folders are listed several at a time. Lookups by timestamp need time indexes, too.
+    Several folders are listed concurrently. Only lookups by timestamp need time indexes.
     """
     tables = [UNINDEXED_SCHEMA.empty_table()]
     if inventory.needs_requests:
@@ -344,7 +344,7 @@ def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
 
 
 def inventory_notes(inventory: Inventory, unindexed: pa.Table) -> Iterator[str]:
-    """Yield what users should know before a lookup: costly segments, and uncertain log starts.
+    """Yield notes to show before a lookup: expensive segments, and uncertain log starts.
 
     `unindexed` is the result of `find_unindexed`.
     """

@@ -1,9 +1,8 @@
-"""The keys and partitions of queries, as numbers.
+"""The keys and partitions of queries, converted to numbers.
 
 Keys are offsets, or timestamps in milliseconds. They come from typed columns (Parquet, data frames)
-or from text (CSV, JSON). A cell that holds no key is marked, never an error. Whole columns are
-converted at a time; only cells of unusual form are parsed one by one. Topics are looked up once
-each, not once a row.
+or from text (CSV, JSON). Cells without a valid key are marked and are not errors. Whole columns are
+converted at once; only cells of unusual form are parsed individually. Each topic is looked up once.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from kafka_index.core.log.read.answers import Answers
 from kafka_index.core.query.choices import By
 
 Flags = NDArray[np.bool_]
-#: The columns that every query has besides its key.
+#: Columns of every query besides its key.
 TOPIC, PARTITION = "topic", "partition"
 
 _MS_PER_DAY = 86_400_000
 _MS_PER_SECOND = 1_000
-# Units of a timestamp type in a millisecond.
+# Units of a timestamp type per millisecond.
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _BLANKS = " \t"
-# Integers of this many digits always fit into int64.
+# Integers with this many digits always fit into int64.
 _SHORT_INTEGER = r"^[+-]?[0-9]{1,18}$"
-# Times that Arrow itself parses, in microseconds.
+# Times that Arrow parses, in microseconds.
 _ZONED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$"  # noqa: E501
 Codes = NDArray[np.int32]
-#: No such partition, or the topic is null.
+#: The partition does not exist, or the topic is null.
 NO_PARTITION = -1
-# A table with a cell for each partition up to a topic's largest is fastest, as long as partitions
-# are numbered as brokers number them; one directory named t-2147483647 would fill memory.
+# A table indexed by partition number is fastest for normal numbering. Its size is limited, because
+# a directory named t-2147483647 would exhaust memory.
 _CELLS_PER_PARTITION = 16
 _MIN_CELLS = 1 << 16
 _PARTITION_BITS = 32
@@ -53,9 +52,9 @@ _RADIX_BITS = 16
 class Keys:
     """The offsets or timestamps of n queries, in milliseconds since the epoch.
 
-    Values are undefined where `valid` is false; None: all are valid. `specials`: -1, -2 and -3 are
-    special timestamps (`SpecialTimestamp`). In a column of a timestamp type they are the
-    milliseconds before 1970.
+    Values are undefined if `valid` is False; None means that all are valid. With `specials`, -1, -2
+    and -3 are special timestamps (`SpecialTimestamp`). In a column of a timestamp type they are
+    times before 1970.
     """
 
     values: Longs
@@ -63,17 +62,16 @@ class Keys:
     specials: bool = True
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.values)
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, by: By) -> Keys:
-        """Return the keys of a column that `check_columns` accepts, or of strings.
+        """Convert a column accepted by `check_columns`, or strings.
 
-        It has integers (timestamps: milliseconds), for timestamps also times and dates, which are
-        rounded up to a millisecond: the first one at or after. Times without a zone are UTC. Texts
-        hold integers, and for timestamps ISO 8601 dates and times. Only an integer can be a special
-        timestamp: a text of a time before 1970 is not a valid key.
+        Columns are integers (timestamps in milliseconds) or, for timestamps, times and dates,
+        rounded up to a millisecond. Times without a zone are UTC. Strings contain integers, or ISO
+        8601 dates and times. Only integers can be special timestamps: text of a time before 1970 is
+        invalid.
         """
         column = plain_array(column)
         is_text = pa.types.is_string(column.type)
@@ -96,15 +94,14 @@ class Keys:
         return cls(values, valid)
 
     def to_arrow(self) -> pa.Array:
-        """Return the keys as int64, null if invalid."""
         return pa.array(self.values, mask=None if self.valid is None else ~self.valid)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """Some queries, as columns; topics may be dictionary-encoded, partitions are integers.
+    """Queries as columns; topics may be dictionary-encoded, partitions are integers.
 
-    Partitions are null if a cell does not hold an integer.
+    A partition is null if its cell is not an integer.
     """
 
     topics: pa.Array | pa.ChunkedArray
@@ -113,7 +110,7 @@ class QueryBatch:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch | pa.Table, by: By) -> QueryBatch:
-        """Return the queries of a table; partitions and keys may be strings."""
+        """Convert a table of queries; partitions and keys may be strings."""
         partitions = plain_array(rows.column(PARTITION))
         if not pa.types.is_integer(partitions.type):
             numbers, valid = integers(partitions)
@@ -121,11 +118,9 @@ class QueryBatch:
         return cls(rows.column(TOPIC), partitions, Keys.of(rows.column(by.column), by))
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.keys)
 
     def take(self, rows: Longs) -> QueryBatch:
-        """Return the queries of some rows."""
         chosen, keys = pa.array(rows), self.keys
         valid = None if keys.valid is None else keys.valid[rows]
         asked = Keys(keys.values[rows], valid, keys.specials)
@@ -133,7 +128,7 @@ class QueryBatch:
 
 
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array, not dictionary-encoded."""
+    """Combine a column into one array that is not dictionary-encoded."""
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if pa.types.is_dictionary(column.type):
@@ -142,7 +137,7 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def integers(column: pa.Array | pa.ChunkedArray) -> tuple[Longs, Flags | None]:
-    """Return integers, or strings that hold some, as int64, and which of them fit (None: all)."""
+    """Convert integers or strings of integers to int64; also return which are valid (None: all)."""
     column = plain_array(column)
     if pa.types.is_string(column.type):
         return _text_integers(column)
@@ -158,7 +153,7 @@ def integers(column: pa.Array | pa.ChunkedArray) -> tuple[Longs, Flags | None]:
 
 def _text_integers(column: pa.Array) -> tuple[Longs, Flags | None]:
     whole = _try_cast(column, pa.int64())
-    # Arrow parses 0x10 as a number.
+    # Arrow would parse 0x10 as a number.
     if whole is not None and not any(
         pc.any(pc.starts_with(column, prefix)).as_py() for prefix in ("0x", "0X")
     ):
@@ -177,7 +172,7 @@ def _text_integers(column: pa.Array) -> tuple[Longs, Flags | None]:
 
 
 def ceil_divide(values: Longs, by: int) -> Longs:
-    """Divide and round up, without the overflow of adding first."""
+    """Divide and round up, without overflow."""
     if by == 1:
         return values
     whole: Longs = values // by
@@ -186,7 +181,7 @@ def ceil_divide(values: Longs, by: int) -> Longs:
 
 
 def _milliseconds(column: pa.Array) -> Longs:
-    """Return an array of a timestamp or date type as milliseconds, rounded up."""
+    """Convert a timestamp or date array to milliseconds, rounded up."""
     kind = column.type
     if pa.types.is_date32(kind):
         return _longs(column.view(pa.int32()).cast(pa.int64())) * _MS_PER_DAY
@@ -194,15 +189,15 @@ def _milliseconds(column: pa.Array) -> Longs:
     if pa.types.is_date64(kind):
         return values
     if kind.unit == "s":
-        # A time beyond the range of milliseconds is beyond every record, too.
+        # A time outside the range of milliseconds is before or after all records.
         limit = INT64_MAX // _MS_PER_SECOND
         return np.clip(values, -limit, limit) * _MS_PER_SECOND
     return ceil_divide(values, _UNITS_PER_MS[kind.unit])
 
 
 def _column_of_times(column: pa.Array) -> Longs | None:
-    """Return a column of times with a zone and nothing else, the usual case; otherwise None."""
-    # The first cell decides: a column of integers does not pay for a failing cast.
+    """Convert a column that has only times with a zone, the usual case; otherwise None."""
+    # Checked on the first cell, so that a column of integers does not need a failing cast.
     if column.null_count or not len(column) or parse_iso_time(column[0].as_py()) is None:
         return None
     parsed = _try_cast(column, pa.timestamp("us", "UTC"))
@@ -210,7 +205,7 @@ def _column_of_times(column: pa.Array) -> Longs | None:
 
 
 def _mixed_times(column: pa.Array) -> tuple[Longs, Flags]:
-    """Return cells that are not integers as times, and which of them are one, not before 1970."""
+    """Parse cells that are not integers as times; return which are valid and not before 1970."""
     text = pc.utf8_trim(column, _BLANKS)
     zoned = pc.match_substring_regex(text, _ZONED)
     parsed = _try_cast(pc.if_else(zoned, text, None), pa.timestamp("us", "UTC"))
@@ -246,7 +241,7 @@ def _longs(column: pa.Array) -> Longs:
 
 
 class PartitionCodes:
-    """Finds the code of a partition by topic and number, 0..2^31 - 1."""
+    """Maps topic and partition number to a code, 0..2^31 - 1."""
 
     def __init__(self, topics: Sequence[str], partitions: Longs, codes: Codes) -> None:
         self._topics = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
@@ -255,7 +250,7 @@ class PartitionCodes:
         np.maximum.at(counts, numbers, partitions + 1)
         self._dense: Codes | None = None
         if counts.sum() <= _CELLS_PER_PARTITION * len(codes) + _MIN_CELLS:
-            # The last row, of no cells, is for unknown topics.
+            # The last row, without cells, is for unknown topics.
             self._counts = np.append(counts, 0)
             self._starts = np.append(0, np.cumsum(counts))
             self._dense = np.full(max(int(counts.sum()), 1), NO_PARTITION, np.int32)
@@ -266,7 +261,7 @@ class PartitionCodes:
             self._keys, self._codes = keys[order], codes[order]
 
     def find(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
-        """Return the number of each row's partition, or `NO_PARTITION`."""
+        """Return the code of each row's partition, or `NO_PARTITION`."""
         if not len(partitions):
             return np.empty(0, np.int32)
         numbers = self._topic_numbers(topics)

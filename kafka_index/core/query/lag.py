@@ -1,4 +1,4 @@
-"""The lag of consumer groups: the offsets that they committed, against the logs beside them."""
+"""Consumer lag: committed offsets compared with the logs."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from kafka_index.core.records.decompression import shared_budget
 
 _NOT_HERE = "the partition is not in the input"
 _ONLY_CONTROL = "only control records, such as transaction markers, follow: nothing to consume"
-# Longer lags are not searched for other records.
+# Control records are not counted in longer lags.
 _MAX_CONTROL_RECORDS = 1000
 
 
 def read_lag(
     paths: Sequence[str], what: str, *, max_decompressed_bytes: int
 ) -> tuple[pa.Table, Faults]:
-    """Return one of `LAG_TABLES`, and why records or the lag of a partition are missing.
+    """Return one of `LAG_TABLES`, and the reasons for missing records or lags.
 
-    The paths are those of `read_metadata`; the logs of the partitions are below them, too. Raises
-    its errors.
+    `paths` are those of `read_metadata` and also contain the logs of the consumed partitions.
+    Raises the errors of `read_metadata`.
     """
     found = read_metadata(
         paths,
@@ -56,7 +56,7 @@ def read_lag(
     )
     commits = [*found.earlier_offsets, *(found.offsets or ())]
     commits.sort(key=lambda one: (one.group, one.topic, one.partition, one.record_offset))
-    # The topic of the offsets is there, so that a listing is never empty.
+    # Includes the offsets topic, so that the listing is never empty.
     topics = {CONSUMER_OFFSETS_TOPIC, *(one.topic for one in commits)}
     inventory = collect_inventory(paths, topics=topics_pattern(topics))
     config = LogConfig.of_properties({}, max_decompressed_bytes=max_decompressed_bytes)
@@ -76,7 +76,7 @@ def _rows(
     partitions = np.array([one.partition for one in commits], np.int64)
     codes: Longs = inventory.codes(topics, partitions).astype(np.int64)
     committed = np.array([one.offset for one in commits], np.int64)
-    # The first record after a commit is where the log ended then.
+    # The offset of the first record after the commit was the log end at that time.
     after = np.array([one.commit_timestamp_ms + 1 for one in commits], np.int64)
     last = np.full(len(commits), int(SpecialTimestamp.MAX_TIMESTAMP), np.int64)
 
@@ -116,14 +116,14 @@ def _rows(
 
 
 def _row(commit: CommittedOffset, records: Answers, row: int, end: int | None) -> dict[str, Any]:
-    """Return a row without what depends on the time that a lag is measured against."""
+    """Return the columns that do not depend on the reference time of the lag."""
     return {
         "group": commit.group,
         "topic": commit.topic,
         "partition": commit.partition,
         "committed_offset": commit.offset,
         "log_end_offset": end,
-        # Negative, as Kafka prints it, where the log has lost what was consumed.
+        # Negative, as Kafka prints it, if the log has lost consumed records.
         "lag_records": None if end is None else end - commit.offset,
         "commit_timestamp_ms": commit.commit_timestamp_ms,
         "record_timestamp_ms": _time(records, row),
@@ -131,10 +131,10 @@ def _row(commit: CommittedOffset, records: Answers, row: int, end: int | None) -
 
 
 def _end_then(commit: CommittedOffset, times: Answers, row: int, end: int | None) -> int | None:
-    """Return where the log ended when an offset was committed, by the times of its records."""
+    """Return the log end offset at the time of the commit, from record timestamps."""
     match Status(int(times.status[row])):
         case Status.FOUND:
-            # Clocks differ: what was consumed was there.
+            # Clocks differ, but consumed records existed at the time of the commit.
             return max(int(times.values[FOUND_OFFSET, row]), commit.offset)
         case Status.NO_RECORD_AT_OR_AFTER:
             return end
@@ -152,7 +152,7 @@ def _reason(
     end: int | None,
     reasons: Mapping[tuple[str, int], str],
 ) -> str | None:
-    """Return why a lag is not known, or not in time; None where it is."""
+    """Return why the lag, or its time, is unknown; None if it is known."""
     match status:
         case Status.UNKNOWN_PARTITION:
             return _NOT_HERE

@@ -1,7 +1,7 @@
-"""Bulk lookups: queries are grouped by partition, and their answers put back in order.
+"""Bulk lookups: queries are grouped by partition, and results returned in original order.
 
-A run has `Lookups` for each thread, or one for each process of Spark. Threads mostly wait for
-remote logs; there, several threads share the queries of a split by their partitions.
+A run has one `Lookups` per thread, or per Spark Python worker. For remote logs, threads mostly
+wait, so several threads share the partitions of a split.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from kafka_index.core.query.keys import (
 )
 
 DEFAULT_MAX_OPEN_SEGMENTS = 256
-# Partitions are kept up to this many segments: ten thousand of a few, or a few of ten thousand.
+# Limit for cached partitions: ten thousand with a few segments, or a few with ten thousand.
 _MAX_KEPT_SEGMENTS = 100_000
-# With more partitions, each is fetched for in its turn.
+# With more partitions, each is prefetched only before its own turn.
 _MAX_EXPECTED = 10_000
-# With fewer, a thread answers alone.
+# With fewer partitions, a thread works alone.
 _MIN_HELPERS = 2
-# The lookups of this process, by run, one at most: Spark reuses a worker for many tasks, and what
-# one has opened stays open for the next.
+# The lookups of this process for the latest run. Spark reuses a Python worker for many tasks, which
+# then share open files.
 _open: dict[str, Lookups] = {}
 
 
@@ -65,7 +65,7 @@ _open: dict[str, Lookups] = {}
 class LookupSettings:
     """The settings of lookups.
 
-    `config` is for indexes that are missing; one `Lookups` keeps `max_open_segments` open.
+    `config` is used to build missing indexes; each `Lookups` keeps `max_open_segments` open.
     """
 
     by: By
@@ -75,9 +75,9 @@ class LookupSettings:
 
 
 class Lookups(Closeable):
-    """Answers queries over an inventory; one for each thread or worker.
+    """Runs queries over an inventory; one per thread or worker.
 
-    A context manager; keeps a bounded number of partitions and segments open.
+    A context manager; keeps a limited number of partitions and segments open.
     """
 
     def __init__(self, inventory: Inventory, settings: LookupSettings) -> None:
@@ -89,11 +89,11 @@ class Lookups(Closeable):
         self._findings = Findings()
 
     def answer_rows(self, rows: pa.RecordBatch | pa.Table) -> Answers:
-        """Answer a table of queries; partitions and keys may be strings."""
+        """Run a table of queries; partitions and keys may be strings."""
         return self.answer(QueryBatch.of(rows, self.settings.by))
 
     def answer(self, queries: QueryBatch) -> Answers:
-        """Answer queries, in order; a status reports the fault of a query or a partition."""
+        """Run queries in order; errors of a query or partition are a status."""
         keys = queries.keys
         numbers, present = integers(queries.partitions)
         codes = self.inventory.codes(queries.topics, numbers)
@@ -114,7 +114,7 @@ class Lookups(Closeable):
         return answers
 
     def start_offset(self, code: int) -> int:
-        """Return the first offset that a partition still has."""
+        """Return the log start offset of a partition."""
         return int(self.inventory.partitions["log_start_offset"][code].as_py())
 
     def end_offset(self, code: int) -> int | None:
@@ -129,13 +129,13 @@ class Lookups(Closeable):
             return None
 
     def drain_findings(self) -> list[LookupFinding]:
-        """Return the findings since the last call, each once."""
+        """Return the findings since the last call, without repetitions."""
         for log in self._logs.values():
             self._gather(log)
         return self._findings.drain()
 
     def close(self) -> None:
-        """Close what is open; findings can still be drained."""
+        """Close open files; findings can still be drained."""
         while self._logs:
             self._evict()
 
@@ -158,7 +158,7 @@ class Lookups(Closeable):
     def _read_ahead(
         self, grouped: Sequence[tuple[int, slice]], values: Longs
     ) -> Callable[[object], None] | None:
-        """Return the prefetch of the segments that queries reach; None if all are local."""
+        """Return the prefetcher for the segments of the queries, None if all are local."""
         if not self.inventory.needs_requests or len(grouped) > _MAX_EXPECTED:
             return None
         expected: list[Expected] = []
@@ -236,7 +236,7 @@ class Lookups(Closeable):
 
 def _is_null(topics: pa.Array | pa.ChunkedArray) -> Flags:
     chunks = topics.chunks if isinstance(topics, pa.ChunkedArray) else [topics]
-    # A dictionary can hold a null, too, which Arrow itself does not count.
+    # Nulls inside a dictionary are not counted by Arrow.
     nulls = [
         pc.is_null(pc.take(chunk.dictionary, chunk.indices))
         if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count
@@ -249,10 +249,10 @@ def _is_null(topics: pa.Array | pa.ChunkedArray) -> Flags:
 
 
 class SharedLookups:
-    """Opens the `Lookups` of each thread; a context manager that closes them.
+    """Opens one `Lookups` per thread; a context manager that closes them.
 
-    The indexes that the run builds are shared in the folder. So many threads as helpers answer for
-    each that asks. Pickled, it is a `PackedLookups`.
+    Built indexes are shared through the folder. `helpers` threads work for each calling thread. It
+    is pickled as `PackedLookups`.
     """
 
     def __init__(
@@ -281,15 +281,14 @@ class SharedLookups:
             each.close()
 
     def __reduce__(self) -> tuple[type[PackedLookups], tuple[object, ...]]:
-        """Be the same `PackedLookups` whenever it is pickled."""
+        """Pickle the same `PackedLookups` every time."""
         if self._packed is None:
-            # An inventory that is shared is not the driver's alone.
+            # Serialized once, because the inventory may be large.
             inventory = pickle.dumps(self.inventory)
             self._packed = new_run_id(), self.settings, inventory, self._folder
         return PackedLookups, self._packed
 
     def open(self) -> Lookups:
-        """Return the lookups of this thread."""
         lookups: Lookups | None = getattr(self._here, "lookups", None)
         if lookups is None:
             if self._helpers < _MIN_HELPERS:
@@ -303,10 +302,10 @@ class SharedLookups:
 
 @dataclass(frozen=True, slots=True)
 class PackedLookups:
-    """Makes the `Lookups` of a run, once in every process of Spark.
+    """Creates the `Lookups` of a run, once in every Spark Python worker.
 
-    The inventory is pickled: it can be large, and most tasks need not unpack it. No two runs share
-    a run id.
+    The inventory is serialized: it can be large, and most tasks do not deserialize it. Run IDs are
+    unique.
     """
 
     run_id: str
@@ -326,14 +325,13 @@ class PackedLookups:
 
 
 class DividedLookups(Lookups):
-    """`Lookups` with one of them for each of two or more threads."""
+    """`Lookups` that distributes its queries over threads."""
 
     def __init__(self, inventory: Inventory, settings: LookupSettings, threads: int) -> None:
         super().__init__(inventory, settings)
         self._own = [Lookups(inventory, settings) for _ in range(threads)]
 
     def answer(self, queries: QueryBatch) -> Answers:
-        """Answer queries, as `Lookups.answer` does."""
         numbers, _ = integers(queries.partitions)
         owners = self.inventory.codes(queries.topics, numbers) % len(self._own)
 
@@ -348,14 +346,11 @@ class DividedLookups(Lookups):
         return answers
 
     def end_offset(self, code: int) -> int | None:
-        """Return the end of a partition, as `Lookups.end_offset` does."""
         return self._own[code % len(self._own)].end_offset(code)
 
     def drain_findings(self) -> list[LookupFinding]:
-        """Return the findings since the last call, each once."""
         return [finding for own in self._own for finding in own.drain_findings()]
 
     def close(self) -> None:
-        """Close what is open; findings can still be drained."""
         for own in self._own:
             own.close()

@@ -1,7 +1,7 @@
-"""The search for records that meet conditions, split by split, in order and in bounded memory.
+"""Search for matching records, split by split, in order and with limited memory.
 
-A split comes back with no more than a few MiB of matches. Where it has more, it is resumed after
-the last of them, once they have been passed on.
+Each search of a split returns at most a few MiB of matches. If there are more, the search resumes
+after the last one when the matches have been consumed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.settings import ReadSettings
 
-#: About the bytes of logs in a split that is searched for matches.
+#: Approximate size of log data in a split.
 SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
-#: About the most bytes of matches that come back from a split at a time.
+#: Approximate maximum size of matches returned from a split at once.
 MATCHED_BYTES = 4 * 1024 * 1024
-#: About the most that come back from splits that are searched together.
+#: Approximate maximum size of matches returned from all concurrent splits.
 _WAVE_BYTES = 256 * 1024 * 1024
 _MIN_MATCHED_BYTES = 64 * 1024
 _MAX_ERRORS = 20
@@ -33,11 +33,11 @@ _MAX_ERRORS = 20
 
 @dataclass(frozen=True, slots=True)
 class SplitMatches:
-    """Matches of a split in the order of the log; picklable.
+    """Matches of a split in log order; picklable.
 
-    `errors` are damage that was passed over and the error that ended the read; `errors_left_out`
-    counts further places of damage. `rest` is the part still to be read, if there are more matches
-    than come back at a time. `seen` has the offsets of what was read.
+    `errors` are skipped corruptions and the error that ended the read; `errors_left_out` counts
+    further ones. `rest` is the part still to be read, if there are more matches. `seen` has the
+    offsets that were read.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -58,7 +58,7 @@ def run_search(
 ) -> Generator[SplitMatches, None, None]:
     """Start workers for a command, and yield the matches of splits in order.
 
-    Closing the generator ends the search.
+    Closing the generator cancels the search.
     """
     sizes_bytes = [split.size_bytes for split in splits]
     listener.on_plan(len(splits), sum(sizes_bytes), ("split", "splits"))
@@ -82,11 +82,11 @@ def run_search(
 def find_matches(
     workers: Workers, splits: Sequence[RecordSplit], settings: ReadSettings, *, limit: int | None
 ) -> Generator[SplitMatches, None, None]:
-    """Yield the matches of splits in their order; closing the generator ends the work.
+    """Yield the matches of splits in order; closing the generator cancels the search.
 
-    The settings have the column ``offset``, and `OnDamage.DROP`.
+    The settings need the column ``offset`` and `OnDamage.DROP`.
     """
-    # A driver that collects them is of one size, however many tasks the cluster runs.
+    # Limited, because the driver's memory does not grow with the cluster.
     together = max(min(GROWN_WAVE * workers.count, len(splits)), 1)
     max_bytes = min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // together))
     match = partial(match_split, settings=settings, limit=limit, max_bytes=max_bytes)
@@ -125,14 +125,14 @@ def match_split(
 ) -> SplitMatches:
     """Return the first matches of a split.
 
-    The settings have a filter, the column ``offset``, and `OnDamage.DROP`. No more than `limit`
-    records are needed. About `max_bytes` of matches come back, but at least one record.
+    The settings need a filter, the column ``offset`` and `OnDamage.DROP`. At most `limit` records
+    are needed. About `max_bytes` of matches are returned, but at least one record.
     """
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []
     rows = size_bytes = left_out = 0
 
-    # A split is resumed at the window of its last match, whose damage was reported.
+    # A split resumes at the window of its last match, whose corruption was already reported.
     passed = _PassedDamage(split)
 
     def pass_over(error: CorruptLogError) -> None:
@@ -169,14 +169,14 @@ def match_split(
 
 
 class _PassedDamage:
-    """Follows how far the damage of a split was reported."""
+    """Tracks up to where corruption in a split was reported."""
 
     def __init__(self, split: RecordSplit) -> None:
         self._order = {part.segment.log_path: at for at, part in enumerate(split.ranges)}
         self.last = split.passed_damage
 
     def add(self, error: CorruptLogError) -> bool:
-        """Add damage; return whether it comes after what was added before."""
+        """Add a corruption; return whether it is after all previous ones."""
         if error.path is None or error.position_bytes is None:
             return True
         place = (error.path, error.position_bytes)
@@ -191,7 +191,7 @@ class _PassedDamage:
 
 def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
     """Return the first records that fit, at least one."""
-    # Taken, not sliced: a slice is pickled with the whole of its buffers.
+    # Copied with take, because a slice is pickled with its whole buffers.
     while batch.nbytes > room_bytes and len(batch) > 1:
         fitting = len(batch) * max(room_bytes, 0) // batch.nbytes
         batch = batch.take(np.arange(max(min(fitting, len(batch) - 1), 1)))
@@ -201,14 +201,14 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
 def limited(
     found: Generator[SplitMatches, None, None], limit: int | None, *, skip: int = 0
 ) -> Generator[SplitMatches, None, None]:
-    """Yield a number of matches after some that come first, and end the search with them."""
+    """Yield a limited number of matches after skipping some; then cancel the search."""
     with closing(found):
         for matches in found:
             batches = []
             for batch in matches.batches:
                 first = min(skip, len(batch))
                 end = len(batch) if limit is None else min(len(batch), first + limit)
-                # Taken, not sliced: code that prints the bytes of a column expects its whole
+                # Copied with take, because code that prints a column's bytes expects its whole
                 # buffer.
                 rows = batch if end - first == len(batch) else batch.take(np.arange(first, end))
                 skip -= first

@@ -1,7 +1,7 @@
-"""The missing offsets in the logs that a command has read, by the rule of verify.
+"""Missing offsets in the logs that a command has read, by the same rule as in verify.
 
-A read sees which offsets its batches hold. Where some are missing, or a log begins or ends other
-than its checkpoints say, `kafka_index.core.log.missing_offsets` decides whether they are lost.
+A read tracks which offsets its batches contain. If some are missing, or the start or end of a log
+contradicts its checkpoints, `kafka_index.core.log.missing_offsets` decides whether they are lost.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ from kafka_index.core.records.decompression import shared_budget
 
 @dataclass(frozen=True, slots=True)
 class ReadPartition:
-    """A partition, and the offsets that a command is asked to read, the end exclusive.
+    """A partition, and the offsets that a command should read, the end exclusive.
 
-    An offset of None is the start or the end of the log, wherever that should be. `goes_on`: the
-    log has batches after the end.
+    None means the start or the end of the log. `goes_on`: the log has batches after the end.
     """
 
     files: PartitionFiles
@@ -50,16 +49,15 @@ class ReadPartition:
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition."""
         return TopicPartition(self.files.topic, self.files.partition)
 
 
 @dataclass
 class GapFinder:
-    """Finds the missing offsets of partitions, once they were read.
+    """Finds the missing offsets of partitions after they were read.
 
-    The metadata log is that of the data directories, unless the cluster is given; it is read only
-    if offsets are missing.
+    The metadata log is read only if offsets are missing; by default it is searched in the data
+    directories.
     """
 
     data_directories: Sequence[str]
@@ -78,7 +76,7 @@ class GapFinder:
         """Return the missing offsets in the requested range.
 
         `seen` are the parts of logs that were read, in order. Raises `KafkaIndexError` if a file
-        that decides cannot be read.
+        needed for the decision cannot be read.
         """
         logs = _with_ends(read, seen)
         if not logs:
@@ -122,7 +120,7 @@ class GapFinder:
 
 
 class MissingInRead:
-    """Collects the offsets that were read of partitions, and finds the missing offsets."""
+    """Collects the offsets read from partitions, and finds the missing ones."""
 
     def __init__(self, partitions: Iterable[ReadPartition], finder: GapFinder | None) -> None:
         self._partitions = tuple(partitions)
@@ -131,7 +129,7 @@ class MissingInRead:
         self._reached: tuple[TopicPartition, int] | None = None
 
     def add(self, seen: Sequence[SeenLog], records: Sequence[pa.RecordBatch]) -> None:
-        """Add the next parts of logs that were read, and the records that are returned of them."""
+        """Add the next parts of logs that were read, and the records returned from them."""
         for log in seen:
             self._seen[log.segment.topic_partition].append(log)
         if seen and records:
@@ -139,7 +137,7 @@ class MissingInRead:
             self._reached = seen[-1].segment.topic_partition, last_offset
 
     def find(self, *, is_complete: bool = True) -> Missing:
-        """Return what is missing in all partitions, or up to the last record of a read."""
+        """Return the missing offsets of all partitions, or up to a read's last record."""
         finder = self._finder
         if finder is None:
             return Missing()
@@ -157,7 +155,7 @@ class MissingInRead:
 
 
 def _with_ends(read: ReadPartition, seen: Iterable[SeenLog]) -> list[SeenLog]:
-    """Return the parts that were read, the empty logs between them, and the end of the range."""
+    """Return the parts that were read, empty logs between them, and the end of the range."""
     first, end = read.first_offset or 0, read.end_offset
     empty = [
         _nothing_from(segment, segment.base_offset)
@@ -172,7 +170,7 @@ def _with_ends(read: ReadPartition, seen: Iterable[SeenLog]) -> list[SeenLog]:
     if logs and end is not None and read.goes_on:
         logs.append(_nothing_from(logs[-1].segment, end))
     if read.first_offset is not None:
-        # Without logs nothing was left to read, and the log may have reached further.
+        # Nothing was left to read, so the log may have ended later.
         segment = logs[0].segment if logs else read.files.segments[-1]
         logs.insert(0, _nothing_from(segment, first))
     return logs
@@ -195,7 +193,7 @@ def _later(read: ReadPartition, logs: Sequence[SeenLog]) -> list[SegmentFile]:
 
 
 def _clipped(read: ReadPartition, logs: Sequence[SeenLog], found: MissingOffsets) -> Missing:
-    """Return the part of missing offsets that is in the range that was asked for."""
+    """Restrict missing offsets to the requested range."""
     least = read.first_offset or 0
     most = INT64_MAX if read.end_offset is None else read.end_offset
     gaps: dict[tuple[int, int], OffsetGap] = {}

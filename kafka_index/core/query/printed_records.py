@@ -1,4 +1,4 @@
-"""Records to be printed: columns, rows of views of their bytes, and Kafka's own ones decoded."""
+"""Records for printing: columns, rows, and decoded records of internal topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kafka_index.core.records.record_table import RecordTable, WindowBatches
 
 if TYPE_CHECKING:
     from kafka_index.core.cluster.metadata.decoding import CoordinatorCodec, ValueCodec
-#: The columns of numbers of a row, in its order.
+#: The numeric columns of a row, in order.
 NUMBER_COLUMNS = (
     "position_bytes",
     "offset",
@@ -40,7 +40,7 @@ NUMBER_COLUMNS = (
     "sequence",
     "is_control",
 )
-#: The columns of records that are printed.
+#: The columns of printed records.
 PRINTED_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
 MaybeBytes = memoryview | None
 PrintedHeader = tuple[memoryview, MaybeBytes]
@@ -50,7 +50,7 @@ PrintedHeader = tuple[memoryview, MaybeBytes]
 class Decoded:
     """A decoded record: key and value as JSON, None for none, or the error.
 
-    `hides_value`: the bytes of the value must not be shown.
+    If `hides_value`, the bytes of the value must not be shown.
     """
 
     key: str | None = None
@@ -64,13 +64,13 @@ Decode = Callable[[bytes | None, bytes | None], Decoded]
 
 
 def decoder_of(path: str) -> Decode | None:
-    """Return the decoder of the records of a log; None where they are not Kafka's own."""
+    """Return the decoder for a log, None if its topic is not internal."""
     partition = parse_partition_directory(os.path.basename(os.path.dirname(os.path.abspath(path))))
     return None if partition is None else decoder_of_topic(partition.topic)
 
 
 def decoder_of_topic(topic: str) -> Decode | None:
-    """Return the decoder of the records of a topic; None where they are not Kafka's own."""
+    """Return the decoder for a topic, None if it is not internal."""
     if not topic.startswith(INTERNAL_PREFIX):
         return None
     from kafka_index.core.cluster.metadata import decoding  # noqa: PLC0415, slow to import
@@ -94,7 +94,7 @@ def _decode_metadata(codec: ValueCodec, _key: bytes | None, value: bytes | None)
     try:
         record = codec.decode(value)
     except CorruptRecordError as error:
-        # It may be a credential that a later release writes.
+        # A later release may store credentials in it.
         return Decoded(error=str(error), hides_value=True)
     return Decoded(value=json.dumps(codec.as_json(record)), hides_value=has_secret(record))
 
@@ -115,7 +115,7 @@ def _decode_state(codec: CoordinatorCodec, key: bytes | None, value: bytes | Non
 
 
 class Row(NamedTuple):
-    """A record to be printed."""
+    """A record for printing."""
 
     position_bytes: int
     offset: int
@@ -132,10 +132,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrintedRecords:
-    """Records to be printed, as columns.
+    """Records for printing, as columns.
 
-    `numbers` are columns of `RECORD_SCHEMA`. `header_counts` has the number of headers of each
-    record; their names and values, of all records, come in order.
+    `numbers` are columns of `RECORD_SCHEMA`. `header_counts` has the number of headers per record;
+    header names and values of all records are concatenated.
     """
 
     numbers: pa.RecordBatch
@@ -147,14 +147,13 @@ class PrintedRecords:
 
     @classmethod
     def of_chunk(cls, chunk: RecordChunk, source: WindowBatches) -> Self:
-        """Copy the records of a chunk."""
         numbers = RecordTable("", -1, NUMBER_COLUMNS).convert(chunk, source)
         counts, headers = chunk.header_counts(), chunk.header_columns()
         return cls(numbers, chunk.keys, chunk.values, counts, *headers)
 
     @classmethod
     def of_rows(cls, rows: pa.RecordBatch) -> Self:
-        """Return records of a table that has `NUMBER_COLUMNS`, keys, values and headers."""
+        """Convert a table with `NUMBER_COLUMNS`, keys, values and headers."""
         headers = rows.column("headers")
         pairs = headers.flatten()
         return cls(
@@ -167,13 +166,11 @@ class PrintedRecords:
         )
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return len(self.keys)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the records."""
         numbers = (self.numbers[name] for name in NUMBER_COLUMNS)
-        # Timestamps as numbers: Python's do not reach as far as Kafka's.
+        # Numbers, because the range of Python's datetime is smaller than Kafka's.
         numbers = (
             (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
             for column in numbers
@@ -188,7 +185,6 @@ class PrintedRecords:
 
 
 def _slices(column: pa.Array) -> Iterator[MaybeBytes]:
-    """Yield views of the bytes of a column."""
     _, ends, data = column.buffers()
     view = memoryview(data)
     present = column.is_valid().to_pylist()

@@ -1,6 +1,6 @@
-"""The batches of a part of a log, window by window, past damage where that is wanted.
+"""Batches of a part of a log, window by window, optionally skipping corrupt ranges.
 
-A scan of the last segment finds the end of a damaged log.
+A scan of the last segment finds the end of a corrupt log.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from kafka_index.core.records.batch_table import BatchColumns, ScanStop
 from kafka_index.core.records.record_sections import Decompressor
 from kafka_index.core.records.record_table import WindowBatches
 
-#: A window of a local log: more than fits in the second level cache, but a chunk is made of each,
-#: and that costs as much as to decode 0.2 MB.
+#: Window size for a local log. It exceeds the L2 cache, because each window has the fixed cost of a
+#: chunk, equal to decoding 0.2 MB.
 _LOCAL_WINDOW_BYTES = 2 * 1024 * 1024
-#: A window of a log that is not on a local disk: a request for each.
+#: Window size for a remote log, read by one request.
 _REMOTE_WINDOW_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """A part of a segment, from batch to batch; small, and picklable.
+    """A part of a segment, on batch boundaries; small and picklable.
 
-    Start and exclusive end in bytes are the starts of batches, or the end of the log. Records of
-    the range have `start_offset` or later ones, those before it earlier ones. No batch may begin
-    below `least_offset`, where the segment or the range begins, and none may reach `end_offset`,
-    where the next one begins.
+    Start and exclusive end in bytes are starts of batches, or the end of the log. Records of the
+    range have offsets from `start_offset` on, and earlier records have lower ones. No batch may
+    start below `least_offset`, where the segment or range starts, or reach `end_offset`, where the
+    next one starts.
     """
 
     segment: SegmentFile
@@ -55,17 +55,15 @@ class LogRange:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the range in bytes of the log."""
         return self.end_bytes - self.start_bytes
 
 
 class RangeScan:
     """Scans the batches of a range.
 
-    `bytes_read` counts the bytes of the log that have been read so far. No batch after the yielded
-    ones may begin below `least_offset`. With a decompressor, `seen` follows which offsets the range
-    holds. Offsets next to damage are damaged, not missing, also those at the start of a range
-    `after_damage`.
+    `bytes_read` counts the bytes of the log read so far. Further batches must not start below
+    `least_offset`. With a decompressor, `seen` tracks the offsets in the range. Offsets next to a
+    corruption are corrupt, not missing, and so are those at the start of a range if `after_damage`.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class RangeScan:
         self.bytes_read = 0
         self.least_offset = part.least_offset
         offsets = LogOffsets(max(part.start_offset, part.least_offset))
-        # Offsets after the last batch are known only when the scan has ended.
+        # The offsets after the last batch are known only after the scan.
         self.seen = SeenLog(part.segment, offsets, damage_end=INT64_MAX, has_counts=True)
         self._part = part
         self._verify_crc = verify_crc
@@ -87,11 +85,11 @@ class RangeScan:
         self._is_after_damage = after_damage
 
     def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
-        """Yield batches with the bytes that hold them, and the damage between them.
+        """Yield batches with the bytes that contain them, and corruptions between them.
 
-        A batch with a wrong checksum is passed over, and so are batches that are out of order.
-        After any other damage the start of the next batch is unknown, and the range ends. Raises
-        `ReadError` if the log changes, or its disk fails, meanwhile.
+        Batches with a wrong checksum or out of order are skipped. After any other corruption, the
+        start of the next batch is unknown, and the range ends. Raises `ReadError` if the log
+        changes or its disk fails.
         """
         part = self._part
         with closing(open_log(part.segment.log_path, part.segment)) as file:
@@ -150,7 +148,7 @@ class RangeScan:
 
 
 def _windows_of(file: ByteSource) -> tuple[Callable[[int, int], Bytes], int]:
-    """Return the function that reads a window, good until the next one, and the usual size."""
+    """Return the function that reads a window, valid until the next one, and the usual size."""
     if not isinstance(file, MappedFile):
         return file.read_at, _REMOTE_WINDOW_BYTES
     file.advise_sequential()
@@ -158,8 +156,8 @@ def _windows_of(file: ByteSource) -> tuple[Callable[[int, int], Bytes], int]:
 
 
 def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:
-    """Raise ReadError when a log has changed since it was opened."""
-    # All reads of an object were of the version that was listed: no request is needed.
+    """Raise `ReadError` if a log has changed since it was opened."""
+    # Reads of a versioned object always return the listed version; no request is needed.
     how = None if segment.log_version else file.changed()
     if how is not None:
         raise log_changed(segment.log_path, how)
@@ -171,10 +169,10 @@ def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DamagedEnd:
-    """The end of a damaged log, with its first damage.
+    """The end of a corrupt log, with its first corruption.
 
-    The sound offset comes after the last batch before the damage, the end offset after the last
-    batch that can be read.
+    `sound_offset` follows the last batch before the corruption, `end_offset` the last readable
+    batch.
     """
 
     sound_offset: int
@@ -183,10 +181,10 @@ class DamagedEnd:
 
 
 def damaged_end(log: PartitionLog) -> DamagedEnd | None:
-    """Return the end of a log whose last segment is damaged at its end, None for any other.
+    """Return the end of a log whose last segment has a corrupt end, otherwise None.
 
-    Batches that are out of order are damage, too. Damage before the last index entry does not hide
-    the end, and is found by reading it.
+    Batches out of order count as corrupt. A corruption before the last index entry does not affect
+    the end, and is found by reading.
     """
     last = log.segments[-1]
     stop = last.end_damage

@@ -1,9 +1,8 @@
-"""The plan of a read: which bytes of which segments, in splits that can be read anywhere.
+"""The plan of a read: byte ranges of segments, in splits that can be read anywhere.
 
-A plan is made from listings and indexes alone and pickles, so that a driver makes it and tasks read
-its splits. Bounds are offsets once it is made: a bound in time is resolved to the offset of the
-first record as late, as Spark's Kafka source does. The ranges of bytes come from the indexes, whose
-entries are compared with the log as they are used.
+A plan is made from listings and indexes, and is picklable: a driver makes it and tasks read its
+splits. Its bounds are offsets: a time is resolved to the first record at or after it, as in Spark's
+Kafka source. Byte ranges come from indexes, whose entries are compared with the log on use.
 """
 
 from __future__ import annotations
@@ -46,12 +45,20 @@ from kafka_index.core.query.settings import ReadSettings
 class RecordSplit:
     """Records of one partition that are read together; first and last offset are inclusive.
 
-    `ranges` are the parts of segments that hold them, in order. `aborted` has the transactions that
-    overlap with them, if isolation needs it. Splits of one partition divide its offsets at
-    `start_offset`. A batch can have offsets on both sides of a division: as a row of batches it
-    belongs to the earlier split, and its base offset is below `first_base_offset` then. Where a
-    read is resumed, `passed_damage` has path and byte position of the last damage that was
-    reported. `damage` ends the read, beyond the ranges.
+    Attributes
+    ----------
+    ranges
+        Parts of segments with the records, in order.
+    aborted
+        Transactions that overlap with them, if isolation requires it.
+    start_offset
+        Where the offsets of a partition are divided between splits.
+    first_base_offset
+        Batches with a lower base offset belong, as rows of batches, to the previous split.
+    passed_damage
+        Path and byte position of the last reported corruption, if the read is resumed.
+    damage
+        A corruption after the ranges that ends the read.
     """
 
     topic: str
@@ -67,17 +74,15 @@ class RecordSplit:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of logs that are read."""
+        """Size of the log data to read."""
         return sum(part.size_bytes for part in self.ranges)
 
     @property
     def directories(self) -> set[str]:
-        """Directories of the logs."""
         return {part.segment.partition_directory for part in self.ranges}
 
 
@@ -85,8 +90,7 @@ class RecordSplit:
 class ReadPlan:
     """The splits of a read by topic, partition and offset, and its settings.
 
-    `partitions` are those of the splits, and those without any; `finder` finds what is missing in
-    them once they were read.
+    `partitions` includes those without splits. `finder` finds missing offsets after the read.
     """
 
     splits: tuple[RecordSplit, ...]
@@ -96,16 +100,16 @@ class ReadPlan:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes of logs that are read."""
+        """Size of the log data to read."""
         return sum(split.size_bytes for split in self.splits)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of a partition that are read, the end exclusive and None for the end of the log.
+    """The offsets of a partition to read, the end exclusive, None for the end of the log.
 
-    `aborted` and `first_base_offset` are as in `RecordSplit`; `damage` is the reason for the end,
-    if damage hides the rest.
+    `aborted` and `first_base_offset` are as in `RecordSplit`. `damage` is the corruption that ends
+    the range, if any.
     """
 
     first_offset: int
@@ -115,7 +119,7 @@ class OffsetRange:
     damage: CorruptLogError | None = None
 
     def within(self, least: int, most: int) -> OffsetRange:
-        """Return its part of other offsets, both ends inclusive."""
+        """Restrict the range to other offsets, both ends inclusive."""
         first, end, damage = max(self.first_offset, least), self.end_offset, self.damage
         if most < INT64_MAX:
             is_before = end is None or most + 1 < end
@@ -134,9 +138,9 @@ def plan_partition(
 ) -> Iterator[RecordSplit]:
     """Yield the splits of a partition.
 
-    A split larger than `max_split_bytes` is cut at batches that index entries lead to;
-    `max_split_records` bounds its offsets, and so its records. `within` are the first and last
-    offset that are wanted, both inclusive, whatever the bounds are.
+    A split larger than `max_split_bytes` is divided at batches to which index entries point.
+    `max_split_records` limits its offsets, and thereby its records. `within` are the first and last
+    requested offset, both inclusive, in addition to the bounds.
     """
     offsets = resolve_range(log, bounds, settings)
     if within is not None:
@@ -151,7 +155,7 @@ def plan_partition(
 def read_partition(
     files: PartitionFiles, bounds: ReadBounds, splits: Sequence[RecordSplit]
 ) -> ReadPartition | None:
-    """Return the offsets that a plan of a partition is asked to read; None for none."""
+    """Return the offsets that the splits of a partition should read, None for none."""
     starts_anywhere, ends_anywhere = bounds.start == Bound(EARLIEST), bounds.end == Bound(LATEST)
     if not splits:
         return ReadPartition(files) if starts_anywhere and ends_anywhere else None
@@ -171,7 +175,7 @@ def read_partition(
 
 
 def part_of_partition(files: PartitionFiles, split: RecordSplit) -> ReadPartition:
-    """Return the offsets that a split, which has ranges, is to read; with its own segments only."""
+    """Return the offsets that a non-empty split should read, with its own segments only."""
     first, last = split.ranges[0], split.ranges[-1]
     is_head = first.segment == files.segments[0] and first.start_bytes == 0
     is_head &= split.first_offset <= files.log_start_offset
@@ -186,7 +190,7 @@ def part_of_partition(files: PartitionFiles, split: RecordSplit) -> ReadPartitio
 
 
 def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:
-    """Divide a range into equal ones, as Spark's ``KafkaOffsetRangeCalculator`` does."""
+    """Divide a range into equal ones, like Spark's ``KafkaOffsetRangeCalculator``."""
     first = offsets.first_offset
     end = log.end_offset if offsets.end_offset is None else offsets.end_offset
     count = -(-(end - first) // max_records)
@@ -206,9 +210,9 @@ def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[O
 
 
 def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings) -> OffsetRange:
-    """Return the offsets that bounds and isolation ask for; errors are those of `plan_partition`.
+    """Resolve bounds and isolation to offsets; raises the errors of `plan_partition`.
 
-    An end at or before the first offset means that nothing is read.
+    If the end is at or before the first offset, nothing is read.
     """
     first_offset, end_offset = resolve_bounds(log, bounds)
     aborted = damage = None
@@ -229,7 +233,7 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
     if settings.isolation is Isolation.READ_UNCOMMITTED and bounds.needs_offsets:
         check_offsets(log, bounds, log.end_offset)
     if bounds.needs_order and bounds.end.value == LATEST and log.segments[-1].end_damage is None:
-        # A start below the log start is not after the end, whatever that is.
+        # A start below the log start is never after the end.
         end = log.end_offset if end_offset is None else end_offset
         refuse_start_after_end(log, bounds, first_offset, end)
     return OffsetRange(first_offset, end_offset, aborted, damage=damage)
@@ -238,7 +242,7 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
 def _transactions(
     log: PartitionLog, first_offset: int, last_offset: int | None
 ) -> TransactionBounds:
-    """Return the transactions that isolation needs, of a damaged log before the damage."""
+    """Return the transactions that isolation requires; in a corrupt log, before the corruption."""
     damaged = damaged_end(log)
     if damaged is None:
         return read_transactions(log.files, first_offset, log.end_offset, last_offset)
@@ -289,9 +293,9 @@ def split_range(
 def ranges_of(
     log: PartitionLog, first_offset: int, end_offset: int | None, *, strict: bool
 ) -> Iterator[LogRange]:
-    """Yield the parts of segments that hold a range of offsets.
+    """Yield the parts of segments that contain a range of offsets.
 
-    With `strict`, damage that hides where they begin or end is an error; else more is read.
+    If a corruption precedes their start or end, `strict` raises an error; otherwise more is read.
     """
     bases = np.array([segment.base_offset for segment in log.segments], np.int64)
     first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
@@ -312,21 +316,21 @@ def ranges_of(
 
 
 def _start_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
-    """Return where the batch begins that holds an offset, or comes next."""
+    """Return the position of the batch that contains an offset, or of the next batch."""
     try:
         batch = segment.offset_to_position(offset)
     except CorruptLogError:
         if strict:
             raise
-        # Damage hides it: the read passes over what is damaged, and filters the rest.
+        # After a corruption: read more, skip the corruption, and filter the records.
         return 0
     return segment.file.log_size_bytes if batch is None else batch.position
 
 
 def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
-    """Return where the batches end that hold records below an offset.
+    """Return the position after all batches with records below an offset.
 
-    Where the first batch above it is out of order, others below it may follow.
+    If the first batch above it is out of order, batches below it may follow.
     """
     try:
         batch = segment.offset_to_position(offset)
@@ -336,14 +340,14 @@ def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
         return segment.file.log_size_bytes
     if batch is None or segment.goes_back_after(batch):
         return segment.file.log_size_bytes
-    # It may also hold records before that offset.
+    # It may also contain records before that offset.
     return batch.position + batch.size if batch.offset < offset else batch.position
 
 
 def split_ranges(
     log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int | None, *, strict: bool
 ) -> Iterator[tuple[LogRange, ...]]:
-    """Yield ranges in groups of no more bytes than that, as far as batches allow."""
+    """Yield groups of ranges with at most `max_bytes`, if batches allow."""
     group: list[LogRange] = []
     room = max_bytes or 0
     for part in ranges if max_bytes is None else _cut(log, ranges, max_bytes, strict=strict):
@@ -359,7 +363,7 @@ def split_ranges(
 def _cut(
     log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int, *, strict: bool
 ) -> Iterator[LogRange]:
-    """Yield ranges of about equal sizes, none much larger than that."""
+    """Yield ranges of about equal size, none much larger than `max_bytes`."""
     segments = {segment.base_offset: segment for segment in log.segments}
     for part in ranges:
         pieces = -(-part.size_bytes // max_bytes)
@@ -381,7 +385,7 @@ def _cut(
 def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[tuple[int, int]]:
     """Return position and offset of batches near some positions, ascending.
 
-    They follow the batches that index entries lead to: the offset of an entry is a batch's last.
+    They follow the batches of index entries, because an entry has the last offset of its batch.
     """
     offsets, positions = segment.indexes.offset_index.read_entries()
     if not len(positions):
@@ -389,13 +393,13 @@ def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[t
     entries = np.unique(np.searchsorted(positions, wanted).clip(0, len(positions) - 1))
     starts: list[tuple[int, int]] = []
     for offset in offsets[entries].tolist():
-        # The entry is compared with the log, and the batch that it ends with is found.
+        # Compare the entry with the log, and find the batch that ends with its offset.
         try:
             indexed, batch = map(segment.offset_to_position, (offset, offset + 1))
         except CorruptLogError:
             if strict:
                 raise
-            # Damage hides it: the split before is larger, and the read passes over the damage.
+            # After a corruption: the previous split is larger, and skips the corruption.
             continue
         if batch is None or indexed is None:
             break

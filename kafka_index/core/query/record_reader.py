@@ -1,4 +1,4 @@
-"""From a range of a log to record batches of Arrow: its records filtered, or batches as rows."""
+"""Read a range of a log as Arrow record batches: filtered records, or batches as rows."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from kafka_index.core.records.record_table import CORRUPT_RECORD, RecordTable, W
 
 _log = logging.getLogger(__name__)
 
-#: Smaller record batches are joined up to this size: a segment may be of a few records.
+#: Smaller record batches are combined up to this size, since segments may be small.
 _MIN_BATCH_BYTES = 1 << 20
 _MANY_RECORDS = 2048
 
-#: The form of raw batches that `kafka_index.commands.build.parquet_input` takes.
+#: Raw batches in the form accepted by `kafka_index.commands.build.parquet_input`.
 RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), nullable=False)])
 
 
 class Damages:
-    """Raises, drops or reports damage, as the settings of a read say."""
+    """Raises, drops or reports corruption, depending on the settings of a read."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Damages:
 
     @property
     def at_end(self) -> CorruptLogError | None:
-        """The damage that ends the split, unless a range has shown it."""
+        """The corruption that ends the split, unless a range has reported it."""
         return None if self._is_end_reported else self._split.damage
 
     def rows(self, error: CorruptLogError, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the row for a damage, if it has one; or raise it."""
+        """Yield the row for a corruption, if any; or raise it."""
         end = self._split.damage
         if end is not None and (end.path, end.position_bytes) == (error.path, error.position_bytes):
             self._is_end_reported = True
@@ -76,12 +76,12 @@ class Damages:
 
 
 class RecordReader:
-    """Reads the records of a split, in the order of the log.
+    """Reads the records of a split in log order.
 
-    `on_left_out` is a callback for damage that is left out (`OnDamage.DROP`); by default a warning
-    is logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments that hold the
-    last record batch that was returned and the rest. `last_header` is that of the last batch that
-    was read so far and begins within the split. `seen` has the offsets of what was read so far.
+    `on_left_out` is called with each skipped corruption (`OnDamage.DROP`); by default a warning is
+    logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments with the last
+    returned record batch and all later ones. `last_header` is that of the last batch read that
+    starts within the split. `seen` has the offsets read so far.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RecordReader:
         small: list[pa.RecordBatch] = []
         size = 0
         for batch in self._batches():
-            # Most have many records, and are not worth a look at their size.
+            # Skips the computation of the size for most batches.
             is_large = len(batch) >= _MANY_RECORDS
             if is_large and small:
                 yield pa.concat_batches(small)
@@ -183,7 +183,7 @@ class RecordReader:
                 yield self._with_damage_column(found)
 
     def _convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch | None:
-        """Return the wanted records of a chunk; None for none."""
+        """Return the requested records of a chunk, None if there are none."""
         if self._filter is not None:
             rows = self._filter.rows(chunk)
             if not len(rows):
@@ -193,7 +193,7 @@ class RecordReader:
         return self._table.convert(chunk, source)
 
     def _wanted(self, source: WindowBatches) -> WindowBatches:
-        """Return the batches that may hold wanted records."""
+        """Return the batches that may contain requested records."""
         batches, split = source.batches, self._split
         wanted = batches.last_offset >= split.first_offset
         if self._filter is not None:
@@ -215,26 +215,25 @@ class RecordReader:
 
 
 def warn_of_damage(error: CorruptLogError) -> None:
-    """Log damage that is left out."""
+    """Log a skipped corruption."""
     _log.warning("left out: %s", error)
 
 
 class BatchForm(Enum):
-    """The form of the rows."""
+    """How batches are returned as rows."""
 
-    #: A row of `BATCH_SCHEMA` for each batch.
+    #: One row of `BATCH_SCHEMA` per batch.
     BATCHES = "batches"
-    #: A row of `RAW_SCHEMA`: its place and its bytes.
+    #: One row of `RAW_SCHEMA` per batch: position and bytes.
     RAW = "raw"
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
         return RAW_SCHEMA if self is BatchForm.RAW else BATCH_SCHEMA
 
 
 class BatchReader:
-    """Reads the batches of a split that have offsets between its bounds, control batches too."""
+    """Reads the batches of a split with offsets in its bounds, including control batches."""
 
     def __init__(self, split: RecordSplit, form: BatchForm, settings: ReadSettings) -> None:
         self._split = split
@@ -244,7 +243,7 @@ class BatchReader:
         self.schema = batch_schema(form, settings)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches, one or more for each window of the log."""
+        """Yield record batches, one or more per window of the log."""
         for part in self._split.ranges:
             scan = RangeScan(part, verify_crc=self._settings.verify_crc)
             for found in scan.windows():
@@ -278,22 +277,21 @@ class BatchReader:
 
 
 def batch_schema(form: BatchForm, settings: ReadSettings) -> pa.Schema:
-    """Return the columns of batches as rows."""
+    """Return the schema of batches as rows."""
     if settings.on_damage is not OnDamage.PERMISSIVE:
         return form.schema
-    # The row of a damage has nothing but its place.
+    # The row for a corruption has only its position.
     fields = [field.with_nullable(True) for field in form.schema]  # noqa: FBT003
     return pa.schema([*fields, pa.field(CORRUPT_RECORD, pa.string())])
 
 
 def _bytes_of(source: WindowBatches) -> pa.Array:
-    """Return the bytes of each batch."""
     sizes = source.batches.size_bytes
     starts = source.batches.position_bytes - source.position_bytes
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     data = np.empty(int(ends[-1]), np.uint8)
-    # Successive batches are copied together; mostly that is all of them.
+    # Consecutive batches, usually all, are copied together.
     first = 0
     for cut in [*(np.flatnonzero(starts[1:] != (starts + sizes)[:-1]) + 1).tolist(), len(sizes)]:
         size = int(ends[cut] - ends[first])

@@ -1,4 +1,4 @@
-"""Results of records, which are read or searched while the caller iterates over them."""
+"""Results that are read or searched while the caller iterates over them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _SPLITS = pa.schema(
 
 
 class RecordStream(Result):
-    """Records that are read while the caller iterates over them, each time from the beginning.
+    """Records that are read on each iteration, from the start.
 
-    `ok`, `counts` and `damage` are about the last read that came to its end.
+    `ok`, `counts` and `damage` describe the last completed iteration.
     """
 
-    #: The participle of the work on the logs.
+    #: Past participle for the headline.
     _verb: ClassVar[str] = "read"
 
     def __init__(self, plan: ReadPlan, unread: Sequence[str]) -> None:
@@ -52,45 +52,45 @@ class RecordStream(Result):
 
     @abstractmethod
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Read from the beginning, and yield the records; closing the generator ends the read."""
+        """Read from the start and yield the records; closing the generator ends the read."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Read from the beginning, and yield the records in batches of a few MiB."""
+        """Read from the start and yield the records in batches of a few MiB."""
         return self.batches()
 
     def _ended(
         self, records: int, faults: Faults, missing: MissingOffsets, unread: Sequence[str]
     ) -> None:
-        """Keep what a read found that came to its end."""
+        """Keep the findings of a completed read."""
         self._records, self._faults, self._missing = records, faults, missing
         self._read_unread = tuple(unread)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the records."""
         return self._plan.settings.schema
 
     @property
     def damage(self) -> tuple[KafkaIndexError, ...]:
-        """The errors of the ranges that the last read skipped: the first ones."""
+        """The first errors of corrupt ranges that the last read skipped."""
         return tuple(self._faults.first)
 
     @property
     def unread(self) -> Sequence[str]:
-        """Entries of the input that are not read, each with the reason."""
+        """Input entries that are not read, with reasons."""
         return tuple(dict.fromkeys((*self._listed_unread, *self._read_unread)))
 
     @property
     def missing_offsets(self) -> MissingOffsets:
-        """The missing offsets in the logs that the last iteration read."""
+        """Missing offsets in the logs that the last iteration read."""
         return self._missing
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return a reader of the records, from the beginning, for code that requires one."""
+        """Return a record batch reader from the start, for code that requires one."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
 
     def head(self, rows: int = 10) -> pa.Table:
-        """Return the first records; no more is read than they need."""
+        """Return the first records, reading only as much as needed."""
         batches: list[pa.RecordBatch] = []
         with closing(self.batches()) as found:
             for batch in found:
@@ -101,16 +101,16 @@ class RecordStream(Result):
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def to_arrow(self) -> pa.Table:
-        """Return all of the records as a table."""
+        """Return all records as a table."""
         return pa.Table.from_batches(iter(self), schema=self.schema)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the records through Arrow's C stream interface, while they are read."""
+        """Export the records through Arrow's C stream interface while they are read."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
     @property
     def headline(self) -> str:
-        """The number of records, or that they were not read yet."""
+        """The number of records, or that they have not been read yet."""
         where = f"{format_bytes(self._plan.size_bytes)} in {plural(self._partitions, 'partition')}"
         if self._records is None:
             return f"not {self._verb} yet: {where}; head() returns the first records"
@@ -119,21 +119,21 @@ class RecordStream(Result):
         return f"{text}; {_ranges(skipped)} skipped" if skipped else text
 
     def _records_text(self, records: int, where: str) -> str:
-        """Return the number of records, and what was read."""
+        """Return the number of records, and the amount of data read."""
         return f"{plural(records, 'record')}; {self._verb} {where}"
 
     @property
     def sections(self) -> Sequence[Section]:
-        """The ranges that were skipped."""
+        """The corrupt ranges that were skipped."""
         title = f"{_ranges(self._faults.total)} skipped:"
         lines = list(map(str, self._faults.first))
         return [Section(title, lines, BAD, self._faults.total, "range")]
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for corrupt ranges and lost offsets, the environment for failed reads.
+        """Damage for corrupt ranges and lost offsets, environment for failed reads.
 
-        Raises `InputError` before a read has come to its end.
+        Raises `InputError` before an iteration has completed.
         """
         if self._records is None:
             raise InputError(
@@ -144,7 +144,7 @@ class RecordStream(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Records, partitions, and ranges that were skipped."""
+        """Numbers of records, partitions and skipped corrupt ranges."""
         return {
             "records": self._records or 0,
             "partitions": self._partitions,
@@ -153,7 +153,7 @@ class RecordStream(Result):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of logs that are read."""
+        """Size of the log data to read."""
         return {"logs": self._plan.size_bytes}
 
     @property
@@ -161,7 +161,7 @@ class RecordStream(Result):
         return len({(split.topic, split.partition) for split in self._plan.splits})
 
     def _shown(self) -> pa.Table:
-        """Return the parts of logs, a row per partition: printing reads nothing."""
+        """Return a row per partition with its parts of logs; printing reads no records."""
         rows = []
         for (topic, partition), own in groupby(
             self._plan.splits, lambda split: (split.topic, split.partition)
@@ -189,8 +189,8 @@ class RecordStream(Result):
 class SearchedRecords(RecordStream):
     """Records that are searched split by split; corrupt ranges are skipped.
 
-    `limit` is the number of records after which the search ends. `faults` are the errors of
-    partitions that cannot be planned.
+    The search ends after `limit` records. `faults` are the errors of partitions that cannot be
+    planned.
     """
 
     def __init__(
@@ -208,10 +208,10 @@ class SearchedRecords(RecordStream):
 
     @abstractmethod
     def _matches(self) -> Generator[SplitMatches, None, None]:
-        """Yield the records; closing the generator ends the search."""
+        """Yield the matches; closing the generator ends the search."""
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Search from the beginning, and yield the records."""
+        """Search from the start and yield the records."""
         records, faults = 0, Faults()
         faults.add(*self._plan_faults)
         seen = MissingInRead(self._plan.partitions, self._plan.finder)
@@ -228,7 +228,7 @@ class SearchedRecords(RecordStream):
         self._ended(records, faults, missing, unread_texts(unread))
 
     def _empty_range(self) -> tuple[str, ...]:
-        """Return the times of the logs, if records were selected by time and none was found."""
+        """Return the time range of the logs if no record is in the requested time range."""
         times = self._plan.settings.record_filter
         if times is None or times.from_ms is None:
             return ()
@@ -242,12 +242,12 @@ class SearchedRecords(RecordStream):
 
     @property
     def facts(self) -> Sequence[str]:
-        """The times of the logs, if none of their records is in the range of times."""
+        """The time range of the logs, if no record is in the requested time range."""
         return self._notes
 
     @property
     def next_command(self) -> str | None:
-        """The verification of the directories, if records are corrupt or lost."""
+        """The command that verifies the directories, if records are corrupt or lost."""
         directories = self._listed.data_directories
         is_damaged = False in self._faults.retriable or self._missing.lost
         if not (is_damaged and directories):
@@ -256,12 +256,12 @@ class SearchedRecords(RecordStream):
 
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
-        """Entries of the input that a broker would not load: paths with reasons."""
+        """Input entries that a broker would not load: paths with reasons."""
         return skipped_texts(self._listed.skipped)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Records, partitions, ranges that were skipped, and skipped entries of the input."""
+        """Numbers of records, partitions, skipped corrupt ranges, and skipped input entries."""
         return {**super().counts, "skipped": len(self._listed.skipped)}
 
     @property

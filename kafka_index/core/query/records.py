@@ -1,4 +1,4 @@
-"""The reads of records: the partitions that are read, their plan, and the rows in order."""
+"""Reads of records: partitions, their plan, and the rows in order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ListedPartitions:
-    """The partitions of a dump that are read, sorted, and the paths among them that are not.
+    """The partitions of a dump to read, sorted, and the skipped paths.
 
     `data_directories` are the parents of the partition directories.
     """
@@ -48,7 +48,6 @@ class ListedPartitions:
     data_directories: tuple[str, ...] = ()
 
     def gap_finder(self, max_decompressed_bytes: int) -> GapFinder:
-        """Return the finder of missing offsets in the partitions."""
         return GapFinder(self.data_directories, max_decompressed_bytes)
 
 
@@ -60,8 +59,8 @@ def read_plan(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of all splits of a plan, in order.
 
-    `on_left_out` is a callback for damage that is left out, beside the warning that is logged, and
-    `on_missing` one for the missing offsets of each partition. Lost offsets are damage, too.
+    `on_left_out` is called with each skipped corruption, in addition to a logged warning; lost
+    offsets count as corruption. `on_missing` is called with the missing offsets of each partition.
     """
 
     def left_out(error: CorruptLogError) -> None:
@@ -89,7 +88,7 @@ def _find_gaps(
     on_left_out: Callable[[CorruptLogError], None],
     on_missing: Callable[[MissingOffsets], None] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows for the missing offsets of a partition that was read."""
+    """Yield rows for the missing offsets of a partition after reading it."""
     if plan.finder is None:
         return
     missing = plan.finder.find(read, seen)
@@ -103,9 +102,9 @@ def gap_rows(
     settings: ReadSettings,
     on_left_out: Callable[[CorruptLogError], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows for lost offsets, or raise or report them, as the settings say of damage.
+    """Yield, raise or report lost offsets, depending on the settings for corruption.
 
-    Other missing offsets are warnings.
+    Other missing offsets are logged as warnings.
     """
     for gap in missing.ranges:
         if not gap.is_lost:
@@ -129,10 +128,10 @@ def plan_read(
     upper_bound: UpperBound = UpperBound.LOG_END,
     max_split_bytes: int | None = None,
 ) -> ReadPlan:
-    """Plan a read: list the dump, resolve the bounds, and find the bytes that are needed.
+    """Plan a read: list the dump, resolve the bounds, and find the byte ranges.
 
-    `max_split_bytes` is about the size of a split; by default each partition is one. The other
-    parameters and the errors are those of `read_records`.
+    `max_split_bytes` is the approximate size of a split; by default each partition is a split.
+    Other parameters and errors are those of `read_records`.
     """
     listed = list_partitions(
         paths,
@@ -165,8 +164,8 @@ def plan_partitions(
 ) -> ReadPlan:
     """Plan a read of partitions from `list_partitions`.
 
-    `max_split_records` and `within` are as in `core.query.read_plan.plan_partition`, the
-    other parameters as in `plan_read`, and the errors those of `read_records`.
+    `max_split_records` and `within` are as in `core.query.read_plan.plan_partition`, other
+    parameters as in `plan_read`. Raises the errors of `read_records`.
     """
     settings = settings or ReadSettings()
     bounds = bounds or BoundOptions()
@@ -210,7 +209,7 @@ def list_partitions(
     indexes: str | PathLike[str] | None = None,
     upper_bound: UpperBound = UpperBound.LOG_END,
 ) -> ListedPartitions:
-    """Return the partitions that `read_records` reads; parameters and errors are its own."""
+    """Return the partitions that `read_records` reads, with its parameters and errors."""
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     refuse_passwords([*inputs, indexes])
     root = None if indexes is None else index_root_of(os.fspath(indexes))

@@ -1,6 +1,6 @@
-"""The settings of a read of a dump's records, and its conditions on single records.
+"""The settings of a read of records, and filters on single records.
 
-These are decided before a record's other fields are copied.
+Filters are evaluated before a record's other fields are copied.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMN
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Conditions that a record has to meet, all of them; small, and picklable.
+    """Conditions that a record must all meet; small and picklable.
 
-    The record's own timestamp lies between `from_ms` and `to_ms`, exclusive; the key equals `key`;
-    a part of it matches `key_regex`, in the syntax of RE2; the value contains `value_contains`. A
-    malformed expression raises `InputError`.
+    The record's own timestamp is from `from_ms` to `to_ms`, exclusive; the key equals `key`; a part
+    of it matches `key_regex`, in RE2 syntax; the value contains `value_contains`. A malformed
+    expression raises `InputError`.
     """
 
     from_ms: int | None = None
@@ -47,7 +47,7 @@ class RecordFilter:
 
     @property
     def parts(self) -> RecordParts:
-        """The parts of records that decide."""
+        """The parts of records that the conditions need."""
         parts = RecordParts.NONE
         if self.key is not None or self.key_regex is not None:
             parts |= RecordParts.KEYS
@@ -56,9 +56,9 @@ class RecordFilter:
         return parts
 
     def batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
-        """Return which batches can hold such a record.
+        """Return which batches can contain a matching record.
 
-        The largest timestamp in a header is that of its records: the broker computes it when it
+        The maximum timestamp in a header is that of its records: the broker computes it when it
         validates an append (``LogValidator``).
         """
         if self.from_ms is None:
@@ -89,23 +89,22 @@ class RecordFilter:
 
 
 def _at(column: pa.Array, rows: Longs) -> pa.Array:
-    """Return some rows of a column."""
     return column if len(rows) == len(column) else column.take(pa.array(rows))
 
 
 def _where(rows: Longs, column: pa.Array, found: pa.Array) -> tuple[Longs, pa.Array]:
-    """Return the rows where a condition holds; null is no match."""
+    """Return the rows for which a condition is true, not null."""
     mask = found.fill_null(False)  # noqa: FBT003
     return rows[np.asarray(mask)], column.filter(mask)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """The settings of a read of records; small, and picklable.
+    """The settings of a read of records; small and picklable.
 
-    `columns` are names in `RECORD_SCHEMA`. With `include_control`, control records are rows too;
-    `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` bounds the
-    decompressed records that the process holds at a time.
+    `columns` are names in `RECORD_SCHEMA`. `include_control` returns control records too.
+    `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` is the
+    memory limit for decompressed records of the process.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -118,7 +117,6 @@ class ReadSettings:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the rows."""
         schema = record_schema(self.columns)
         if self.on_damage is OnDamage.PERMISSIVE:
             schema = schema.append(pa.field(CORRUPT_RECORD, pa.string()))
