@@ -1,1 +1,1 @@
-"""Bytes on disk: messages, index entries, file names, checkpoints and settings by name."""
+"""On-disk formats: messages, index entries, file names, checkpoints, and settings."""

@@ -1,11 +1,11 @@
-"""The settings that a broker has, by name: those of Kafka 3.9 and 4.3 (``KafkaConfig``)."""
+"""The names of broker settings in Kafka 3.9 to 4.3 (``KafkaConfig``)."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-# What follows these is that of a listener or of a plugin.
+# Names with these prefixes are settings of a listener or a plugin.
 _PREFIXES = (
     "listener.name.",
     "rsm.config.",
@@ -19,7 +19,7 @@ _PREFIXES = (
 
 
 def unknown_settings(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the names that no setting has, each with the setting that is most like it, if any."""
+    """Return unknown names, each with the most similar setting, if any."""
     unknown = [
         each for each in names if each not in BROKER_SETTINGS and not each.startswith(_PREFIXES)
     ]

@@ -1,6 +1,6 @@
-"""The checkpoint texts of a data directory and of a partition directory.
+"""Checkpoint files of a data directory and of a partition directory.
 
-Both are UTF-8 lines: a version (``0``), the count of entries, then an entry a line::
+Both are UTF-8 lines: a version (``0``), the number of entries, then one entry per line::
 
     0                     0
     2                     2
@@ -26,19 +26,19 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.strings import quote_content
 
 CHECKPOINT_VERSION = 0
-#: A list of Java's has no room for more entries.
+#: Maximum number of elements of a Java list.
 _MAX_ENTRIES = INT32_MAX - 2
 _MALFORMED, _NOT_A_NUMBER = "IOException", "NumberFormatException"
 
 _Path = str | PathLike[str] | None
 # Java's \s, which is ASCII only.
 _BLANKS = re.compile(r"\s+", re.ASCII)
-# BufferedReader.readLine knows these line ends and no other; str.splitlines knows more.
+# BufferedReader.readLine accepts exactly these line ends; str.splitlines accepts more.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class CheckpointFields(NamedTuple):
-    """The fields of an entry for people, and the largest number of each; None for a text."""
+    """The format of an entry for messages, and the maximum of each number; None for a text."""
 
     form: str
     largest: tuple[int | None, ...]
@@ -50,8 +50,6 @@ EPOCH_FIELDS = CheckpointFields("epoch startOffset", (INT32_MAX, INT64_MAX))
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """A leader epoch, int32, and its first offset, absolute."""
-
     epoch: int
     start_offset: int
 
@@ -59,10 +57,9 @@ class EpochEntry:
 def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicPartition, int]:
     """Parse an offset checkpoint (recovery point, high watermark, log start, cleaner).
 
-    An empty file has no entries; a partition named twice has its last offset, as in Kafka. The path
-    is for errors. Raises `InputError` for another version, a malformed line, or a number of entries
-    that is not the announced one. Source: OffsetCheckpointFile.Formatter.fromString;
-    CheckpointFile.read.
+    An empty file has no entries; of repeated partitions, the last entry applies, as in Kafka.
+    `path` is used in errors. Raises `InputError` for another version, a malformed line, or a wrong
+    number of entries. Source: OffsetCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
     return {
         TopicPartition(topic, int(partition)): int(offset)
@@ -71,7 +68,7 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
-    """Return the text of an offset checkpoint, entries in the order of the mapping."""
+    """Format an offset checkpoint, with entries in the order of the mapping."""
     return _format(
         f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()
     )
@@ -80,15 +77,14 @@ def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
 def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[EpochEntry]:
     """Parse a ``leader-epoch-checkpoint``; an empty file has no entries.
 
-    The order of the lines is kept and not judged: the epoch cache does that. Raises `InputError`
-    for another version, a malformed line, or a number of entries that is not the announced one.
-    Source: LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read.
+    Lines are returned in their order; the epoch cache validates it. Raises `InputError` for another
+    version, a malformed line, or a wrong number of entries. Source:
+    LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
     return [EpochEntry(int(e), int(start)) for e, start in _entries(text, EPOCH_FIELDS, path)]
 
 
 def format_leader_epoch_checkpoint(entries: Iterable[EpochEntry]) -> str:
-    """Return the text of a ``leader-epoch-checkpoint``."""
     return _format(f"{entry.epoch} {entry.start_offset}" for entry in entries)
 
 
@@ -98,7 +94,7 @@ def _format(lines: Iterable[str]) -> str:
 
 
 class CheckpointFault(NamedTuple):
-    """The reason why Java does not read a checkpoint: its exception, the line, and a message."""
+    """Why Java cannot read a checkpoint: its exception, the line, and a message."""
 
     exception: str
     line: int
@@ -108,17 +104,17 @@ class CheckpointFault(NamedTuple):
 
     @property
     def is_input_output(self) -> bool:
-        """Whether a broker takes the directory offline for it."""
+        """Whether a broker marks the directory offline because of it."""
         return self.exception == _MALFORMED
 
     @property
     def is_error(self) -> bool:
-        """Whether a broker catches it nowhere."""
+        """Whether no code of a broker catches it."""
         return self.exception == "OutOfMemoryError"
 
 
 def java_lines(text: str) -> list[str]:
-    """Return the lines of a text (``BufferedReader.readLine``)."""
+    """Split a text into lines (``BufferedReader.readLine``)."""
     lines = _LINE_END.split(text)
     if lines[-1] == "":
         del lines[-1]
@@ -126,8 +122,8 @@ def java_lines(text: str) -> list[str]:
 
 
 def checkpoint_fault(lines: list[str], fields: CheckpointFields) -> CheckpointFault | None:
-    """Return why a checkpoint is not read (``CheckpointFile.read``); None where it is."""
-    # A file cut before its count reads as empty.
+    """Return why a checkpoint cannot be read (``CheckpointFile.read``), None if it can."""
+    # A file truncated before its count reads as empty.
     if lines and parse_java_integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
         text = "line 1 of a checkpoint is not a known version"
         return CheckpointFault(_MALFORMED, 1, text, CHECKPOINT_VERSION, lines[0])
@@ -179,7 +175,6 @@ def _entries(text: str, fields: CheckpointFields, path: _Path) -> list[list[str]
 
 
 def refused_checkpoint(fault: CheckpointFault, path: _Path) -> InputError:
-    """Return the error about a checkpoint with a fault."""
     return InputError(
         fault.message,
         path=path,

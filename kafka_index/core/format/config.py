@@ -1,6 +1,6 @@
-"""Settings under Kafka's own property names.
+"""Settings with Kafka's property names.
 
-The precedence is the same everywhere: an explicit option, the settings file, Kafka's default.
+Precedence is always: explicit option, settings file, Kafka's default.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kafka_index.core.format.uri_passwords import path_of
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
 PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
-#: Not a setting of Kafka's; in a settings file it stands among them.
+#: Not a Kafka setting, but accepted in a settings file.
 MAX_DECOMPRESSED_BYTES = "max.decompressed.bytes"
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 
-# Topics use different names for the same settings (TopicConfig).
+# Names of the corresponding topic settings (TopicConfig).
 _TOPIC_NAMES = {
     "index.interval.bytes": "index_interval_bytes",
     "segment.index.bytes": "index_size_max_bytes",
@@ -83,22 +83,21 @@ _DEFAULTS = {name: getattr(IndexConfig(), name) for name in _TOPIC_NAMES.values(
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of all topics: the default and the topics that override it.
+    """The settings of all topics: a default, and overrides per topic.
 
     Parameters
     ----------
     default : IndexConfig
         For topics without overrides.
     topics : mapping of str to IndexConfig
-        The overrides, by topic name.
+        Overrides by topic name.
     producer_id_expiration_ms : int
         ``producer.id.expiration.ms``: how long a broker keeps an idle producer, in ms.
     max_decompressed_bytes : int
-        ``max.decompressed.bytes``, the most bytes of decompressed records that a process holds at a
-        time, 1 or more.
+        ``max.decompressed.bytes``: memory limit for decompressed records of a process, 1 or more.
     given : sequence of topic and field, optional
-        Settings of the user, which count before those of a cluster; "" for all topics. By default
-        the topics' own settings, and what differs from Kafka's defaults.
+        Settings of the user, which take precedence over those of a cluster; "" for all topics. By
+        default the overrides, and values that differ from Kafka's defaults.
     """
 
     default: IndexConfig = IndexConfig()
@@ -108,7 +107,7 @@ class LogConfig:
     given: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse other types, and an expiration that a broker refuses."""
+        """Reject wrong types, and an expiration that a broker rejects."""
         refuse_other_types(
             default=(self.default, IndexConfig),
             topics=(self.topics, Mapping),
@@ -150,10 +149,10 @@ class LogConfig:
     def with_cluster(
         self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str]
     ) -> LogConfig:
-        """Return the settings, with those of a cluster where none were given.
+        """Add a cluster's settings to those that were not given.
 
-        The precedence: an option, the settings file, the topic in the metadata log, the broker's
-        dynamic settings there, Kafka's default. Names are Kafka's; invalid values do not count.
+        Precedence: option, settings file, topic setting in the metadata log, dynamic broker setting
+        in the metadata log, Kafka's default. Names are Kafka's; invalid values are ignored.
         """
         given = set(self.given or ())
 
@@ -174,13 +173,13 @@ class LogConfig:
             expiration_ms = self.producer_id_expiration_ms
         default = completed("", {})
         own = {each: completed(each, topics.get(each, {})) for each in {*self.topics, *topics}}
-        # KafkaRaftLog goes by no setting of topics or brokers.
+        # KafkaRaftLog ignores settings of topics and brokers.
         own[CLUSTER_METADATA_TOPIC] = self.for_topic(CLUSTER_METADATA_TOPIC)
         kept = {each: own[each] for each in sorted(own) if own[each] != default}
         return replace(self, default=default, topics=kept, producer_id_expiration_ms=expiration_ms)
 
     def is_given(self, topic: str) -> bool:
-        """Return whether the index interval of a topic was chosen."""
+        """Return whether the user set the index interval of a topic."""
         given = self.given or ()
         return ("", _INTERVAL) in given or (topic, _INTERVAL) in given
 
@@ -198,19 +197,19 @@ class LogConfig:
         Parameters
         ----------
         path : path, optional
-            For example a broker's ``server.properties``. Names other than the two of `IndexConfig`,
+            For example a broker's ``server.properties``. Used names: the two of `IndexConfig`,
             ``topic.NAME.index.interval.bytes``, ``topic.NAME.segment.index.bytes``,
-            ``producer.id.expiration.ms`` and ``max.decompressed.bytes`` are ignored.
+            ``producer.id.expiration.ms`` and ``max.decompressed.bytes``. Others are ignored.
         index_interval_bytes, index_size_max_bytes : int, optional
-            Options; they override the file for every topic.
+            Options, which override the file for every topic.
         max_decompressed_bytes : int, optional
-            Option; it overrides the file.
+            Option, which overrides the file.
 
         Raises
         ------
         ConfigError
-            The file cannot be read, a value is not an integer in range, or a name that begins
-            with ``topic.`` is not one of these.
+            The file cannot be read, a value is not an integer in range, or a name that starts
+            with ``topic.`` is unknown.
         """
         if path is not None:
             path = path_of(path, "path")
@@ -232,21 +231,21 @@ class LogConfig:
         index_size_max_bytes: int | None = None,
         max_decompressed_bytes: int | None = None,
     ) -> LogConfig:
-        """Combine options, properties under Kafka's names and Kafka's defaults.
+        """Combine options, properties with Kafka's names, and Kafka's defaults.
 
         Parameters
         ----------
         properties : mapping of str to str
-            The content of a ``.properties`` file; other names are ignored, as `load` ignores them.
+            The content of a ``.properties`` file; unknown names are ignored as in `load`.
         path : path, optional
-            That file, for errors.
+            The file, for errors.
         index_interval_bytes, index_size_max_bytes, max_decompressed_bytes : int, optional
-            Options, as for `load`.
+            Options, as in `load`.
 
         Raises
         ------
         ConfigError
-            A value or a name is wrong, as for `load`.
+            A value or a name is invalid, as in `load`.
         """
         options = {
             name: value
@@ -272,7 +271,7 @@ class LogConfig:
                 settings = topics.setdefault(match["topic"], {})
                 settings[_TOPIC_NAMES[match["name"]]] = _integer(name, text, path)
             elif name.startswith(_TOPIC_PREFIX):
-                # Brokers have no such names, so it was meant for this tool.
+                # Brokers have no names of this form, so it was meant for kafka-index.
                 raise ConfigError(
                     f"{name} is not a setting of a topic",
                     path=path,
@@ -293,9 +292,9 @@ class LogConfig:
 
 
 def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
-    """Return the member of an enum that a caller chose, by itself or by its value.
+    """Convert an enumeration member or its value.
 
-    Raises `ConfigError`, which names the parameter, for any other value.
+    Raises `ConfigError` with the parameter's name for any other value.
     """
     if isinstance(value, kind):
         return value
@@ -312,22 +311,22 @@ def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
 def members_of(given: object) -> list[object] | None:
     """Return the members of a list, a tuple, a set, or a column of any library.
 
-    It is None for anything else, such as a text, a mapping, or a table, whose members would be the
-    names of its columns.
+    None for anything else, such as a text, a mapping, or a table (whose members would be column
+    names).
     """
     others = (str, bytes, bytearray, Mapping)
     if isinstance(given, others) or hasattr(given, "columns") or not isinstance(given, Iterable):
         return None
     try:
         return list(given)
-    except TypeError:  # of an array without dimensions
+    except TypeError:  # Raised by an array without dimensions.
         return None
 
 
 def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | None:
-    """Return the pattern that names of topics have to match in full; None for all.
+    """Return a pattern for the full names of topics, None for all topics.
 
-    Topics are a regular expression, compiled or not, or a list of names. Raises `ConfigError` for
+    `topics` is a regular expression, compiled or not, or a list of names. Raises `ConfigError` for
     anything else.
     """
     if topics is None:
@@ -354,7 +353,7 @@ def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | No
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
-    """Read a ``.properties`` file as Java does; raises `ConfigError` if it cannot be read."""
+    """Read a ``.properties`` file like Java; raises `ConfigError` if it cannot be read."""
     try:
         found = load_properties(Path(path).read_bytes())
     except (OSError, ValueError) as error:
@@ -364,10 +363,10 @@ def read_properties(path: str | PathLike[str]) -> dict[str, str]:
 
 
 def parse_integer(text: str) -> int | None:
-    """Return a 64-bit integer; None if the text is not one, whatever its length.
+    """Parse a 64-bit integer, None if the text is not one.
 
-    Decimal digits after an optional sign: neither ``1_000`` nor digits of other scripts, which
-    Python would accept.
+    Only an optional sign and ASCII digits: Python would also accept ``1_000`` and digits of other
+    scripts.
     """
     if _INTEGER.fullmatch(text) is None or len(text.lstrip("+-").lstrip("0")) > _MAX_DIGITS:
         return None

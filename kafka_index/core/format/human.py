@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations and paths as people read them."""
+"""Human-readable numbers, sizes, durations and paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HOUR = 3600
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Return a size in decimal units: ``512 B``, ``4.05 MB``, ``2.15 GB``."""
+    """Format a size in decimal units: ``512 B``, ``4.05 MB``, ``2.15 GB``."""
     if size_bytes < 1000:
         return f"{size_bytes:.0f} B"
     scaled = size_bytes
@@ -24,12 +24,12 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """Return a count with thousands separators: ``1,234,567``."""
+    """Format a count with thousands separators: ``1,234,567``."""
     return f"{count:,}"
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration: ``0.42 s``, ``12.3 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    """Format a duration: ``0.42 s``, ``12.3 s``, ``3 min 05 s``, ``1 h 02 min``."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
@@ -42,7 +42,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def shown_path(path: str) -> str:
-    """Return a path relative to the working directory where it lies below, else unchanged."""
+    """Return a path relative to the working directory if it is below it."""
     if "://" in path:
         return path
     relative = os.path.relpath(path)

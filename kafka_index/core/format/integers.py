@@ -1,23 +1,23 @@
-"""The integers of Kafka's files: their limits, and how Java reads them in text."""
+"""Integers in Kafka's files: their limits, and how Java parses them."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-#: The largest relative offset, position, file size and sequence number.
+#: Maximum relative offset, position, file size and sequence number.
 INT32_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-# Up to 19 significant digits: no int64 has more, and Python refuses to convert several thousand.
+# At most 19 significant digits, as in int64; Python rejects numbers of several thousand digits.
 _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
 
 def parse_java_integer(text: str, largest: int) -> int | None:
-    """Return the integer that Java reads in a text, up to `largest`; None if it refuses the text.
+    """Parse an integer up to `largest` like Java; None if Java rejects the text.
 
-    Source: Integer.parseInt and Long.parseLong. They take an optional sign and the digits of any
-    script, without blanks, a UTF-16 unit at a time, so digits above U+FFFF are refused.
+    Source: Integer.parseInt and Long.parseLong. They accept an optional sign and digits of any
+    script, without whitespace. They process UTF-16 units, so digits above U+FFFF are rejected.
     """
     if not text.isascii():
         text = "".join(

@@ -1,4 +1,4 @@
-"""The leader epochs of a partition and where each starts, as in ``leader-epoch-checkpoint``.
+"""The leader epochs of a partition and their start offsets (``leader-epoch-checkpoint``).
 
 Source: Kafka's ``LeaderEpochFileCache``. The caller writes the file.
 """
@@ -18,7 +18,7 @@ from kafka_index.core.format.checkpoints import (
 )
 from kafka_index.core.format.records import NO_LEADER_EPOCH
 
-#: Answer of `LeaderEpochCache.end_offset_for` when the end offset is unknown
+#: Result of `LeaderEpochCache.end_offset_for` if the end offset is unknown
 #: (``OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH_OFFSET``).
 UNDEFINED_EPOCH_OFFSET = -1
 
@@ -29,7 +29,7 @@ class LeaderEpochCache:
     Parameters
     ----------
     entries : iterable of EpochEntry
-        Assigned in this order: an entry that does not ascend drops the entries that it contradicts.
+        Assigned in this order: an entry that does not ascend removes the entries it contradicts.
 
     Raises
     ------
@@ -44,19 +44,19 @@ class LeaderEpochCache:
 
     @classmethod
     def from_text(cls, text: str, *, path: str | PathLike[str] | None = None) -> Self:
-        """Return the epochs of a ``leader-epoch-checkpoint``.
+        """Parse a ``leader-epoch-checkpoint``.
 
         Parameters
         ----------
         text : str
-            The whole file.
+            The complete file.
         path : path, optional
-            Where it came from, for errors.
+            Its path, for errors.
 
         Raises
         ------
         InputError
-            The text is malformed; the message names the line.
+            The text is malformed; the message contains the line number.
         InvalidEpochError
             An epoch or a start offset is negative.
         """
@@ -76,16 +76,16 @@ class LeaderEpochCache:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """All entries, the earliest first."""
+        """All entries, earliest first."""
         return tuple(self._entries)
 
     @property
     def latest_epoch(self) -> int | None:
-        """The latest epoch; None when there is none."""
+        """The latest epoch, None if there is none."""
         return self._entries[-1].epoch if self._entries else None
 
     def text(self) -> str:
-        """Return the text of a ``leader-epoch-checkpoint`` with these entries."""
+        """Format a ``leader-epoch-checkpoint``."""
         return format_leader_epoch_checkpoint(self._entries)
 
     def copy(self) -> Self:
@@ -95,8 +95,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that an epoch starts at an offset.
 
-        Trailing entries that are not below it in both fields are dropped first. The latest epoch
-        changes only if it starts earlier than known.
+        Trailing entries that are not below it in both fields are removed first. The latest epoch
+        changes only if it starts earlier than recorded.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class LeaderEpochCache:
 
         Notes
         -----
-        LeaderEpochFileCache.assign, maybeTruncateNonMonotonicEntries.
+        Source: LeaderEpochFileCache.assign, maybeTruncateNonMonotonicEntries.
         """
         if epoch < 0 or start_offset < 0:
             raise InvalidEpochError(
@@ -134,14 +134,14 @@ class LeaderEpochCache:
         return True
 
     def assign_from_batch(self, epoch: int, base_offset: int) -> bool:
-        """Assign the epoch of a batch as recovery does: only above the latest.
+        """Assign the epoch of a batch like recovery: only if it is above the latest.
 
         Parameters
         ----------
         epoch : int
-            The batch's, -1 for none.
+            The batch's leader epoch, -1 for none.
         base_offset : int
-            The batch's, absolute.
+            The batch's base offset, absolute.
 
         Returns
         -------
@@ -150,7 +150,7 @@ class LeaderEpochCache:
 
         Notes
         -----
-        LogSegment.recover.
+        Source: LogSegment.recover.
         """
         latest = self.latest_epoch
         if epoch < 0 or (latest is not None and epoch <= latest):
@@ -158,13 +158,13 @@ class LeaderEpochCache:
         return self.assign(epoch, base_offset)
 
     def truncate_from_start(self, offset: int) -> bool:
-        """Drop the epochs before an offset, and move the start of its own epoch there.
+        """Remove the epochs before an offset; the epoch of the offset then starts there.
 
         Returns
         -------
         bool
-            Whether an epoch started at the offset or before. Kafka then writes the checkpoint,
-            even if nothing has changed.
+            Whether an epoch started at or before the offset. Kafka then writes the checkpoint, even
+            if nothing has changed.
         """
         kept = bisect_right(self._entries, offset, key=_start_offset)
         if kept:
@@ -172,9 +172,9 @@ class LeaderEpochCache:
         return kept > 0
 
     def truncate_from_end(self, offset: int) -> bool:
-        """Drop the epochs that start at an offset or above; return whether there were any.
+        """Remove the epochs that start at or above an offset; return whether there were any.
 
-        A negative offset drops nothing.
+        A negative offset removes nothing.
         """
         kept = bisect_left(self._entries, offset, key=_start_offset)
         if offset < 0 or kept == len(self._entries):
@@ -183,24 +183,24 @@ class LeaderEpochCache:
         return True
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Return the epoch that an offset lies in; None before the first."""
+        """Return the epoch of an offset, None before the first epoch."""
         place = bisect_right(self._entries, offset, key=_start_offset)
         return self._entries[place - 1].epoch if place else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the last epoch that is not above the given one, and where it ends.
+        """Return the last epoch at or below the given one, and its end offset.
 
         Parameters
         ----------
         epoch : int
-            The epoch asked for.
+            The requested epoch.
         log_end_offset : int
-            Where the latest epoch ends.
+            End of the latest epoch.
 
         Returns
         -------
         tuple of int
-            The epoch and its end offset, exclusive: the start of the next. An epoch before the
+            The epoch and its exclusive end offset: the start of the next epoch. An epoch before the
             first known one is returned with the start of the first. ``(-1, -1)`` for -1, or above
             the latest.
         """

@@ -1,4 +1,4 @@
-"""Arrays of 64-bit integers: columns of offsets, positions and timestamps."""
+"""Arrays of int64: columns of offsets, positions and timestamps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Longs = NDArray[np.int64]
 
 
 def longs_of(values: object, name: str) -> Longs:
-    """Return numbers of a caller as an array; raises `ConfigError` for other types and shapes."""
+    """Convert a caller's numbers to an array; raises `ConfigError` for other types and shapes."""
     try:
         found = np.asarray(values)
     except (TypeError, ValueError):

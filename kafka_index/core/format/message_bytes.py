@@ -1,11 +1,10 @@
-"""The primitive types of Kafka's messages: numbers, strings, arrays' lengths, tagged fields.
+"""The primitive types of Kafka's messages: numbers, strings, array lengths, tagged fields.
 
-Requests, and the records of the metadata log and of internal topics, are sequences of fields
-without names. Numbers are big-endian. In a *flexible* version of a message, lengths are unsigned
-varints of the length plus one (*compact*), with 0 for null, and each structure ends with its
-tagged fields; in an older version lengths are int16 (strings) or int32, with -1 for null.
-Source: Kafka's ``ByteBufferAccessor`` and ``ByteUtils``, and the classes that its message
-generator writes (KIP-482).
+Requests, and records of the metadata log and internal topics, are sequences of fields without
+names. Numbers are big-endian. In a *flexible* version of a message, lengths are unsigned varints of
+the length plus one (*compact*), with 0 for null, and each structure ends with its tagged fields. In
+an older version, lengths are int16 (strings) or int32, with -1 for null. Source: Kafka's
+``ByteBufferAccessor`` and ``ByteUtils``, and its message generator (KIP-482).
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from kafka_index.core.format.strings import decode_utf8
 
 INT8: Final = struct.Struct(">b")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
-#: Kafka's types of numbers.
 NUMBERS: Final = {
     "int8": INT8,
     "int16": _INT16,
@@ -38,12 +36,12 @@ _NULL_LENGTH = -1
 
 
 def uuid_text(value: bytes) -> str:
-    """Return a UUID as Kafka prints it: 22 characters of URL-safe base64."""
+    """Format a UUID like Kafka: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(value).decode().rstrip("=")
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of a UUID that Kafka printed; raises `ValueError` for any other text."""
+    """Parse a UUID in Kafka's format; raises `ValueError` for any other text."""
     value = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     if len(value) != _UUID_BYTES:
         raise ValueError(f"not a UUID: {text!r}")
@@ -51,7 +49,7 @@ def uuid_bytes(text: str) -> bytes:
 
 
 def unsigned_varint(value: int) -> bytes:
-    """Return a number of 0 or more as a varint (``ByteUtils.writeUnsignedVarint``)."""
+    """Encode a non-negative number as a varint (``ByteUtils.writeUnsignedVarint``)."""
     data = bytearray()
     while value >= _MORE:
         data.append(value & 0x7F | _MORE)
@@ -61,9 +59,9 @@ def unsigned_varint(value: int) -> bytes:
 
 
 class MessageReader:
-    """Reads fields from the bytes of a message, front to back.
+    """Reads the fields of a message in order.
 
-    Every method raises `CorruptRecordError` if the bytes end too early, or are malformed.
+    All methods raise `CorruptRecordError` if the bytes end too early or are malformed.
     """
 
     __slots__ = ("data", "position")
@@ -74,11 +72,10 @@ class MessageReader:
 
     @property
     def remaining(self) -> int:
-        """The number of bytes that are left."""
         return len(self.data) - self.position
 
     def number(self, form: struct.Struct) -> int:
-        """Read a number; of a double it is a float."""
+        """Read a number; a double returns a float."""
         try:
             value: int = form.unpack_from(self.data, self.position)[0]
         except struct.error:
@@ -87,15 +84,14 @@ class MessageReader:
         return value
 
     def int16(self) -> int:
-        """Read a 16-bit integer."""
         return self.number(_INT16)
 
     def boolean(self) -> bool:
-        """Read a byte; all but 0 is true."""
+        """Read a boolean: any byte but 0 is True."""
         return self.number(INT8) != 0
 
     def uuid(self) -> str:
-        """Read 16 bytes, as `uuid_text`."""
+        """Read a UUID, formatted by `uuid_text`."""
         return uuid_text(self.raw(_UUID_BYTES))
 
     def unsigned_varint(self) -> int:
@@ -117,7 +113,6 @@ class MessageReader:
         return value & 0xFFFFFFFF
 
     def raw(self, size: int) -> bytes:
-        """Read a number of bytes."""
         start, end = self.position, self.position + size
         if size < 0 or end > len(self.data):
             raise self._cut(f"{size} bytes")
@@ -125,7 +120,7 @@ class MessageReader:
         return self.data[start:end]
 
     def string(self, *, compact: bool) -> str | None:
-        """Read a string; bytes that are not UTF-8 are replaced, as Java does."""
+        """Read a string; invalid UTF-8 is replaced as in Java."""
         size = self._compact_length() if compact else self.int16()
         if size < 0:
             return None
@@ -136,12 +131,11 @@ class MessageReader:
         return decode_utf8(self.raw(size))
 
     def nullable_bytes(self, *, compact: bool) -> bytes | None:
-        """Read bytes with their length."""
         size = self._compact_length() if compact else self.number(_INT32)
         return None if size < 0 else self.raw(size)
 
     def array_length(self, *, compact: bool) -> int | None:
-        """Read the number of elements that follow; None is a null array."""
+        """Read an array length; None for a null array."""
         length = self._compact_length() if compact else self.number(_INT32)
         if length < 0:
             return None
@@ -156,12 +150,12 @@ class MessageReader:
     def corrupt(
         self, message: str, *, expected: object = None, found: object = None
     ) -> CorruptRecordError:
-        """Return the error for the field that was just read."""
+        """Return the error for the last field read."""
         text = f"{message}, at byte {self.position} of the message"
         return CorruptRecordError(text, expected=expected, found=found)
 
     def _compact_length(self) -> int:
-        # Above 2^31 the length is negative in Java, which is null there.
+        # A value above 2^31 is a negative length in Java, which means null.
         length = self.unsigned_varint()
         return length - 1 if length <= 0x7FFFFFFF else _NULL_LENGTH
 
@@ -178,27 +172,22 @@ class MessageWriter:
         self.data = bytearray()
 
     def number(self, form: struct.Struct, value: float) -> None:
-        """Write a number."""
         self.data += form.pack(value)
 
     def boolean(self, value: bool) -> None:  # noqa: FBT001, because it is the value
-        """Write 1 or 0."""
         self.number(INT8, int(value))
 
     def uuid(self, value: str) -> None:
-        """Write a UUID given as `uuid_text`."""
+        """Write a UUID in the format of `uuid_text`."""
         self.data += uuid_bytes(value)
 
     def unsigned_varint(self, value: int) -> None:
-        """Write an unsigned varint."""
         self.data += unsigned_varint(value)
 
     def raw(self, value: bytes) -> None:
-        """Write bytes without a length."""
         self.data += value
 
     def string(self, value: str | None, *, compact: bool) -> None:
-        """Write a string with its length."""
         data = None if value is None else value.encode()
         if compact:
             self.unsigned_varint(0 if data is None else len(data) + 1)
@@ -207,12 +196,10 @@ class MessageWriter:
         self.data += data or b""
 
     def nullable_bytes(self, value: bytes | None, *, compact: bool) -> None:
-        """Write bytes with their length."""
         self.array_length(None if value is None else len(value), compact=compact)
         self.data += value or b""
 
     def array_length(self, length: int | None, *, compact: bool) -> None:
-        """Write the number of elements that follow."""
         length = _NULL_LENGTH if length is None else length
         if compact:
             self.unsigned_varint(length + 1)

@@ -1,18 +1,17 @@
-"""Schemas of Kafka's messages, and the reading and writing of messages by them.
+"""Schemas of Kafka's messages, and decoding and encoding of messages with them.
 
-A schema is text, its fields in the order of the bytes, with commas or the ends of lines between::
+A schema is text with the fields in wire order, separated by commas or line ends::
 
     OffsetCommitValue 1 versions=0-4 flexible=4+
         offset int64, leaderEpoch int32 3+ default=-1, metadata string, commitTimestamp int64,
         expireTimestamp int64 1 default=-1, topicId uuid 4+ tag=0
 
-The first line has the name of the message, its API key or record type (``-`` for none), the
-versions that exist, and those with the flexible encoding. A field has a name, a type, the versions
-that have it (all of them when there is none), and ``nullable``, ``tag=N`` and ``default=X`` as
-they apply. Types are Kafka's; ``[]`` before a type, or alone before indented fields, is an array,
-``{}`` a structure. A structure of several messages is given once, before them, as ``NAME {}`` with
-its fields, and its name is then a type. Source: the JSON files of Kafka's message generator,
-release 4.3.1.
+The first line has the name of the message, its API key or record type (``-`` for none), the valid
+versions, and the flexible versions. A field has a name, a type, the versions that have it
+(default: all), and optionally ``nullable``, ``tag=N`` and ``default=X``. Types are Kafka's. ``[]``
+before a type, or alone before indented fields, is an array, ``{}`` a structure. A structure used
+by several messages is defined before them as ``NAME {}`` with its fields; its name is then a type.
+Source: the JSON files of Kafka's message generator, release 4.3.1.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ from kafka_index.core.format.message_bytes import INT8, NUMBERS, MessageReader, 
 
 Value: TypeAlias = "bool | int | float | str | bytes | Struct | list[Value] | None"
 
-#: Topic ids and directory ids that are not known (``Uuid.ZERO_UUID``).
+#: Unknown topic and directory IDs (``Uuid.ZERO_UUID``).
 ZERO_UUID: Final = "A" * 22
 
 _INDENT = 4
 _ARRAY: Final = "[]"
-#: The type of a structure.
 STRUCT: Final = "{}"
 _DEFAULTS: dict[str, Value] = {
     "bool": False,
@@ -47,38 +45,34 @@ _DEFAULTS: dict[str, Value] = {
 
 
 class Struct(dict[str, Value]):
-    """The fields of a message, or of a structure in it, under Kafka's names.
+    """The fields of a message or structure, with Kafka's names.
 
-    Every field of the schema is there; a field that a version lacks has its default. The methods
-    return a field of a type that the schema gives it.
+    It has every field of the schema; a field that a version lacks has its default. The methods
+    return a field with its type in the schema.
     """
 
     __slots__ = ()
 
     def integer(self, name: str) -> int:
-        """Return a number."""
         value = self[name]
         if not isinstance(value, int):
             raise TypeError(f"{name} is not an integer")
         return value
 
     def text(self, name: str) -> str:
-        """Return a string or a UUID; the empty string for null."""
+        """Return a string or a UUID; empty for null."""
         value = self[name]
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} is not a string")
         return value or ""
 
     def optional_text(self, name: str) -> str | None:
-        """Return a string that may be null."""
         return None if self[name] is None else self.text(name)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean."""
         return bool(self[name])
 
     def binary(self, name: str) -> bytes | None:
-        """Return bytes that may be null."""
         value = self[name]
         if value is not None and not isinstance(value, bytes):
             raise TypeError(f"{name} is not bytes")
@@ -97,7 +91,6 @@ class Struct(dict[str, Value]):
         return [value for value in self._items_of(name) if isinstance(value, Struct)]
 
     def struct(self, name: str) -> Struct:
-        """Return a structure."""
         value = self[name]
         if not isinstance(value, Struct):
             raise TypeError(f"{name} is not a structure")
@@ -110,7 +103,7 @@ class Struct(dict[str, Value]):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """A range of versions, both ends included."""
+    """A range of versions, both ends inclusive."""
 
     lowest: int
     highest: int
@@ -131,10 +124,10 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message, under Kafka's name.
+    """A field of a message, with Kafka's name.
 
-    The type is that of the elements if it `is_array`; ``{}`` is a structure of `fields`. `tag` is
-    its number among the tagged fields, and `default` its value where it is absent.
+    If `is_array`, `type` is the element type; ``{}`` is a structure with `fields`. `tag` is the
+    number of a tagged field, and `default` its value if it is absent.
     """
 
     name: str
@@ -147,7 +140,7 @@ class Field:
     fields: tuple[Field, ...]
 
     def absent(self) -> Value:
-        """Return the value of the field where it is absent."""
+        """Return the value of the field if it is absent."""
         if isinstance(self.default, list):
             return []
         return Struct(self.default) if isinstance(self.default, Struct) else self.default
@@ -162,10 +155,10 @@ class _Form(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageSchema:
-    """The schema of a message, under Kafka's name, with its fields in the order of the bytes.
+    """The schema of a message, with Kafka's name and the fields in wire order.
 
-    The API key or record type is -1 for none; `flexible` are the versions with the flexible
-    encoding.
+    `api_key` is the API key or record type, -1 for none; `flexible` are the versions with the
+    flexible encoding.
     """
 
     name: str
@@ -178,7 +171,7 @@ class MessageSchema:
     )
 
     def read(self, reader: MessageReader, version: int) -> Struct:
-        """Read a message, and nothing after it.
+        """Read a message; bytes after it are not read.
 
         Raises `CorruptRecordError` if the bytes are not such a message, or the version does not
         exist.
@@ -189,11 +182,11 @@ class MessageSchema:
         return read(reader)
 
     def decode(self, data: bytes, version: int) -> Struct:
-        """Read a message that the bytes hold, whole; Kafka passes over the bytes after it."""
+        """Decode a complete message; like Kafka, ignore bytes after it."""
         return self.read(MessageReader(data), version)
 
     def encode(self, message: Mapping[str, Value], version: int) -> bytes:
-        """Return the bytes of a message; fields that are not given have their defaults."""
+        """Encode a message; missing fields get their defaults."""
         writer = MessageWriter()
         _write_struct(self.fields, self._form(version), message, writer)
         return bytes(writer.data)
@@ -216,7 +209,7 @@ _Line: TypeAlias = tuple[int, list[str]]
 
 
 def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
-    """Parse schemas in the form that this module's text describes."""
+    """Parse schemas in the form described in this module's docstring."""
     lines = [
         ((len(line) - len(line.lstrip())) // _INDENT, field.split())
         for line in text.splitlines()
@@ -240,7 +233,7 @@ def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
 
 
 def _blocks(lines: Sequence[_Line], depth: int) -> Iterator[tuple[list[str], Sequence[_Line]]]:
-    """Yield the words of each line of a depth, and the lines below it."""
+    """Yield the words of each line at a depth, and the lines below it."""
     starts = [at for at, (indent, _) in enumerate(lines) if indent == depth]
     for start, end in pairwise([*starts, len(lines)]):
         yield lines[start][1], lines[start + 1 : end]
@@ -249,7 +242,7 @@ def _blocks(lines: Sequence[_Line], depth: int) -> Iterator[tuple[list[str], Seq
 def _parse_fields(
     lines: Sequence[_Line], depth: int, structures: Mapping[str, tuple[Field, ...]]
 ) -> Iterator[Field]:
-    """Parse the fields of one level, and those below them; types may name structures."""
+    """Parse the fields of one level and below; types may refer to `structures`."""
     for words, below in _blocks(lines, depth):
         yield _field(words, tuple(_parse_fields(below, depth + 1, structures)), structures)
 
@@ -289,7 +282,7 @@ _Read = Callable[[MessageReader], Value]
 
 
 def _struct_reader(fields: tuple[Field, ...], form: _Form) -> Callable[[MessageReader], Struct]:
-    """Return a reader of a structure in a version; it is made once, and reads millions."""
+    """Return a reader of a structure in a version, which is created once for many reads."""
     steps: list[tuple[str, _Read]] = []
     tagged: dict[int, tuple[str, _Read]] = {}
     for field in fields:
@@ -309,7 +302,7 @@ def _struct_reader(fields: tuple[Field, ...], form: _Form) -> Callable[[MessageR
             for _ in range(reader.unsigned_varint()):
                 tag, size = reader.unsigned_varint(), reader.unsigned_varint()
                 content = MessageReader(reader.raw(size))
-                # A tag of a later release is passed over: that is what tags are for.
+                # Tagged fields of later releases are skipped, as intended by KIP-482.
                 if tag in tagged:
                     name, step = tagged[tag]
                     message[name] = step(content)
@@ -343,7 +336,7 @@ def _field_reader(field: Field, form: _Form) -> _Read:
 
 
 def _lowest_marker(field: Field) -> int:
-    """Return the lowest byte before a nullable structure that is not null."""
+    """Return the lowest byte before a nullable structure that means not null."""
     return 0 if field.tag is None else 1
 
 

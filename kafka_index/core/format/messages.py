@@ -1,18 +1,18 @@
-"""Kafka's definitions of the records that its own topics hold, release 4.3.1, as schemas.
+"""Schemas of the records of Kafka's internal topics, release 4.3.1.
 
-Values in ``__cluster_metadata`` and ``__remote_log_metadata`` are the version of a frame, the API
-key and the version of the message as unsigned varints, then the message (``MetadataRecordSerde``,
-``RemoteLogMetadataSerde``). There are no keys in the metadata log. The type of a control record of
-KRaft is in its key; its value is the version of the message as an int16, which is also its first
-field, then the message.
+Values in ``__cluster_metadata`` and ``__remote_log_metadata`` consist of a frame version, an API
+key and a message version, all unsigned varints, and the message (``MetadataRecordSerde``,
+``RemoteLogMetadataSerde``). Records of the metadata log have no keys. The key of a KRaft control
+record contains its type. Its value is the message version as an int16, which is also its first
+field, and the message.
 
-The key of a record of a coordinator (groups of any kind, share state, transactions) is its type as
-an int16, then the key message in version 0; the value is its version as an int16, then the value
-message (``CoordinatorRecordSerde``). A null value deletes.
+The key of a coordinator record (groups, share state, transactions) is its type as an int16, and the
+key message in version 0. The value is its version as an int16, and the value message
+(``CoordinatorRecordSerde``). A null value is a tombstone.
 
 Source: ``src/main/resources`` of ``metadata``, ``storage``, ``group-coordinator``,
 ``share-coordinator`` and ``transaction-coordinator``; of ``clients`` the control records, and
-``ConsumerProtocol`` for the members of classic groups.
+``ConsumerProtocol`` for members of classic groups.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ ClearElrRecord 28 versions=0 flexible=0+
 )
 
 
-#: What a control record of the metadata log or of a snapshot holds.
+#: Control records of the metadata log and of snapshots.
 KRAFT_CONTROL = parse_schemas(
     """
 Voter {}
@@ -150,7 +150,7 @@ RemoteLogSegmentMetadataSnapshotRecord 3 versions=0 flexible=0+
 )
 
 
-#: Keys and values, in pairs of the same record type.
+#: Pairs of key and value with the same record type.
 GROUP_RECORDS = parse_schemas(
     """
 TopicPartitions {}
@@ -300,7 +300,7 @@ ConsumerProtocolSubscription - versions=0-3 flexible=none
 )
 
 
-#: Keys and values, in pairs of the same record type.
+#: Pairs of key and value with the same record type.
 SHARE_RECORDS = parse_schemas(
     """
 StateBatch {}

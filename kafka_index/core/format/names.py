@@ -1,10 +1,10 @@
 """File and folder names of a Kafka data directory, and the names of internal topics.
 
 A partition directory is ``<topic>-<partition>``, split at the LAST dash because topics contain
-dashes. A segment is the files that share a 20-digit base offset::
+dashes. The files of a segment share a 20-digit base offset::
 
     00000000000000368769.timeindex.swap
-    `-- base offset ----'`- kind --'`- transient (may be absent)
+    `-- base offset ----'`- kind --'`- transient (optional)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 
-#: All of them: ``Topic.INTERNAL_TOPICS``, and those of metadata.
+#: ``Topic.INTERNAL_TOPICS``, and the metadata topics.
 INTERNAL_TOPICS: Final = frozenset(
     {
         CLUSTER_METADATA_TOPIC,
@@ -38,7 +38,7 @@ INTERNAL_TOPICS: Final = frozenset(
 #: ``TransactionStateManager.transactionTopicConfigs``); the others are created with ``delete``.
 COMPACTED_INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
-#: What the names of all of them begin with, and those of some topics of users.
+#: Prefix of all internal topics, and of some user topics.
 INTERNAL_PREFIX: Final = "__"
 
 #: The directory of the metadata log.
@@ -63,15 +63,15 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-#: In the metadata log, of a controller that was formatted as standalone or with initial ones.
+#: Bootstrap snapshot of a controller that was formatted as standalone or with initial controllers.
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 PARTITION_METADATA = "partition.metadata"
-#: In the metadata log: what a node has voted for.
+#: Quorum state in the metadata log directory.
 QUORUM_STATE = "quorum-state"
 BROKER_LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
-#: The files of offsets in a data directory.
+#: Offset checkpoints of a data directory.
 OFFSET_CHECKPOINTS = (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
@@ -79,11 +79,11 @@ OFFSET_CHECKPOINTS = (
     CLEANER_CHECKPOINT,
 )
 
-#: The files at the root of a data directory, those of offsets apart.
+#: Files at the root of a data directory, except offset checkpoints.
 ROOT_FILES = (META_PROPERTIES, BOOTSTRAP_CHECKPOINT, CLEAN_SHUTDOWN)
 
-#: Directories that a broker does not take for partitions: the indexes of tiered storage, and a
-#: marker, which it deletes first (``LogManager.loadLogs``).
+#: Directories that a broker does not treat as partitions: the index cache of tiered storage, and a
+#: clean shutdown file that is a directory, which it deletes first (``LogManager.loadLogs``).
 NOT_PARTITIONS = ("remote-log-index-cache", CLEAN_SHUTDOWN)
 
 OFFSET_DIGITS = 20
@@ -94,13 +94,12 @@ _KEPT_FILES = frozenset(
 _METADATA_SNAPSHOT = re.compile(
     r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<transient>\.part|\.deleted)?"
 )
-# A file of a remote segment in a folder of tiered storage, other than its log.
+# A file of a remote segment in tiered storage, other than its log.
 _REMOTE_OBJECT = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}\.(?!log$)[a-z_-]+")
-# In the names of what a build keeps beside its files.
+# Part of the names of files that a build writes for its own use.
 _RECORD = "kafka-index"
 
-# Topic.java, detectInvalidTopic: 1 to 249 of these characters, and neither "." nor "..".
-#: The names that topics may have: ``Topic.validate``.
+#: Legal topic names: 1 to 249 of these characters, and neither "." nor ".." (``Topic.validate``).
 TOPIC_PATTERN: Final = r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}"
 _TOPIC = re.compile(TOPIC_PATTERN)
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})")
@@ -111,12 +110,12 @@ _SEGMENT_FILE = re.compile(
     rf"(?P<transient>\.swap|\.cleaned|\.deleted)?"
 )
 
-#: The names of compression types, by their number in the attributes of a batch.
+#: Compression types, by their number in batch attributes.
 COMPRESSION_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class DirectoryKind(Enum):
-    """The kind of a directory in a data directory, by its name."""
+    """The kind of a directory in a data directory, according to its name."""
 
     LIVE = "live"
     DELETE = "delete"
@@ -133,16 +132,16 @@ class TopicPartition:
 
     @property
     def directory_name(self) -> str:
-        """The directory of this partition, ``<topic>-<partition>`` (LocalLog.logDirName)."""
+        """The directory name, ``<topic>-<partition>`` (LocalLog.logDirName)."""
         return f"{self.topic}-{self.partition}"
 
 
 class SegmentFileName(NamedTuple):
     """The parts of a segment file's name.
 
-    The base offset of a ``.snapshot`` is the offset at which it was taken. The kind is ``.log``,
-    ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot``; the transient suffix is empty,
-    ``.swap``, ``.cleaned`` or ``.deleted``.
+    The base offset of a ``.snapshot`` is its offset. The kind is ``.log``, ``.index``,
+    ``.timeindex``, ``.txnindex`` or ``.snapshot``; the transient suffix is empty, ``.swap``,
+    ``.cleaned`` or ``.deleted``.
     """
 
     base_offset: int
@@ -156,12 +155,11 @@ def is_legal_topic(topic: str) -> bool:
 
 
 def split_directory_name(name: str) -> tuple[TopicPartition, DirectoryKind] | None:
-    """Split the name of a directory into its partition and its kind; None if no broker creates it.
+    """Split a directory name into partition and kind; None if no broker creates it.
 
     The topic of a ``-delete`` or ``-stray`` directory may be truncated
     (LocalLog.logDirNameWithSuffixCappedLength). Source: LocalLog.parseTopicPartitionName and its
-    DELETE, FUTURE and STRAY_DIR_PATTERN. Stricter in one respect: the topic must be legal, since
-    brokers create no other topics.
+    DELETE, FUTURE and STRAY_DIR_PATTERN. Unlike Kafka, it also requires a legal topic name.
     """
     kind = DirectoryKind.LIVE
     marked = _MARKED_DIRECTORY.fullmatch(name)
@@ -193,7 +191,7 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """Split the name of a segment's file; return None if it is not one.
+    """Split the name of a segment's file; None if it is not one.
 
     20 digits above 2^63 - 1 are not an offset (LogFileUtils.offsetFromFileName fails on it).
     """
@@ -206,7 +204,7 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 
 
 def is_kept_file(name: str) -> bool:
-    """Return whether a broker or a build names files of directories so, other than logs."""
+    """Return whether this is a name that brokers or builds use in directories, except for logs."""
     parsed = parse_segment_file(name)
     if parsed is not None:
         return parsed.kind != LOG_SUFFIX
@@ -216,7 +214,7 @@ def is_kept_file(name: str) -> bool:
 
 
 def is_metadata_snapshot(name: str) -> bool:
-    """Return whether a file of the metadata log is a snapshot that a node reads."""
+    """Return whether this is the name of a metadata snapshot that a node reads."""
     found = _METADATA_SNAPSHOT.fullmatch(name)
     return found is not None and not found["transient"] and int(found["offset"]) <= INT64_MAX
 

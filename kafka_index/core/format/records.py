@@ -1,9 +1,9 @@
-"""Byte layout of a ``.log``, of its indexes, and of what a broker keeps of producers.
+"""Byte layouts of logs, index files and producer snapshots.
 
-Every layout is a big-endian numpy structured dtype. Readers, writers and tests take the positions
-of fields from it. An index file has no header and no checksum. Sources: Kafka's
-``DefaultRecordBatch``, ``LegacyRecord``, ``Records``, ``FileLogInputStream``, ``OffsetIndex``,
-``TimeIndex``, ``AbortedTxn``, ``ProducerStateManager.writeSnapshot`` and ``ProducerSnapshot``.
+Every layout is a big-endian numpy structured dtype, which readers, writers and tests share. Index
+files have no header and no checksum. Sources: Kafka's ``DefaultRecordBatch``, ``LegacyRecord``,
+``Records``, ``FileLogInputStream``, ``OffsetIndex``, ``TimeIndex``, ``AbortedTxn``,
+``ProducerStateManager.writeSnapshot`` and ``ProducerSnapshot``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ MESSAGE_V1_HEADER = np.dtype(
 
 
 def field_position(layout: np.dtype[np.void], name: str) -> int:
-    """Return the position in bytes of a field from the start of its layout."""
+    """Return the byte position of a field in its layout."""
     fields = layout.fields
     if fields is None:
         raise TypeError("the layout has no fields")
@@ -80,13 +80,13 @@ LOG_OVERHEAD_BYTES = LOG_OVERHEAD.itemsize
 RECORD_BATCH_OVERHEAD_BYTES = RECORD_BATCH_HEADER.itemsize
 #: The magic byte is at the same position in every version.
 MAGIC_POSITION = field_position(RECORD_BATCH_HEADER, "magic")
-#: Bytes that are read before an entry's version is known (``Records.HEADER_SIZE_UP_TO_MAGIC``). An
-#: iteration ends without an error if no more than this is left.
+#: Bytes that are read before the version is known (``Records.HEADER_SIZE_UP_TO_MAGIC``). Iteration
+#: ends without an error if no more bytes than this are left.
 HEADER_SIZE_UP_TO_MAGIC = MAGIC_POSITION + 1
-#: Minimum of the length field in any version (``LegacyRecord.RECORD_OVERHEAD_V0``). Recovery
-#: applies it to magic 1 as well, rather than that version's own 22.
+#: Minimum of the length field in any version (``LegacyRecord.RECORD_OVERHEAD_V0``). Recovery also
+#: applies it to v1 messages, whose own minimum is 22.
 MIN_LENGTH = 14
-#: Magic 2, and in recovery any higher value (``FileLogInputStream``).
+#: Message format v2; recovery treats higher values alike (``FileLogInputStream``).
 MAGIC_RECORD_BATCH = 2
 
 COMPRESSION_MASK = 0x07
@@ -101,22 +101,22 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
-#: The types of control records that end a transaction (``ControlRecordType``).
+#: Types of control records that end a transaction (``ControlRecordType``).
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
 
-#: Entry of ``.index``, 8 bytes: the offset minus the segment's base offset, and the byte position
-#: in the ``.log`` of the batch with that last offset. Offsets strictly increase.
+#: Entry of ``.index``, 8 bytes: the offset minus the segment's base offset, and the position in the
+#: ``.log`` of the batch with this last offset. Offsets strictly increase.
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position_bytes", ">i4")])
 
-#: Entry of ``.timeindex``, 12 bytes: no record up to this offset is later than this timestamp.
-#: Timestamps strictly increase, offsets never decrease.
+#: Entry of ``.timeindex``, 12 bytes: no record up to this offset has a larger timestamp. Timestamps
+#: strictly increase, offsets never decrease.
 TIME_ENTRY = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 
 
 def offset_range(base_offset: int) -> str:
-    """Return the offsets that a segment can hold, for errors."""
+    """Format the range of offsets that a segment can contain, for errors."""
     return f"{base_offset}..{base_offset + INT32_MAX}"
 
 
@@ -188,7 +188,7 @@ SNAPSHOT_ENTRY = np.dtype(
     ]
 )
 
-#: The same fields in memory, in this machine's byte order.
+#: The same fields in native byte order.
 PRODUCER_STATE_ENTRY = SNAPSHOT_ENTRY.newbyteorder("=")
 
 NO_LAST_OFFSET = -1

@@ -1,7 +1,7 @@
-r"""The fields of the files that this package writes for itself, checked by type and range as read.
+r"""Parsing of this package's own state files, with validation of types and ranges.
 
-A state file may be damaged, or come from somebody else: no offset leaves int64, and no name leaves
-its folder. msgspec searches a pattern, so each begins with ``^`` and ends with ``\\Z``.
+A state file may be damaged or forged: offsets must fit into int64, and names must not lead to other
+folders. msgspec searches patterns, so each starts with ``^`` and ends with ``\\Z``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_YEAR_9999_MS = 253_402_300_799_999
 Int32 = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=INT64_MAX)]
-#: The size of a file: at most a TiB, so that no sum of them leaves int64.
+#: Size of a file, at most 1 TiB, so that sums do not overflow int64.
 Size = Annotated[int, Meta(ge=0, le=1 << 40)]
 TimeMs = Annotated[int, Meta(ge=0, le=_MAX_YEAR_9999_MS)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -28,7 +28,7 @@ Topic = Annotated[str, Meta(pattern=rf"^{TOPIC_PATTERN}\Z")]
 TopicId = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{22})?\Z")]
 FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")]
 
-#: The errors of a text that is not JSON, or has other types.
+#: Errors for text that is not JSON or has wrong types.
 MALFORMED = (MsgspecError, UnicodeError, RecursionError)
 _State = TypeVar("_State")
 _PREPARATION = Lock()
@@ -36,10 +36,10 @@ _DECODERS: dict[type, json.Decoder[Any]] = {}
 
 
 def decoder_of(kind: type[_State]) -> json.Decoder[_State]:
-    """Return the JSON decoder of a type, which threads share.
+    """Return the JSON decoder of a type, shared by threads.
 
-    msgspec 0.22 crashes if several threads use a type for the first time at once. The decoder
-    prepares the type, under a lock.
+    msgspec 0.22 crashes if several threads use a type for the first time at once. So the decoder is
+    created under a lock.
     """
     with _PREPARATION:
         if kind not in _DECODERS:
@@ -48,7 +48,7 @@ def decoder_of(kind: type[_State]) -> json.Decoder[_State]:
 
 
 def convert_fields(fields: object, kind: type[_State]) -> _State:
-    """Return decoded fields as an object of a type; raises the errors of `MALFORMED`."""
+    """Convert decoded fields to a type; raises the errors of `MALFORMED`."""
     decoder_of(kind)
     return convert(fields, kind)
 
@@ -56,7 +56,7 @@ def convert_fields(fields: object, kind: type[_State]) -> _State:
 def decode_state(
     data: bytes | str, kind: type[_State], version: int | None = None
 ) -> _State | None:
-    """Return the state in a JSON object; None if it has another version, or is malformed."""
+    """Parse the state in a JSON object; None if it has another version or is malformed."""
     try:
         fields = json.decode(data)
         if not isinstance(fields, dict) or fields.pop("version", None) != version:

@@ -1,4 +1,4 @@
-"""Texts: quoted from small files, of bytes, and as Java reads them."""
+"""Strings: quotations in errors, bytes as text, and text as Java reads it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ERRORS = "kafka_index.java"
 _REPLACEMENT = "\ufffd"
 _SURROGATE_LEAD = 0xED
 
-# Base64 of 16 bytes in the alphabet for URLs. Padding may be missing, not be wrong.
+# Base64 of 16 bytes in the URL-safe alphabet. Padding is optional.
 _UUID = re.compile(r"([A-Za-z0-9_-]{22})(?:==)?")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([=: \t\f])")
@@ -31,10 +31,10 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str:
-    """Return the quotation of a malformed text, such as a line, from a file.
+    """Quote a malformed text, such as a line, of a file.
 
-    A link may lead to any file of the machine, which whoever made the dump could not read: nothing
-    of it is shown, nor of a file in a partition directory that is a link.
+    A link in a dump may lead to a file that whoever made the dump cannot read. So nothing is quoted
+    from a link, or from a file in a linked partition directory.
     """
     if path is not None and is_linked(os.fspath(path)):
         return "[not shown: the file is a link]"
@@ -44,17 +44,16 @@ def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str
 
 
 def is_linked(path: str) -> bool:
-    """Return whether a file, or the partition directory that holds it, is a link."""
+    """Return whether a file or its partition directory is a link."""
     directory = os.path.dirname(path)
     is_partition = split_directory_name(os.path.basename(directory)) is not None
     return os.path.islink(path) or (is_partition and os.path.islink(directory))
 
 
 def parse_bytes(text: str) -> bytes:
-    """Return the bytes that a text means: its UTF-8, or bytes in hex or base64 after a prefix.
+    """Parse bytes: UTF-8 text, or hex or base64 after a prefix.
 
-    The prefixes are ``hex:`` and ``base64:``; raises `InputError` for a text after them that is
-    neither.
+    The prefixes are ``hex:`` and ``base64:``; raises `InputError` if the rest is malformed.
     """
     try:
         if text.startswith(_HEX):
@@ -69,11 +68,10 @@ def parse_bytes(text: str) -> bytes:
 
 
 def decode_utf8(data: bytes) -> str:
-    """Decode UTF-8; invalid bytes are replaced as by Java's ``new String(bytes, UTF_8)``.
+    """Decode UTF-8; invalid bytes are replaced as in Java's ``new String(bytes, UTF_8)``.
 
-    Kafka's clients return the names of headers so. Python and Java replace the same bytes, but for
-    a surrogate encoded by itself: its bytes are one replacement character to Java, and one each to
-    Python.
+    Kafka's clients decode header names like this. Python and Java differ only for an encoded
+    surrogate: Java replaces its bytes with one character, Python with one per byte.
     """
     return data.decode(errors=_ERRORS)
 
@@ -89,7 +87,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def _continues(byte: int) -> bool:
-    """Return whether a byte continues a character."""
+    """Return whether this is a UTF-8 continuation byte."""
     return byte & 0xC0 == 0x80
 
 
@@ -97,14 +95,14 @@ codecs.register_error(_ERRORS, _replace)
 
 
 class Property(NamedTuple):
-    """A value, with the blanks after it, and its line."""
+    """A value, with trailing whitespace, and its line."""
 
     value: str
     line: int
 
 
 def parse_java_uuid(text: str) -> str | None:
-    """Return a UUID as Kafka writes it; None where it refuses the text (``Uuid.fromString``)."""
+    """Return a UUID in Kafka's format, None if Kafka rejects the text (``Uuid.fromString``)."""
     match = _UUID.fullmatch(text)
     if match is None:
         return None
@@ -113,13 +111,13 @@ def parse_java_uuid(text: str) -> str | None:
 
 
 def is_reserved_directory_id(uuid: str) -> bool:
-    """Return whether no directory may have this id (``DirectoryId.reserved``)."""
+    """Return whether the directory ID is reserved (``DirectoryId.reserved``)."""
     data = base64.urlsafe_b64decode(f"{uuid}==")
     return not any(data[:8]) and int.from_bytes(data[8:], "big", signed=True) < 100
 
 
 def load_properties(data: bytes) -> dict[str, Property]:
-    """Return the properties of a text in Latin-1 (``java.util.Properties.load``).
+    """Parse properties in Latin-1 (``java.util.Properties.load``).
 
     Raises `ValueError` if an escape is malformed.
     """
@@ -144,7 +142,7 @@ def load_properties(data: bytes) -> dict[str, Property]:
 
 
 def properties_of(text: str) -> dict[str, str]:
-    """Return the properties of a text, without blanks around values; none where it is malformed."""
+    """Parse properties with trimmed values; empty if malformed."""
     try:
         found = load_properties(text.encode())
     except ValueError:

@@ -1,9 +1,9 @@
-"""Times: the one parser for commands, functions and data sources, and their text.
+"""Times: parsing for all commands, functions and data sources, and formatting.
 
-A time is ISO 8601 (UTC where it names no zone), a date (its midnight in UTC), milliseconds since
-1970, ``ms:N``, ``now``, ``today``, ``yesterday`` (midnights in UTC, or with a time of that day, as
-in ``yesterday 10:00``), or relative to now: ``-90m``, ``-36h``, ``-7d``. A number that would be a
-time of our days in another unit is refused, unless it is given as ``ms:N``.
+A time is ISO 8601 (UTC if it has no zone), a date (midnight in UTC), milliseconds since 1970,
+``ms:N``, ``now``, ``today``, ``yesterday`` (midnight in UTC, or with a time of day, as in
+``yesterday 10:00``), or relative to now: ``-90m``, ``-36h``, ``-7d``. A number that looks like
+seconds, microseconds or nanoseconds is rejected, unless it is given as ``ms:N``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TypeAlias
 from kafka_index.core.errors import InputError, argument_text
 from kafka_index.core.format.integers import INT64_MAX, parse_java_integer
 
-#: A time as functions take it.
+#: A time as accepted by functions.
 Time: TypeAlias = int | str | date | datetime
 
-#: A number with this before it is milliseconds, whatever it looks like.
+#: Prefix of a number that is certainly in milliseconds.
 MILLISECONDS = "ms:"
 _EXAMPLES = "2024-05-01T00:00:00Z, 2024-05-01, now, today, yesterday or -90m"
 
@@ -37,9 +37,9 @@ _ISO = re.compile(
 _RELATIVE = re.compile(r"-(?P<count>[0-9]{1,12})(?P<unit>[smhdw])")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS, "w": 7 * _DAY_MS}
 
-# Below it numbers are seconds until the year 5138; above it milliseconds from 1973 on.
+# Smaller numbers are seconds before the year 5138; larger ones are milliseconds after 1973.
 _SECONDS_BELOW = 10**11
-# Microseconds and nanoseconds from 2001 to 2100. The largest int64 is neither.
+# Microseconds and nanoseconds from 2001 to 2100, without the maximum int64.
 _FINER = (
     ("microseconds", 1000, range(10**15, 41 * 10**14)),
     ("nanoseconds", 10**6, range(10**18, 41 * 10**17)),
@@ -47,21 +47,21 @@ _FINER = (
 
 
 def now_ms() -> int:
-    """Return the time of the clock, in ms since the epoch.
+    """Return the current time in ms since the epoch.
 
-    A run asks once, so that all of its times are relative to one instant.
+    A run calls it once, so that all relative times have the same base.
     """
     return time.time_ns() // 1_000_000
 
 
 def parse_time(value: Time, *, now: int | None = None) -> int:
-    """Return a time in ms since the epoch; before it, the time is negative.
+    """Parse a time to ms since the epoch; earlier times are negative.
 
-    The value is in milliseconds, one of the texts above, a date (its midnight in UTC), or a
-    datetime with a zone; relative times are relative to `now`, in ms, by default the instant of the
-    call. Fractions of a millisecond are rounded up, so that a search for the first record at or
-    after the time does not find an earlier one. Raises `InputError` for any other value, or a
-    number that looks like another unit than milliseconds.
+    `value` is a number of milliseconds, a text as described above, a date (midnight in UTC), or a
+    datetime with a zone. Relative times are relative to `now`, in ms, by default the current time.
+    Fractions of a millisecond are rounded up, so that a search for the first record at or after the
+    time does not find an earlier one. Raises `InputError` for any other value, or a number that
+    looks like another unit than milliseconds.
     """
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -98,19 +98,19 @@ def _parse_text(text: str, now: int) -> int:
 
 
 def _integer(text: str) -> int | None:
-    # Digits of other scripts are no number on a command line.
+    # ASCII digits only.
     return parse_java_integer(text, INT64_MAX) if text.isascii() else None
 
 
 def _of_now(text: str, now: int) -> int | None:
-    """Return a time that is relative to an instant; None if the text is not one."""
+    """Parse a time that is relative to now, None if the text is not one."""
     midnight = now - now % _DAY_MS
     named = {"now": now, "today": midnight, "yesterday": midnight - _DAY_MS}
     if text in named:
         return named[text]
     day, _, clock = text.partition(" ")
     if clock and day in ("today", "yesterday"):
-        # As a time of the first day of all.
+        # Parsed as a time of day on 1970-01-01.
         since_midnight = parse_iso_time(f"1970-01-01 {clock.strip()}")
         return None if since_midnight is None else named[day] + since_midnight
     match = _RELATIVE.fullmatch(text)
@@ -118,18 +118,18 @@ def _of_now(text: str, now: int) -> int | None:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """Return a duration such as ``90s``, ``5m``, ``2h`` or ``1d`` in ms; None for other texts."""
+    """Parse a duration such as ``90s``, ``5m``, ``2h`` or ``1d`` to ms; None for other texts."""
     started = _of_now(f"-{text.strip().lower()}", 0)
     return None if started is None else -started
 
 
 def is_relative(value: object) -> bool:
-    """Return whether a time is another one whenever it is parsed."""
+    """Return whether parsing the time later gives another result."""
     return isinstance(value, str) and _of_now(value.strip().lower(), 0) is not None
 
 
 def _check_number(number: int) -> int:
-    """Return a number of milliseconds; refuse a number that looks like another unit."""
+    """Return a number of milliseconds; reject one that looks like another unit."""
     if number < 0:
         raise InputError(
             f"{number} is a time before 1970",
@@ -153,7 +153,7 @@ def _check_number(number: int) -> int:
 
 
 def parse_iso_time(text: str) -> int | None:
-    """Return an ISO 8601 date or time as ms since the epoch; None if the text is not one.
+    """Parse an ISO 8601 date or time to ms since the epoch, None if the text is not one.
 
     The default zone is UTC. Fractions of a millisecond are rounded up.
     """
@@ -181,7 +181,7 @@ def is_between_milliseconds(text: str) -> bool:
 
 
 def format_time(timestamp_ms: int) -> str | None:
-    """Return a time as ``2024-05-01T00:00:00.000Z``; None outside the calendar."""
+    """Format a time as ``2024-05-01T00:00:00.000Z``; None outside the calendar."""
     try:
         moment = _EPOCH + timestamp_ms * _MS
     except OverflowError:
@@ -190,16 +190,16 @@ def format_time(timestamp_ms: int) -> str | None:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time for a message, in milliseconds where it is outside the calendar."""
+    """Format a time for a message, as milliseconds if it is outside the calendar."""
     return format_time(timestamp_ms) or f"{timestamp_ms} ms"
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """The times of records, for messages about empty ranges.
+    """The range of record timestamps, for messages about empty ranges.
 
-    `first_ms` is the timestamp of the first record, the earliest of those of several partitions,
-    `last_ms` the largest timestamp; `unknown` counts partitions whose times cannot be read.
+    `first_ms` is the timestamp of the first record, the minimum over several partitions. `last_ms`
+    is the largest timestamp. `unknown` counts partitions whose timestamps cannot be read.
     """
 
     first_ms: int | None = None
@@ -207,14 +207,14 @@ class TimeSpan:
     unknown: int = 0
 
     def with_times(self, first_ms: int | None, last_ms: int | None) -> TimeSpan:
-        """Return the span of these records and others; -1 and None are no time."""
+        """Extend the range by the timestamps of other records; -1 and None are no timestamps."""
         firsts = [one for one in (self.first_ms, first_ms) if one is not None and one >= 0]
         lasts = [one for one in (self.last_ms, last_ms) if one is not None and one >= 0]
         return replace(self, first_ms=min(firsts, default=None), last_ms=max(lasts, default=None))
 
     @property
     def text(self) -> str:
-        """The times, for people."""
+        """The range in words."""
         if self.first_ms is None or self.last_ms is None:
             text = "no record has a timestamp"
         else:
@@ -229,9 +229,9 @@ class TimeSpan:
 def empty_range_text(
     from_ms: int | None, to_ms: int | None, span: TimeSpan, what: str = "the input"
 ) -> str:
-    """Return the place of an empty range, whose end is exclusive, among the times of records.
+    """Describe where an empty range, whose end is exclusive, is relative to record timestamps.
 
-    `what` names the owner of the times.
+    `what` names the owner of the timestamps.
     """
     bounds = []
     if from_ms:

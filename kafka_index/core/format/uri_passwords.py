@@ -1,4 +1,4 @@
-"""Paths of users: texts, without passwords and signatures in URIs, which other texts hide."""
+"""Paths of users as text, rejecting passwords and signatures in URIs; hiding them in texts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kafka_index.core.errors import ConfigError, InputError, argument_text
 
 PATH_EXPECTED = "a path or a URI"
 
-# A password may hold a slash, which ends the authority early: after a colon, only a port is none.
-# Buckets have neither port nor user, containers no port.
+# A password may contain a slash, which ends the authority early: only a port has just digits after
+# the colon. Buckets have neither port nor user, containers no port.
 _PASSWORD = re.compile(
     r"\w:/{1,2}(?!/)[^/@]*:(?!\d*(?:[/?#]|$))[^@]*@"
     r"|\b(?:s3a?|gs):/{1,2}[^/]*[:@]|\b(?:abfs|wasb)s?:/{1,2}[^/]*:"
     r"|[?&](?:sig|signature|x-amz-signature)=",
     re.IGNORECASE,
 )
-# In a text around URIs: user and password, a signature, a token of Spark Connect.
+# Within a text: user and password of a URI, a signature, or a token of Spark Connect.
 _SHOWN_PASSWORD = re.compile(
     r"(?P<scheme>\w:/{1,2})[^/@\s'\"]*:(?!\d*[/\s'\"])[^\s'\"]*(?=@)"
     r"|(?P<bucket>\b(?:s3a?|gs):/{1,2})[^:/@\s'\"]*(?::[^\s'\"]*)?(?=@)"
@@ -33,14 +33,14 @@ def has_password(text: str) -> bool:
 
 
 def hide_passwords(text: str) -> str:
-    """Return a text, such as that of an error, without the passwords of the URIs in it."""
+    """Remove the passwords of URIs from a text, such as an error."""
     return _SHOWN_PASSWORD.sub(lambda match: f"{match[match.lastgroup or 0]}[hidden]", text)
 
 
 def refuse_passwords(paths: Iterable[object]) -> None:
-    """Refuse paths that are URIs with a password or a signature, without showing them.
+    """Reject paths that are URIs with a password or a signature, without showing them.
 
-    Commands and functions check all of their paths before they open the first: a path is shown in
+    Commands and functions check all paths before they open the first, because paths appear in
     reports, logs and errors. Raises `InputError`.
     """
     for path in paths:
@@ -53,7 +53,7 @@ def refuse_passwords(paths: Iterable[object]) -> None:
 
 
 def path_of(path: object, name: str) -> str:
-    """Return a path as text; raises `ConfigError` for anything else, or a password in it."""
+    """Convert a path to text; raises `ConfigError` for anything else, or a password in it."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
         raise ConfigError(
