@@ -1,4 +1,7 @@
-"""`read_records`: the records of logs as a table. It has no command."""
+"""`read_records`: the records of logs as a table.
+
+There is no such command.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class _ConvertedKind(Kind):
-    """A value that a function converts, with the name of its argument and the time of the call."""
+    """A value converted by a function that needs the argument's name and the current time."""
 
     def __init__(self, function: Callable[[Any, str, int], Any]) -> None:
         self._function = function
@@ -223,18 +226,18 @@ def read_records(
 class Records(RecordStream):
     """The result of `read_records`: records, sorted by topic, partition and offset.
 
-    Iterating yields record batches of a few MiB, which are read meanwhile; each time the logs are
-    read again from the beginning. pandas, polars, DuckDB and PyArrow read it as a table. `ok`,
-    `counts` and `damage` are about the last read that came to its end. It also has the methods of
-    a ``pyarrow.RecordBatchReader``: `read_next_batch` continues after the last call, `read_all` and
-    `read_pandas` read from the beginning.
+    Iteration yields record batches of a few MiB while the logs are being read; each iteration reads
+    them again from the start. pandas, polars, DuckDB and PyArrow read it as a table. `ok`, `counts`
+    and `damage` describe the last completed iteration. It also has the methods of a
+    ``pyarrow.RecordBatchReader``: `read_next_batch` continues after the last call, `read_all` and
+    `read_pandas` read from the start.
 
     Parameters
     ----------
     plan : object
-        The parts of the logs that are read.
+        The parts of the logs to read.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     """
 
     command = "cat"
@@ -244,7 +247,7 @@ class Records(RecordStream):
         self._next: Iterator[pa.RecordBatch] | None = None
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Read from the beginning, and yield the records; closing the generator ends the read."""
+        """Read from the start and yield the records; closing the generator ends the read."""
         records, faults = 0, Faults()
         is_marked = CORRUPT_RECORD in self.schema.names
         missing: list[MissingOffsets] = []
@@ -257,11 +260,11 @@ class Records(RecordStream):
         self._ended(records, faults, MissingOffsets.joined(missing), unread_texts(unread))
 
     def read_all(self) -> pa.Table:
-        """Return all of the records as a table, as `to_arrow` does."""
+        """Return all records as a table, like `to_arrow`."""
         return self.to_arrow()
 
     def read_pandas(self) -> pd.DataFrame:
-        """Return all of the records as a data frame of pandas, as `to_pandas` does."""
+        """Return all records as a pandas data frame, like `to_pandas`."""
         return self.to_pandas()
 
     def read_next_batch(self) -> pa.RecordBatch:

@@ -39,7 +39,7 @@ def keys_of(given: object, name: str) -> tuple[bytes, ...]:
 
 
 def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
-    """Return offsets by topic and partition, of a mapping or a file (`read_offsets_file`)."""
+    """Convert offsets by topic and partition, from a mapping or a file (`read_offsets_file`)."""
     if isinstance(given, str | PathLike):
         return read_offsets_file(path_of(given, name))
     if not isinstance(given, Mapping):
@@ -113,10 +113,7 @@ def _integer(value: object) -> int | None:
 
 
 def whole(value: object, name: str, *, least: int = 0) -> int:
-    """Return an integer that is not too small, also one of numpy; raises `ConfigError` otherwise.
-
-    Integers beyond 64 bits are refused, too.
-    """
+    """Convert a Python or numpy integer; raises `ConfigError` below `least` or beyond 64 bits."""
     number = _integer(value)
     if number is None or not least <= number <= INT64_MAX:
         raise wrong_value(f"{name} is not a number that counts", f"{least} or more", value)

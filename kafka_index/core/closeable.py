@@ -1,4 +1,4 @@
-"""Objects that are closed at the end of a ``with`` block."""
+"""Base class of objects that are closed at the end of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Closeable:
-    """A context manager that is its own value, and is closed at the end."""
+    """A context manager that returns itself and is closed at the end."""
 
     __slots__ = ()
 
@@ -17,5 +17,5 @@ class Closeable:
         self.close()
 
     def close(self) -> None:
-        """Release what is held."""
+        """Release all resources."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""The error tree: every failure this package reports, with its place and a remedy.
+"""The error tree of this package; each error has a location and a hint.
 
-All errors pickle (they cross from Spark executors to the driver) and print as one line.
+All errors can be pickled, to be sent from Spark executors to the driver, and print as one line.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from numbers import Integral
 from os import PathLike, fspath
 from typing import Any, Self, TypeVar
 
-# Error numbers that are about the file itself: another try would meet the same. All others are
-# about permission, disk, memory or network.
+# Errors about the file itself, which would occur again. All others are about permission, disk,
+# memory or network.
 _ABOUT_THE_FILE = frozenset(
     {
         None,
@@ -31,23 +31,23 @@ _ABOUT_THE_FILE = frozenset(
     }
 )
 
-#: What to do about too many open files (EMFILE), whatever was being opened.
+#: Hint for too many open files (EMFILE).
 OPEN_FILES_HINT = "raise the limit (ulimit -n) or use fewer --threads, then run again"
 
-# The errors that `Faults` keeps.
+# Maximum number of errors that `Faults` keeps.
 _MAX_FAULTS = 100
 
 _Error = TypeVar("_Error", bound=BaseException)
 
-# Control characters (C0, DEL, C1), separators and directions of text (which can make a name look
-# like another line, or like another name), and bytes that are not UTF-8.
+# Control characters (C0, DEL, C1), separators and text direction marks, which can make a name look
+# like several lines or another name, and bytes that are not UTF-8.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
 _SHORT = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
 _FIRST_SURROGATE_OF_BYTES = 0xDC00
 
-# Constructors take sizes from Python 3.12 on.
+# The constructor accepts sizes only since Python 3.12.
 _SHORT_REPR = reprlib.Repr()
 _SHORT_REPR.maxstring = _SHORT_REPR.maxother = 100
 
@@ -69,15 +69,15 @@ _FIELD_TYPES = {
 
 
 def help_page(name: str) -> str:
-    """Return the command that prints a page of the documentation, as hints name it."""
+    """Return the command that prints a documentation page, for hints."""
     return f"kafka-index help {name}"
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which names can neither end the line nor control a terminal.
+    r"""Escape a text so that names cannot end the line or control a terminal.
 
-    Control characters and bytes that are not UTF-8 are escaped as ``ls -b`` does (``\n``,
-    ``\033``, ``\377``), other characters without a glyph as ``\u202e``.
+    Control characters and bytes that are not UTF-8 are escaped as in ``ls -b`` (``\n``, ``\033``,
+    ``\377``), other characters without a glyph as ``\u202e``.
     """
     return _UNPRINTABLE.sub(_escaped, text)
 
@@ -94,7 +94,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def argument_text(value: object) -> str:
-    """Return an argument as a message shows it: short, also where it is a table."""
+    """Return a short text of an argument for messages, even if it is a table."""
     return " ".join(_SHORT_REPR.repr(value).split())
 
 
@@ -104,28 +104,28 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def first_of(names: Sequence[object], most: int) -> str:
-    """Return the first of some names, and how many more there are: ``a, b and 2 more``."""
+    """Return the first names, and the number of others: ``a, b and 2 more``."""
     shown = ", ".join(map(str, names[:most]))
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 class KafkaIndexError(Exception):
-    """Base of every error this package raises on purpose.
+    """Base class of all errors that this package raises on purpose.
 
     Parameters
     ----------
     message : str
-        The problem, without the place.
+        The problem, without its location.
     path : str or PathLike, optional
-        The file or folder concerned.
+        The file or folder.
     position_bytes : int, optional
-        Byte position in that file.
+        Byte position in the file.
     expected, found : object, optional
-        The content that the rules require, and the actual one.
+        The required content, and the actual content.
     hint : str, optional
         The next step for the user.
     line : int, optional
-        Line of a text file, the first being 1; the message names it too.
+        Line number in a text file, from 1; the message contains it too.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class KafkaIndexError(Exception):
         self.line = line
 
     def __str__(self) -> str:
-        """Return the error as one line: place, message, expected and found, hint."""
+        """Return the error as one line: location, message, expected and found, hint."""
         place = "" if self.path is None else f"{printable(self.path)}: "
         if self.position_bytes is not None:
             place += f"at byte {self.position_bytes}: "
@@ -159,7 +159,7 @@ class KafkaIndexError(Exception):
 
     @property
     def described(self) -> str:
-        """The message with what was expected and found, without place and hint."""
+        """The message with expected and found, without location and hint."""
         known = [("expected", self.expected), ("found", self.found)]
         details = ", ".join(f"{name} {value}" for name, value in known if value is not None)
         return f"{self.message} ({details})" if details else self.message
@@ -171,13 +171,13 @@ class KafkaIndexError(Exception):
         return {name: getattr(self, name) for name in names}
 
     def at(self, path: str | PathLike[str], position_bytes: int) -> Self:
-        """Return the same error about a place."""
+        """Return the same error with a location."""
         return type(self)(
             self.message, **self._details | {"path": path, "position_bytes": position_bytes}
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the arguments, and the cause where the environment is at fault."""
+        """Pickle the arguments, and the cause if the error is retriable."""
         cause = next(filter(_is_environment, _causes(self)), None)
         return _rebuild, (type(self), self.message, self._details), {"__cause__": cause}
 
@@ -189,7 +189,7 @@ def _rebuild(
 
 
 class ConfigError(KafkaIndexError):
-    """A setting has an illegal value, or a settings file cannot be read."""
+    """A setting has an invalid value, or a settings file cannot be read."""
 
 
 class InputError(KafkaIndexError):
@@ -201,36 +201,36 @@ class LinkedOutError(InputError):
 
 
 class RetriableError(KafkaIndexError):
-    """Permission, disk, memory, cluster or network: not the data, and worth a retry."""
+    """Permission, disk, memory, cluster or network failed, not the data; a retry may succeed."""
 
 
 class StartRefusedError(KafkaIndexError):
-    """A broker exits over what it finds."""
+    """A broker exits because of this content."""
 
     @classmethod
     def of(cls, error: KafkaIndexError, path: str) -> Self:
-        """Return the refusal for what another error says of a file, by default of this one."""
+        """Convert another error, whose path is by default `path`."""
         own = {"path": error.path or path, "hint": None}
         return cls(error.message, **error._details | own)  # noqa: SLF001, of the same class
 
 
 class DirectoryFailsError(StartRefusedError):
-    """A broker takes the data directory offline; it exits where that is its only one."""
+    """A broker marks the data directory offline; it exits if this is its only one."""
 
 
 class OfflineAtOnceError(DirectoryFailsError):
-    """A broker takes the data directory offline before it loads the rest of its partitions.
+    """A broker marks the data directory offline before it has loaded all its partitions.
 
     Source: ``LogDirFailureChannel.maybeAddOfflineLogDir``.
     """
 
 
 class BadFileError(OfflineAtOnceError, InputError):
-    """A small file of a dump is not a file, or not text (Kafka: IOException)."""
+    """A metadata file of a dump is not a file, or not text (Kafka: IOException)."""
 
 
 class ReadError(InputError, RetriableError):
-    """The input's disk failed, or the input changed, while it was read."""
+    """The disk of the input failed, or the input changed while it was being read."""
 
 
 class EngineError(RetriableError):
@@ -238,23 +238,23 @@ class EngineError(RetriableError):
 
 
 class ExecutorError(EngineError):
-    """An executor does not see what the driver sees."""
+    """An executor has other files than the driver."""
 
 
 class DamageError(KafkaIndexError):
-    """A result is not ok: the fault is in the data, and the rows of the result say where."""
+    """A result is not ok because of the data; its rows contain the locations."""
 
 
 class CorruptLogError(KafkaIndexError):
-    """A ``.log`` holds bytes that Kafka's recovery would not keep."""
+    """A ``.log`` contains bytes that Kafka's recovery would remove."""
 
 
 class TooLargeError(CorruptLogError):
-    """The records of a batch decompress to more than the process may hold."""
+    """The decompressed records of a batch exceed the memory limit of the process."""
 
     @classmethod
     def of_records(cls, max_bytes: int) -> TooLargeError:
-        """Return the error for records that exceed a limit."""
+        """Return the error for records that exceed the limit."""
         return cls(
             "the records decompress to more than is allowed",
             expected=f"{max_bytes} bytes or less",
@@ -263,19 +263,19 @@ class TooLargeError(CorruptLogError):
 
 
 class CorruptObjectError(KafkaIndexError):
-    """An object of tiered storage that is cut or altered, or was encrypted with another key."""
+    """An object of tiered storage is truncated, altered, or encrypted with another key."""
 
 
 class CorruptRecordError(KafkaIndexError):
-    """A record of the metadata log or of an internal topic that does not decode."""
+    """A record of the metadata log or of an internal topic cannot be decoded."""
 
 
 class UnknownSchemaError(KafkaIndexError):
-    """No schema has the id or the GUID of a record."""
+    """No schema has the ID or GUID in a record."""
 
 
 class BadSchemaError(KafkaIndexError):
-    """A schema that does not parse, or whose references are missing or circular."""
+    """A schema cannot be parsed, or its references are missing or circular."""
 
 
 class CorruptIndexError(KafkaIndexError):
@@ -283,7 +283,7 @@ class CorruptIndexError(KafkaIndexError):
 
 
 class UnknownVersionError(CorruptIndexError):
-    """An entry of a version that a broker exits on (Kafka: IllegalArgumentException)."""
+    """An entry with a version on which a broker exits (Kafka: IllegalArgumentException)."""
 
 
 class CorruptSnapshotError(KafkaIndexError):
@@ -291,7 +291,7 @@ class CorruptSnapshotError(KafkaIndexError):
 
 
 class IndexFullError(KafkaIndexError):
-    """An append to an index without a free slot (Kafka: IllegalArgumentException)."""
+    """An append to a full index (Kafka: IllegalArgumentException)."""
 
 
 class InvalidOffsetError(KafkaIndexError):
@@ -299,7 +299,7 @@ class InvalidOffsetError(KafkaIndexError):
 
 
 class InvalidEpochError(KafkaIndexError):
-    """A leader epoch, or its start, below 0 (Kafka: IllegalArgumentException)."""
+    """A negative leader epoch or start offset (Kafka: IllegalArgumentException)."""
 
 
 class InvalidTimestampError(KafkaIndexError):
@@ -311,17 +311,17 @@ class IndexOffsetOverflowError(KafkaIndexError):
 
 
 class PublishError(RetriableError):
-    """The target cannot be written: permissions, disk full, or held by a broker."""
+    """The target is not writable: permission, full disk, or locked by a broker."""
 
 
 class StagedFileGoneError(PublishError):
-    """A finished file is gone before it was published: another attempt may have published it."""
+    """A staged file disappeared before it was published: another attempt may have published it."""
 
 
 def without_frames(error: _Error) -> _Error:
-    """Return an error that is kept as a result, without the frames it was raised through.
+    """Remove the traceback of an error that is kept as a result.
 
-    They hold the bytes that were read and decompressed there for as long as the error is held.
+    Its frames would keep the data that was read and decompressed in memory.
     """
     rest: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -335,16 +335,16 @@ def without_frames(error: _Error) -> _Error:
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Return whether the environment is at fault, so that the same run may succeed later.
+    """Return whether the environment caused the error, so that the same run may succeed later.
 
-    That holds for `RetriableError`, for an operating system's error that is not about the file
-    itself (such as ENOENT), and for an error of this package that either of them caused.
+    True for `RetriableError`, for an `OSError` that is not about the file itself (such as ENOENT),
+    and for an error of this package that was caused by either.
     """
     return _is_environment(error) or any(map(_is_environment, _causes(error)))
 
 
 def lacks_open_files(error: BaseException) -> bool:
-    """Return whether an error means that the process has as many open files as it may have."""
+    """Return whether the process has reached its limit of open files."""
     return any(
         isinstance(each, OSError) and each.errno == errno.EMFILE
         for each in (error, *_causes(error))
@@ -352,7 +352,7 @@ def lacks_open_files(error: BaseException) -> bool:
 
 
 def raise_retriable(errors: Iterable[BaseException]) -> None:
-    """Raise the first error for which the environment is at fault; nothing for none."""
+    """Raise the first retriable error, if any."""
     for error in errors:
         if is_retriable(error):
             raise error
@@ -371,9 +371,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def refuse_other_types(**given: tuple[object, Any]) -> None:
-    """Refuse arguments, by their names, that are not of their types; raises `ConfigError`.
+    """Raise `ConfigError` for arguments, given by name, that do not have their types.
 
-    A type may be a union, and `Integral` stands for integers of Python and numpy, but no boolean.
+    A type may be a union; `Integral` means Python and numpy integers, but not booleans.
     """
     for name, (value, kind) in given.items():
         is_flag = isinstance(value, bool) and kind in (Integral, Integral | None)
@@ -386,7 +386,7 @@ def refuse_other_types(**given: tuple[object, Any]) -> None:
 
 
 def refuse_fields_of_other_types(settings: Any) -> None:
-    """Refuse numbers, flags and texts that are not of the types of a dataclass's fields."""
+    """Raise `ConfigError` for numbers, flags and strings that do not match a dataclass's types."""
     for own in fields(settings):
         kind = _FIELD_TYPES.get(own.type)  # type: ignore[arg-type]  # a text
         if kind is not None:
@@ -397,7 +397,7 @@ def refuse_fields_of_other_types(settings: Any) -> None:
 class Faults:
     """Errors that did not end a run: the first ones, and the number of all.
 
-    `retriable` contains True if one of all is retriable, and False if one is not.
+    `retriable` contains True if any of them is retriable, and False if any is not.
     """
 
     first: list[KafkaIndexError] = field(default_factory=list)
@@ -405,12 +405,11 @@ class Faults:
     retriable: set[bool] = field(default_factory=set)
 
     def add(self, *faults: KafkaIndexError) -> None:
-        """Add errors."""
         self.total += len(faults)
         self.first += faults[: max(_MAX_FAULTS - len(self.first), 0)]
         self.retriable |= set(map(is_retriable, faults))
 
     def add_damage(self, count: int) -> None:
-        """Count further damage, whose errors are not kept."""
+        """Count further corruptions whose errors are not kept."""
         self.total += count
         self.retriable |= {False} if count else set()

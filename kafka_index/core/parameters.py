@@ -1,6 +1,6 @@
-"""Parameters that several commands share: logs, remote segments, records, Kafka settings.
+"""Parameters shared by several commands: logs, remote segments, records, Kafka settings.
 
-The module loads neither numpy nor pyarrow: the help of a command does not wait for them.
+Imports neither numpy nor pyarrow, so that command help is fast.
 """
 
 from __future__ import annotations
@@ -42,26 +42,25 @@ from kafka_index.core.job.request import (
     parameter,
 )
 
-#: A path or a URI.
 Path: TypeAlias = str | PathLike[str]
 #: Data directories, partition directories, or globs of either.
 Paths: TypeAlias = Path | Sequence[Path]
-#: A regular expression that a topic matches in full, or names.
+#: A regular expression that must match a topic's full name, or topic names.
 Topics: TypeAlias = str | re.Pattern[str] | Collection[str]
-#: Settings under Kafka's names: a file, a mapping, or settings that were read.
+#: Settings with Kafka's names: a file, a mapping, or loaded settings.
 Config: TypeAlias = Path | Mapping[str, object] | LogConfig
-#: Remote segments: a folder of them, several, or with options.
+#: Remote segments: one or several folders, or folders with options.
 Tiered: TypeAlias = Path | Sequence[Path] | TieredOptions
 
 
 class ArrowStream(Protocol):
-    """A table of any library: it exports Arrow's C stream interface."""
+    """A table of any library that exports Arrow's C stream interface."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows as a capsule."""
 
 
-#: Rows: whatever exports Arrow's C stream interface, or dicts.
+#: Rows: an object with Arrow's C stream interface, or dicts.
 Table: TypeAlias = ArrowStream | Sequence[Mapping[str, Any]]
 
 
@@ -105,7 +104,7 @@ class TieredKind(Kind):
         )
 
     def combine(self, values: Sequence[Any]) -> TieredOptions | None:
-        """Return options of the texts of the command line."""
+        """Build options from command-line texts."""
         uris, layout, prefix, keys, topic_ids = values
         if uris:
             return TieredOptions(uris, layout, prefix, topic_ids or (), _key_files(keys or ()))
@@ -117,7 +116,7 @@ class TieredKind(Kind):
 
 
 def _key_files(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the files of key pairs by id; the keys themselves are read when they are used."""
+    """Parse ``ID=FILE`` texts; the key files are read on use."""
     files: dict[str, str] = {}
     for text in texts:
         key_id, separator, path = text.partition("=")
@@ -133,12 +132,12 @@ def _key_files(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Kafka settings as they are given.
+    """Kafka settings as given.
 
     Attributes
     ----------
     config : LogConfig
-        The settings of logs, with Kafka's defaults.
+        Log settings, with Kafka's defaults.
     properties : mapping of str to str, optional
         All properties of a file or mapping, such as a broker's ``server.properties``.
     """
@@ -147,14 +146,14 @@ class KafkaSettings:
     properties: Mapping[str, str] | None = None
 
 
-#: Kafka's defaults.
 DEFAULT_SETTINGS = KafkaSettings(LogConfig())
 
 
 class SettingsKind(Kind):
     """Kafka settings: a file, a mapping, or a `LogConfig`; options override single settings.
 
-    `overrides` are options for keyword arguments of `LogConfig.load`, each a kind and a help text.
+    `overrides` are options for keyword arguments of `LogConfig.load`, each with a kind and a help
+    text.
     """
 
     metavar = "FILE"
@@ -181,7 +180,7 @@ class SettingsKind(Kind):
         )
 
     def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
-        """Return ``--config`` and an option for each setting that overrides it."""
+        """Return ``--config`` and the overriding options."""
         overrides = (
             OptionSpec((f"--{key.replace('_', '-')}",), text, Group.SETTINGS, kind.metavar)
             for key, (kind, text) in self._overrides.items()
@@ -189,7 +188,7 @@ class SettingsKind(Kind):
         return (OptionSpec(names, parameter.help, Group.SETTINGS, self.metavar), *overrides)
 
     def combine(self, values: Sequence[Any]) -> KafkaSettings | None:
-        """Return the settings of a file, with the values of options."""
+        """Load settings from a file, and apply overriding options."""
         path, *own = values
         if path is None and all(one is None for one in own):
             return None
@@ -203,13 +202,13 @@ class SettingsKind(Kind):
 
 
 def _settings_of_file(path: str, **overrides: int | None) -> KafkaSettings:
-    """Return the settings of a file, which is read once."""
+    """Load the settings of a file, which is read once."""
     properties = read_properties(path)
     return KafkaSettings(LogConfig.of_properties(properties, path=path, **overrides), properties)
 
 
 class PairsKind(Kind):
-    """Texts by name: a mapping, or on the command line texts such as ``NAME=VALUE``."""
+    """Texts by name: a mapping, or repeated ``NAME=VALUE`` on the command line."""
 
     is_multiple = True
 
@@ -233,7 +232,7 @@ class PairsKind(Kind):
 
 
 class LocalFolderKind(PathKind):
-    """A folder on a local file system, for logs that a broker mounts."""
+    """A local folder for logs on which a broker starts."""
 
     def __init__(self) -> None:
         super().__init__("DIR")
@@ -255,7 +254,7 @@ _INDEX_INTERVAL = (
 
 
 def config_parameter(**overrides: tuple[Kind, str]) -> Any:
-    """Return the parameter of Kafka settings for logs; `overrides` as for `SettingsKind`."""
+    """Return the parameter for Kafka settings of logs; `overrides` as in `SettingsKind`."""
     return parameter(
         SettingsKind(index_interval_bytes=_INDEX_INTERVAL, **overrides),
         Group.SETTINGS,
@@ -268,7 +267,7 @@ def config_parameter(**overrides: tuple[Kind, str]) -> Any:
 def properties_of_mapping(
     given: object, name: str, kinds: type | tuple[type, ...] = (str, int, float)
 ) -> dict[str, str]:
-    """Return a mapping of names to values of some types as a ``.properties`` file has them."""
+    """Convert a mapping to the texts of a ``.properties`` file."""
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"{name} is not settings",
@@ -290,7 +289,7 @@ def properties_of_mapping(
 
 
 def follow_links_parameter() -> Any:
-    """Return the parameter for files that are links out of the input."""
+    """Return the parameter for reading links that lead out of the input."""
     return parameter(
         FlagKind(),
         Group.STORAGE,
@@ -302,7 +301,7 @@ def follow_links_parameter() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequest(Request):
-    """A request that reads directories of brokers."""
+    """A request that reads log directories."""
 
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
@@ -320,7 +319,7 @@ class InputRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRequest(InputRequest):
-    """A request that reads logs, or remote segments, or both."""
+    """A request that reads logs, remote segments, or both."""
 
     tiered: TieredOptions | None = parameter(
         TieredKind(),
@@ -337,15 +336,13 @@ class LogRequest(InputRequest):
 
     @property
     def folders(self) -> list[str]:
-        """The folders that logs and indexes are read from."""
+        """The folders from which logs and indexes are read."""
         tiered = () if self.tiered is None else self.tiered.uris
         indexes = getattr(self, "indexes", None)
         return [*self.inputs, *tiered, *([indexes] if indexes else [])]
 
 
 class ColumnsKind(NamesKind):
-    """Columns of records: a list of names."""
-
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:
         from kafka_index.core.records.record_table import RECORD_SCHEMA  # noqa: PLC0415, slow to import
 
@@ -364,7 +361,7 @@ class OffsetsKind(Kind):
 
 
 class KeysKind(Kind):
-    """Keys of records: a list, or a file with one per line."""
+    """Record keys: a list, or a file with one key per line."""
 
     metavar = "FILE"
 
@@ -392,7 +389,7 @@ def topics_parameter() -> Any:
 
 
 def max_decompressed_parameter() -> Any:
-    """Return the parameter that bounds decompressed records."""
+    """Return the parameter for the memory limit of decompressed records."""
     return parameter(
         IntegerKind(1),
         Group.ENGINE,
@@ -426,8 +423,6 @@ def to_parameter() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRequest(LogRequest):
-    """A request that reads the records of logs."""
-
     indexes: str | None = indexes_parameter()
     topics: Any = topics_parameter()
     max_decompressed_bytes: int = max_decompressed_parameter()
@@ -436,10 +431,10 @@ class RecordRequest(LogRequest):
 def time_range_ms(
     from_time: Moment | None, to_time: Moment | None
 ) -> tuple[int | None, int | None]:
-    """Return a range of timestamps of records, the second exclusive; refuse an empty range.
+    """Return a timestamp range, the second exclusive; reject an empty range.
 
-    The parameters are fields of a request with these names. A record without a timestamp has -1,
-    and is in no range, not even in a range without a start.
+    The parameters are request fields with these names. A record without a timestamp has -1 and is
+    never in a range.
     """
     if from_time is not None and to_time is not None and from_time >= to_time:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Steps that a signal must not interrupt."""
+"""Sections that a signal must not interrupt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the end of the context."""
+    """Defer SIGINT and SIGTERM until the end of the context."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
