@@ -1,4 +1,4 @@
-"""The command line: options in, one call, something to read and an exit code out."""
+"""The command line: converts options to a request, runs it, and prints the result."""
 
 import sys
 
@@ -7,20 +7,20 @@ try:
     import signal
 
     def _leave(_number: int, _frame: object) -> None:
-        # An exception could be lost in the machinery of imports, or come out as another error.
+        # During imports, an exception could be lost or turned into another error.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             os.write(2, b"kafka-index: error: interrupted\n")
         finally:
             os._exit(130)
 
-    # These imports are a good part of a short command, and leave nothing to be cleaned up.
+    # These imports are a large part of a short command, and need no cleanup when interrupted.
     _kept = None
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         try:
             _kept = signal.signal(signal.SIGINT, _leave)
         except ValueError:
-            # Another thread than the main one, which signals never reach.
+            # Not the main thread, which alone receives signals.
             _kept = None
     try:
         from kafka_index.cli.app import job_main, main

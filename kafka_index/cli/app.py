@@ -1,7 +1,7 @@
-"""The console script with its commands, and one command as a Spark job.
+"""The console script with its commands, and commands as Spark jobs.
 
-A command is imported when it is called for. Whatever ends a run is one line on stderr and an exit
-code (see `ExitCode`).
+A command's module is imported when the command is called. Every error that ends a run is printed as
+one line on stderr and mapped to an exit code (`ExitCode`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.format.uri_passwords import hide_passwords
 
 PROGRAM = "kafka-index"
-#: Set by the shell that asks, to ``bash_source`` or ``bash_complete``, and so for zsh and fish.
+#: Set by the shell's completion script to ``bash_source`` or ``bash_complete``, or the same for zsh
+#: and fish.
 COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
 
-#: What the commands are for, and their purposes. A command is made when it is called: its module
-#: may load numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
+#: Command groups and short descriptions. They are listed here because the module of a command may
+#: load numpy, pyarrow and the compiled kernels, which `--help` should not wait for.
 _GROUPS = {
     "Inspect": {
         "dump": "Print the contents of logs, indexes, snapshots and checkpoints.",
@@ -70,7 +71,8 @@ _GROUPS = {
 }
 COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _WITHOUT_KERNELS = ("help", "warm-up")
-#: The specifications of commands that only print their result. The others have a module here.
+#: Specifications of commands that only print their result. The others have a module in this
+#: package.
 _SPECS = {
     "build": "commands.build.request:BUILD",
     "export": "commands.export.request:EXPORT",
@@ -84,7 +86,7 @@ _SPECS = {
 
 
 class _LazyGroup(click.Group):
-    """A group that imports a command's module when the command is called for."""
+    """A group that imports a command's module when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, because click passes it
         return list(COMMANDS)
@@ -95,7 +97,7 @@ class _LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            # click looks for near names among commands that are loaded.
+            # click suggests similar names only among commands that are already imported.
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             if not near:
                 raise
@@ -106,11 +108,11 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command = load_command(cmd_name, as_job=False)
-        # True for completions alone.
+        # resilient_parsing is True only during completion.
         return complete_paths(command) if ctx.resilient_parsing else command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        # The group's own method would import the module of every command.
+        # The base method would import the modules of all commands.
         names = [
             CompletionItem(name, help=text)
             for name, text in COMMANDS.items()
@@ -125,7 +127,7 @@ class _LazyGroup(click.Group):
 
 
 def load_command(name: str, *, as_job: bool) -> click.Command:
-    """Return a command, for the console script or as a job for ``spark-submit``."""
+    """Return a command for the console script, or as a ``spark-submit`` job."""
     module, _, spec = _SPECS.get(name, f"cli.{name}_command").partition(":")
     loaded = _import(name, f"kafka_index.{module}")
     if spec:
@@ -139,18 +141,18 @@ def load_command(name: str, *, as_job: bool) -> click.Command:
 
 
 def _import(command: str, name: str) -> ModuleType:
-    """Import a command without garbage collections, which find nothing in what modules define."""
+    """Import a command with garbage collection disabled, since definitions create no garbage."""
     if name in sys.modules or not gc.isenabled():
         return importlib.import_module(name)
     gc.disable()
     try:
         if command not in _WITHOUT_KERNELS:
-            # First, with few frames below it. Deep in a chain of imports, the interpreter maps a
-            # piece of its stack for each call of a loop of numba's, and unmaps it again.
+            # Imported first, with few stack frames. Deep in a chain of imports, the interpreter
+            # maps and unmaps a block of its stack for each call of a loop in numba.
             importlib.import_module("kafka_index.core.kernels.compile_cache")
         importlib.import_module("kafka_index.cli.command")
         module = importlib.import_module(name)
-        # Nor will later collections look there.
+        # Later collections skip these objects too.
         gc.freeze()
     finally:
         gc.enable()
@@ -199,11 +201,11 @@ def console_script(ctx: click.Context) -> None:
 
 
 def complete(cli: click.Group, program: str) -> int:
-    """Print the script that a shell loads, or the completions of a line; return the exit code."""
+    """Print the completion script or the completions of a line; return the exit code."""
     return shell_complete(cli, {}, program, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
 
 
-# What to do after a signal has stopped a command.
+# Hint after a signal has stopped a command.
 _AFTER_A_STOP = dict.fromkeys(
     ("build", "import", "export", "restore", "rewrite"), "; run again to continue"
 ) | {"lookup": "; run again to answer all queries"}
@@ -218,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next((argument for argument in given if argument in COMMANDS), "")
 
     def load() -> click.Command:
-        # Not in the process of a caller, whose own arrays would find no pandas either.
+        # Not within a caller's process, where pyarrow would no longer recognize pandas objects.
         ours = arguments is None
         if ours and name and not any(word in given for word in ("-h", "--help", "spark")):
             _leave_out_pandas()
@@ -231,13 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _die_of_interrupts() -> None:
-    """Let SIGINT end this process without a word: nothing is left to be done but its end."""
+    """Let SIGINT end this process silently; there is nothing to clean up."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class _NoPandas:
-    """An importer for which there is no pandas."""
+    """An importer that hides pandas."""
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> None:
@@ -246,10 +248,10 @@ class _NoPandas:
 
 
 def _leave_out_pandas() -> None:
-    """Let pyarrow find no pandas now, which stays importable for others.
+    """Hide pandas from pyarrow, but keep it importable.
 
-    With its first array pyarrow imports it, to recognise objects of pandas where there are none;
-    that takes as long as the rest of a short command.
+    pyarrow imports pandas with its first array, to recognize pandas objects. That takes as long as
+    the rest of a short command.
     """
     if "pandas" in sys.modules:
         return
@@ -264,11 +266,11 @@ def _leave_out_pandas() -> None:
 
 
 def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
-    """Run one command as a job of ``spark-submit``: the same options, always on Spark.
+    """Run one command as a ``spark-submit`` job, with the same options, always on Spark.
 
-    The arguments come without the job file's name. The package logs to stderr from INFO on, unless
-    the caller has configured logging. Raises `SystemExit` with any exit code but 0:
-    some clusters count a driver that raises ``SystemExit(0)`` as failed.
+    The arguments do not include the name of the job file. The package logs to stderr from INFO on,
+    unless the caller has configured logging. Raises `SystemExit` only for exit codes other than 0,
+    because some clusters treat ``SystemExit(0)`` of a driver as a failure.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     program = os.path.basename(sys.argv[0]) or name
@@ -283,7 +285,7 @@ def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Log what a pipeline keeps of a job, as the log of its driver."""
+    """Log to stderr, which becomes the driver log of the job."""
     logger = logging.getLogger(__package__.partition(".")[0])
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
@@ -330,7 +332,7 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
 
 
 def _write_summary(summary: RunSummary, code: int, program: str) -> int:
-    """Write the summary that was asked for; return the exit code."""
+    """Write the requested summary; return the exit code."""
     try:
         summary.write(code, ExitCode(code).name.lower())
     except (OSError, KafkaIndexError) as error:
@@ -340,7 +342,6 @@ def _write_summary(summary: RunSummary, code: int, program: str) -> int:
 
 
 def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
-    """Print the error that ended a run; return its exit code."""
     if isinstance(error, BrokenPipeError):
         _forget_stdout()
         return ExitCode.NO_READER
@@ -361,28 +362,28 @@ def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
 
 
 def _complain(text: str) -> None:
-    # Where nobody reads stderr, or its disk is full, the exit code still reports the failure.
+    # If stderr is closed or its disk is full, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         print_error(text)
 
 
 def _open_missing_streams() -> None:
-    """Send stdout and stderr to nowhere where they were closed from the start (``>&-``).
+    """Redirect stdout and stderr to /dev/null if they are closed (``>&-``).
 
-    Otherwise the next file that is opened would take their place and receive what is printed.
+    Otherwise the next opened file would get their descriptor and receive the output.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
+            os.open(os.devnull, os.O_RDWR)  # Takes the lowest free descriptor, which is this one.
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, because it lives as long as the process
 
 
 def _forget_stdout() -> None:
-    """Keep the interpreter from flushing into a closed pipe or a full disk on its way out."""
+    """Prevent the interpreter from flushing to a closed pipe or full disk at exit."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
@@ -393,17 +394,16 @@ _SOON_SECONDS = 0.01
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived: what a scheduler sends before it kills."""
+    """SIGTERM arrived, which schedulers send before SIGKILL."""
 
 
 class _StopSignals:
-    """SIGINT and SIGTERM as exceptions in the main thread, and as the exit code of the first.
+    """Raises SIGINT and SIGTERM as exceptions in the main thread, and keeps the first exit code.
 
-    A context manager. The code outlives the exception, which may be replaced on its way up by
-    an error of the connection to Spark that it broke. An exception that is lost where it is raised,
-    as in a finalizer, is raised again. Once the run `is_over`, signals do nothing. SIGINT stays
-    ignored where it was ignored from the start, as in a shell's background job, which Ctrl-C is not
-    meant for. SIGTERM, which a scheduler sends to this process alone, is always caught.
+    A context manager. The exception may be replaced by an error of the Spark connection that it
+    broke; the exit code remains. An exception that is lost, as in a finalizer, is raised again.
+    After `is_over`, signals are ignored. If SIGINT was ignored from the start, as in a shell's
+    background job, it stays ignored. SIGTERM is always handled.
     """
 
     def __init__(self) -> None:
@@ -433,14 +433,14 @@ class _StopSignals:
             raise KeyboardInterrupt
 
     def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
-        # Once: a second one must not interrupt the clean-up.
+        # Only once: a second signal must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self.is_over:
             self.code = self.code or ExitCode.TERMINATED
             raise _Terminated
 
     def _on_lost(self, lost: Any) -> None:
-        """Raise a lost signal again, soon; anything else is printed as usual."""
+        """Raise a lost signal exception again soon; print other unraisable exceptions as usual."""
         if isinstance(lost.exc_value, _Terminated):
             signal.signal(signal.SIGTERM, self._on_terminate)
             _thread.start_new_thread(_send_soon, (signal.SIGTERM,))
@@ -451,6 +451,6 @@ class _StopSignals:
 
 
 def _send_soon(number: signal.Signals) -> None:
-    """Send this process a signal, once the main thread has left the hook that this is called in."""
+    """Send this process a signal after the main thread has left the current hook."""
     time.sleep(_SOON_SECONDS)
     os.kill(os.getpid(), number)

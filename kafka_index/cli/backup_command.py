@@ -1,4 +1,4 @@
-"""``backup``: a backup now, or one at each interval."""
+"""``backup``: one backup now, or repeated backups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredBackup(BackupRequest):
-    """The request, how often it is repeated, and the files for monitoring."""
+    """The request, the interval, and the files for monitoring."""
 
     every: timedelta | None = parameter(
         DurationKind(),
@@ -50,7 +50,7 @@ class MonitoredBackup(BackupRequest):
 
 
 def _run(spec: CommandSpec, request: MonitoredBackup, options: RunOptions) -> int:
-    """Run a backup and return its exit code; with ``--every`` never return."""
+    """Run a backup and return its exit code; with ``--every``, never return."""
     from kafka_index.commands.backup.agent import Agent, Monitor, back_up  # noqa: PLC0415, slow to import
     from kafka_index.commands.backup.broker_backup import Broker  # noqa: PLC0415, slow to import
     from kafka_index.commands.backup.low_impact_io import idle_io_priority  # noqa: PLC0415, slow to import

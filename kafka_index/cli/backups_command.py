@@ -41,7 +41,7 @@ def _run(spec: CommandSpec, request: Request, options: RunOptions) -> int:
 
 
 def _readable(rows: pa.Table) -> pa.Table:
-    """Return rows with units, lists as text, and without empty columns."""
+    """Add units, convert lists to text, and drop empty columns."""
     import pyarrow as pa  # noqa: PLC0415, slow to import
 
     from kafka_index.core.format.human import format_bytes, format_seconds  # noqa: PLC0415, as above
@@ -67,7 +67,7 @@ def _readable(rows: pa.Table) -> pa.Table:
 
 
 def make_command(*, as_job: bool) -> click.Group:
-    """Return the group; none of its commands runs as a job."""
+    """Return the command group; its commands cannot run as jobs."""
     specs = (LIST_BACKUPS, VERIFY_BACKUPS, EXPIRE_BACKUPS)
     return click.Group(
         "backups",

@@ -1,4 +1,4 @@
-"""``cat``: prints the records of a topic while they are read."""
+"""``cat``: prints the records of a topic while they are being read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXT, _JSON = "text", "json"
 
 
 class _FormatKind(TextKind):
-    """``text``, ``json``, or a format with kcat's tokens."""
+    """``text``, ``json``, or a format string with kcat's tokens."""
 
     def convert(self, value: Any, name: str, now: int) -> str:
         text = super().convert(value, name, now)
@@ -61,7 +61,7 @@ class PrintedCat(CatRequest):
 
     @property
     def is_template(self) -> bool:
-        """Whether the format has tokens."""
+        """Whether the format is a template with tokens."""
         return self.form not in (_TEXT, _JSON)
 
 
@@ -83,7 +83,7 @@ def _run(spec: CommandSpec, request: PrintedCat, options: RunOptions) -> int:
 
 
 def _printer(request: PrintedCat) -> RecordPrinter:
-    """Return what formats the records, for a stdout that takes its text."""
+    """Return the formatter, and configure the error handler of stdout for it."""
     from kafka_index.cli.record_template import BYTES_AS_TEXT, RecordTemplate  # noqa: PLC0415, slow to import
     from kafka_index.cli.record_text import FoundText  # noqa: PLC0415, slow to import
     from kafka_index.cli.terminal import escape_on_stdout  # noqa: PLC0415, slow to import

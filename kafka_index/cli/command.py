@@ -1,4 +1,4 @@
-"""Commands derived from requests: options from fields, and one way to run, print and report."""
+"""Commands derived from requests: options from fields, and a common way to run and report."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _COMPLETIONS = {"topics": complete_topics, "topic": complete_topic}
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run that are no fields of its request."""
+    """The options of a run that are not fields of its request."""
 
     engine: Engine
     verbosity: Detail
@@ -70,9 +70,9 @@ Runner = Callable[[CommandSpec, Any, RunOptions], int]
 
 
 def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) -> click.Command:
-    """Return the click command of a command; as a job it always runs on Spark.
+    """Create the click command; as a job it always runs on Spark.
 
-    The help names the page of the documentation.
+    Its help refers to the documentation page.
     """
     if as_job and spec.job_examples is None:
         raise ValueError(f"{spec.name} does not run as a job")
@@ -83,7 +83,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         own = list(_click_parameters(field, one))
         click_names[field] = [each.name or "" for each in own if each.name != MORE_PATHS]
         shown += own
-    # An argument of several values takes what those before it leave.
+    # An argument with several values takes the remaining ones, so it comes last.
     shown.sort(key=lambda each: not isinstance(each, _Argument))
     has_engine = spec.has_engine and not as_job
     shown += engine_parameters() if has_engine else []
@@ -107,7 +107,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         try:
             return (run or run_request)(spec, request, options)
         except ArgumentError as error:
-            # Such as an option that does not fit the files.
+            # For example an option that does not apply to the files.
             error.name_fields(partial(_name_of, fields))
             raise click.UsageError(str(error)) from error
 
@@ -126,14 +126,13 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
 
 
 class _Argument(click.Argument):
-    """An argument, which the usage of the command names where it likes."""
+    """An argument whose position in the usage line is part of the command's usage text."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, as click passes it
         return []
 
 
 def _click_parameters(field: str, one: Parameter) -> Iterable[click.Parameter]:
-    """Yield the click parameters of a field."""
     if one.is_argument:
         yield _Argument(
             [field],
@@ -155,7 +154,7 @@ def _click_option(name: str, option: OptionSpec) -> Option:
     text = option.help
     if option.default is not None:
         text = f"{text}  [default: {option.default}]"
-    # click takes an option that is told not to be a flag for one whose value may be left out.
+    # If is_flag is False, click would make the option's value optional.
     attributes: dict[str, Any] = {"is_flag": True} if option.is_flag else {}
     return Option(
         [*option.names, name],
@@ -170,7 +169,6 @@ def _click_option(name: str, option: OptionSpec) -> Option:
 
 
 def _name_of(fields: Mapping[str, Parameter], field: str) -> str:
-    """Return the name of a field on the command line."""
     one = fields[field]
     if one.is_argument:
         return one.metavar or one.kind.metavar or field.upper()
@@ -183,15 +181,15 @@ def _build(
     click_names: Mapping[str, list[str]],
     values: Mapping[str, Any],
 ) -> Request:
-    """Return the request of the texts of options.
+    """Build the request from option texts.
 
-    Raises `click.UsageError`, which calls fields by the names of their options.
+    Raises `click.UsageError` with option names.
     """
     name_of = partial(_name_of, fields)
     try:
         given = {}
         for field, one in fields.items():
-            # click has False for a flag and () for a repeated option that are not given.
+            # click passes False for an absent flag, and () for an absent repeated option.
             found = [
                 None if (value := values.get(name)) is False or value == () else value
                 for name in click_names[field]
@@ -209,7 +207,7 @@ def _build(
 
 
 def _warn_of_unknown_settings(path: str, properties: Mapping[str, str]) -> None:
-    """Warn of properties in a settings file that are not settings of a broker."""
+    """Print a warning for properties in a settings file that are not broker settings."""
     from kafka_index.core.format.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
 
     for name, other in unknown_settings(properties).items():
@@ -224,11 +222,10 @@ def run_request(
     *,
     print_rows: Callable[[Any, ProgressListener], bool] | None = None,
 ) -> int:
-    """Run a command, print its result, write its report; return the exit code.
+    """Run a command, print its result and write its report; return the exit code.
 
-    `print_rows` prints the rows of a result to stdout, while they arrive if the result reads them
-    then; it returns False if it prints nothing. Raises `KafkaIndexError` if the run as a whole
-    cannot start or continue.
+    `print_rows` prints the rows of a result to stdout, possibly while they are read; it returns
+    False if it prints nothing. Raises `KafkaIndexError` if the run cannot start or continue.
     """
     result = run_for_result(spec, request, options, print_rows=print_rows)
     return ExitCode(result.outcome.exit_code)
@@ -242,7 +239,10 @@ def run_for_result(
     work: Callable[..., Any] | None = None,
     print_rows: Callable[[Any, ProgressListener], bool] | None = None,
 ) -> Any:
-    """Run a command as `run_request` does; return its result. `work` replaces that of `spec`."""
+    """Run a command as `run_request` does; return its result.
+
+    `work` overrides `spec.work`.
+    """
     from kafka_index.cli.print_result import ProgressListener, print_result  # noqa: PLC0415, slow to import
     from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
 
@@ -258,7 +258,7 @@ def run_for_result(
             result: Result = work(request, options.engine, progress, report)
             after_rows = print_rows is not None and print_rows(result, progress)
         sys.stdout.flush()
-        # Printed first: if the report cannot be finished, the answer is not lost.
+        # Printed first, so that the result is not lost if writing the report fails.
         if options.as_json:
             sys.stdout.write(json.dumps(result.as_object()) + "\n")
             sys.stdout.flush()
@@ -269,13 +269,13 @@ def run_for_result(
             if not columns.is_streamed:
                 report.write_table(result.to_arrow())
             report.finish(result.conclusion)
-    # A page, which is written last, may name a file again.
+    # Writing a page, which comes last, can add unread files.
     count_unread()
     return result
 
 
 def _page_maker(command: str, columns: ReportSpec) -> Any:
-    """Return the maker of the page of a report; None if the command has none."""
+    """Return the page factory for a report, None if the command has no page."""
     if columns.page is None:
         return None
     from kafka_index.cli.html.page_writer import PageWriter  # noqa: PLC0415, slow to import

@@ -1,4 +1,4 @@
-"""Completion in shells: paths, which a shell knows, and the topics below the given input."""
+"""Shell completion of paths and of topics below the given inputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import click
 if TYPE_CHECKING:
     from kafka_index.core.format.names import TopicPartition
 
-#: The option that names several paths each time it is given.
+#: The option that accepts several paths per use.
 PATHS = "inputs"
-#: The most time that a shell waits for names, such as of a folder that a network has.
+#: Maximum completion time, since a folder may be on a network.
 WAIT_SECONDS = 1.0
-# What the names of values that are paths begin with; further paths of an option have no name.
+# Prefixes of metavars that are paths; further paths of an option have no metavar.
 _PATH_NAMES = ("PATH", "FILE", "DIR", "URI")
 
 
 def complete_paths(command: click.Command) -> click.Command:
-    """Let the shell complete the values of a command's options and arguments that are paths."""
+    """Enable completion for a command's options and arguments that are paths."""
     for parameter in command.params:
         is_plain = isinstance(parameter.type, click.types.StringParamType)
         names_path = (parameter.metavar or "").startswith(_PATH_NAMES)
@@ -35,8 +35,8 @@ def complete_paths(command: click.Command) -> click.Command:
 def complete_topic(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Return the topics below the local folders that are given before."""
-    # The parser ends at the option that lacks its value: further paths are left over.
+    """Return the topics below the local folders that precede on the command line."""
+    # Parsing stops at the option without a value; further paths are in context.args.
     names = _topics_below([*(context.params.get(PATHS) or ()), *context.args])
     return [name for name in names if name.startswith(incomplete)]
 
@@ -44,15 +44,15 @@ def complete_topic(
 def complete_topics(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Return the same for the last alternative of a pattern."""
+    """Complete the last alternative of a topic pattern."""
     before, bar, last = incomplete.rpartition("|")
     return [f"{before}{bar}{name}" for name in complete_topic(context, parameter, last)]
 
 
 def _topics_below(paths: Sequence[str]) -> list[str]:
-    """Return the topics of partition directories, and of those in data directories.
+    """Return topics of partition directories, and of partition directories in data directories.
 
-    The names found so far are returned where that takes longer than a shell waits.
+    Returns the names found so far when the time limit is reached.
     """
     from kafka_index.core.format.names import parse_partition_directory  # noqa: PLC0415, slow to import
 
@@ -77,7 +77,7 @@ def _collect_topics(
                     if partition is not None:
                         is_data_directory = True
                         found.add(partition.topic)
-                # The name of a data directory may look like that of a partition, too.
+                # The name of a data directory may look like that of a partition.
                 own = parse(os.path.basename(os.path.abspath(path)))
                 if own is not None and not is_data_directory:
                     found.add(own.topic)

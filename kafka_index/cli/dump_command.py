@@ -1,4 +1,4 @@
-"""``dump``: prints the contents of a partition's files, as tables or as JSON lines."""
+"""``dump``: prints the contents of a partition's files as tables or JSON lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedDump(DumpRequest):
-    """The request, and how its rows are printed."""
+    """The request, and the output options."""
 
     wide: bool = parameter(
         FlagKind(),

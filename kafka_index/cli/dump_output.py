@@ -1,4 +1,4 @@
-"""Rows on a terminal or in a file: tables, JSON lines, and the contents of files."""
+"""Print rows to a terminal or a file: tables, JSON lines, and file contents."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _FLAGS = (
 _LINES_AT_A_TIME = 8192
 _GAP = "  "
 _NULL = "-"
-# Control characters, and those without a glyph.
+# Control characters and characters without a glyph.
 _CONTROLS = r"\p{C}"
 _WRITE_CHARS = 64 * 1024
 _CUT = "…"
-# Columns of times, which people read as such.
+# Columns printed as times.
 _TIMES = frozenset(
     {
         "timestamp_ms",
@@ -56,7 +56,7 @@ _TIMES = frozenset(
 )
 # The last millisecond of the year 9999.
 _LAST_TIME_MS = 253402300799999
-#: The columns of wide tables, the most important first; all others come before them.
+#: The columns of wide tables, most important first; all others precede them.
 _RANKED = (
     "damage",
     "base_offset",
@@ -83,9 +83,9 @@ _RANKS = {name: rank for rank, name in enumerate(_RANKED)}
 
 
 class TablePrinter:
-    """Prints rows as a table, or as JSON lines.
+    """Prints rows as a table or as JSON lines.
 
-    `is_wide` prints all columns even if the terminal is narrower.
+    `is_wide` prints all columns even if the terminal is too narrow.
     """
 
     #: The option that prints all columns.
@@ -100,20 +100,19 @@ class TablePrinter:
         self._rows = AlignedRows(self._columns)
 
     def rows(self, batch: pa.RecordBatch) -> None:
-        """Print rows."""
         for start in range(0, batch.num_rows, _LINES_AT_A_TIME):
             part = batch.slice(start, _LINES_AT_A_TIME)
             lines = json_lines(part).to_pylist() if self._as_json else self._rows.lines(part)
             self._stream.write("\n".join(lines) + "\n")
 
     def remark(self, text: str, *, bad: bool = False) -> None:
-        """Print a line about the rows, to people."""
+        """Print a line about the rows, in table output only."""
         if not self._as_json:
             print_text(self._stream, [(self._paint.bad if bad else self._paint.faint)(text)])
             self.note_hidden_columns()
 
     def note_hidden_columns(self) -> None:
-        """Print how many columns the terminal is too narrow for, and the option that shows them."""
+        """Print how many columns are hidden, and the option that shows them."""
         if self._rows.hidden:
             more = plural(len(self._rows.hidden), "more column")
             print_text(self._stream, [self._paint.faint(f"{more} with {self._wide_option}")])
@@ -121,9 +120,9 @@ class TablePrinter:
 
 
 class DumpPrinter(TablePrinter):
-    """Prints the rows of one file after another; remarks and titles are for people only.
+    """Prints the rows of several files; remarks and titles appear in table output only.
 
-    Keys and values of records have the forms of `RecordText`.
+    `RecordText` formats keys and values of records.
     """
 
     _wide_option = "--wide"
@@ -143,7 +142,6 @@ class DumpPrinter(TablePrinter):
         self._files = 0
 
     def begin(self, path: str, title: str) -> None:
-        """Print the title of a file."""
         self._rows = AlignedRows(self._columns)
         self._text = self._text_of(decode=decoder_of(path))
         if not self._as_json:
@@ -153,11 +151,10 @@ class DumpPrinter(TablePrinter):
         self._files += 1
 
     def rows(self, batch: pa.RecordBatch) -> None:
-        """Print rows, for people with times in ISO 8601 and attributes by their names."""
+        """Print rows; tables show times in ISO 8601 and names of attributes."""
         super().rows(batch if self._as_json else _readable_times(_readable_batches(batch)))
 
     def records(self, records: PrintedRecords, select: SelectedRows | None) -> None:
-        """Print records of a log; on a terminal each line is cut, unless the output is wide."""
         pieces = self._text.lines(records, None if select is None else select.select)
         if self._columns is not None:
             pieces = _cut(pieces, self._columns)
@@ -173,7 +170,7 @@ class DumpPrinter(TablePrinter):
         self._stream.write("".join(waiting))
 
     def skipped_batch(self, position_bytes: int, reason: str) -> None:
-        """Report a batch none of whose records is printed, to programs."""
+        """Report a skipped batch, in JSON output only."""
         if self._as_json:
             skipped = {"position_bytes": position_bytes, "reason": reason}
             self._stream.write(json.dumps(skipped) + "\n")
@@ -182,9 +179,9 @@ class DumpPrinter(TablePrinter):
 class AlignedRows:
     """Formats the batches of one file as a table.
 
-    A column is as wide as its widest cell so far: the table may widen from one batch to the next,
-    but no cell is cut. If the table is wider than `max_width` with its first batch, the least
-    important columns are hidden; `hidden` has their names.
+    A column is as wide as its widest cell so far, so the table may widen from one batch to the
+    next. If the first batch makes the table wider than `max_width`, the least important columns are
+    hidden; `hidden` has their names.
     """
 
     def __init__(self, max_width: int | None = None) -> None:
@@ -193,7 +190,7 @@ class AlignedRows:
         self.hidden: tuple[str, ...] = ()
 
     def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
-        """Yield a line per row, and the header before the first batch."""
+        """Yield the lines of a batch, with the header before the first batch."""
         first = not self._widths
         texts = dict(zip(batch.schema.names, map(_texts, batch.columns), strict=True))
         widths = {
@@ -213,7 +210,7 @@ class AlignedRows:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Return a column as texts that end no line and control no terminal."""
+    """Format a column without line ends and terminal control characters."""
     cells = pc.fill_null(column.cast(pa.string()), _NULL)
     is_number = pa.types.is_primitive(column.type)
     if is_number or not pc.any(pc.match_substring_regex(cells, _CONTROLS)).as_py():
@@ -235,7 +232,7 @@ def _fitting(widths: Mapping[str, int], max_width: int) -> set[str]:
 
 
 def _readable_batches(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return batches without the columns of the title, with attributes by their names."""
+    """Drop the columns that are in the title, and replace attributes by their names."""
     if "attributes" not in batch.schema.names:
         return batch
     batch = batch.drop_columns([n for n in _SEGMENT_COLUMNS if n in batch.schema.names])
@@ -252,7 +249,7 @@ def _attributes_text(attributes: int) -> str:
 
 
 def _readable_times(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose times are ISO 8601, under names without a unit."""
+    """Convert times to ISO 8601, and remove the unit from column names."""
     names, columns = [], []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         is_time = name in _TIMES
@@ -270,7 +267,7 @@ def _time_texts(column: pa.Array) -> pa.Array:
 
 
 def _cut(pieces: Iterable[str], width: int) -> Iterator[str]:
-    """Yield pieces of lines that are not wider than a terminal."""
+    """Truncate lines to the width of the terminal."""
     used = 0
     for piece in pieces:
         ends = piece.endswith("\n")

@@ -1,8 +1,8 @@
-"""The end of a run: its exit code, the error that ends it in a line, and its summary for programs.
+"""The end of a run: exit code, one-line error, and machine-readable summary.
 
-``--summary FILE`` writes one JSON object, whatever the command. A command adds what it counted to
-`run_summary`. The entry point adds the rest, the exit code and the error included, and writes the
-object when the run ends, also when it fails.
+``--summary FILE`` writes one JSON object for every command. A command adds its counts to
+`run_summary`. The entry point adds the rest, including exit code and error, and writes the object
+when the run ends, even if it fails.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from kafka_index.core.fs.durable_files import AtomicFile
     from kafka_index.core.job.result import MissingOffsets, Result
 
-#: Set to anything: print the traceback of the error that ends a run, as --verbose does.
+#: If set, print the traceback of the error that ends a run, like --verbose.
 TRACEBACK_VARIABLE = "KAFKA_INDEX_TRACEBACK"
-# Libraries whose own errors mean that Spark or the way to it failed.
+# Libraries whose errors mean that Spark or the connection to it failed.
 _CLUSTER_LIBRARIES = frozenset({"grpc", "py4j", "pyspark"})
 STDOUT = "-"
-# No path is known of a value that is or holds something else, such as TIME|FILE or KEYID=FILE.
+# Values that are not just a path, such as TIME|FILE or KEYID=FILE, are not included.
 _PATHS = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
-# The versions that matter are those of what a run has loaded.
+# Only the versions of loaded libraries are relevant.
 _LIBRARIES = ("numba", "pyarrow", "pyspark")
 
 
 class ExitCode(IntEnum):
-    """The codes, in the order of precedence: a run with several causes takes the first."""
+    """Exit codes in order of precedence: the first one applies."""
 
     INTERRUPTED = 130
     TERMINATED = 143
@@ -63,13 +63,13 @@ class ExitCode(IntEnum):
 
     @classmethod
     def first(cls, codes: Iterable[ExitCode]) -> ExitCode:
-        """Return the code that takes precedence; DONE when there is none."""
+        """Return the code with the highest precedence; DONE if there is none."""
         given = set(codes)
         return next((code for code in cls if code in given), cls.DONE)
 
     @classmethod
     def of_run(cls, error: BaseException) -> ExitCode:
-        """Return the code of an error that ended a whole run."""
+        """Return the code for an error that ended a whole run."""
         if isinstance(error, click.ClickException):
             return cls.USAGE
         if is_retriable(error):
@@ -85,21 +85,21 @@ class ExitCode(IntEnum):
 
     @classmethod
     def of_faults(cls, errors: Iterable[BaseException]) -> ExitCode:
-        """Return the code of failures that left the rest of the run intact; DONE for none."""
+        """Return the code for failures of parts of a run; DONE if there are none."""
         return cls.first(cls.ENVIRONMENT if is_retriable(each) else cls.DAMAGE for each in errors)
 
 
 def _is_environment(error: BaseException) -> bool:
-    """Return whether an error that is not of this package's tree comes from the environment."""
+    """Return whether an error of another library is caused by the environment."""
     if isinstance(error, ModuleNotFoundError):
-        # A dependency is missing; a module of this package that is missing is an error of ours.
+        # A missing dependency; a missing module of this package would be an internal error.
         return (error.name or "").partition(".")[0] != "kafka_index"
     is_foreign = type(error).__module__.partition(".")[0] in _CLUSTER_LIBRARIES
     return is_foreign or (isinstance(error, OSError) and not isinstance(error, ValueError))
 
 
 def error_text(error: BaseException, program: str) -> str:
-    """Return an error as one line, without passwords of URIs: a mistyped one is quoted."""
+    """Format an error as one line, without passwords of URIs that it quotes."""
     return hide_passwords(_error_text(error, program))
 
 
@@ -145,8 +145,8 @@ def _first_line(error: BaseException) -> str:
 class RunSummary:
     """The summary of a run; a context manager around the run.
 
-    The run id, 16 hexadecimal digits, is in reports and in the names of scratch files. `error`
-    ended the run; `outcome` is the result where the name of the exit code does not tell it.
+    The run ID, 16 hexadecimal digits, is part of reports and names of temporary files. `error`
+    ended the run. `outcome` is set if it is more specific than the exit code.
     """
 
     def __init__(self, command: str = "") -> None:
@@ -176,11 +176,11 @@ class RunSummary:
 
     @property
     def started_ms(self) -> int:
-        """The start of the run, in ms since the epoch: the one instant that is now in all of it."""
+        """Start of the run in ms since the epoch, used as the current time everywhere."""
         return int(self._started_at.timestamp() * 1000)
 
     def about(self) -> dict[str, str]:
-        """Return what a page says of the run: version, id, start, and paths."""
+        """Return facts about the run for HTML pages: version, ID, start, and paths."""
         paths = {
             name: value if isinstance(value, str) else "\n".join(value)
             for name, value in self._paths.items()
@@ -194,20 +194,18 @@ class RunSummary:
         }
 
     def add_count(self, name: str, count: int) -> None:
-        """Add to a count, such as ``segments_built``."""
+        """Increase a count, such as ``segments_built``."""
         self._counts[name] = self._counts.get(name, 0) + count
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        """Add to counts by their names."""
         for name, count in counts.items():
             self.add_count(name, count)
 
     def add_bytes(self, name: str, size_bytes: int) -> None:
-        """Add to a number of bytes, such as ``log_read``."""
+        """Increase a number of bytes, such as ``log_read``."""
         self._bytes[name] = self._bytes.get(name, 0) + size_bytes
 
     def add_result(self, result: Result) -> None:
-        """Add the counts and bytes of a result."""
         self.add_counts(result.counts)
         for name, size_bytes in result.sizes_bytes.items():
             self.add_bytes(name, size_bytes)
@@ -220,7 +218,7 @@ class RunSummary:
         self._missing_offsets = missing.as_object()
 
     def add_paths(self, context: click.Context) -> None:
-        """Add the paths among the parameters of a command, under the names of their options."""
+        """Add a command's path parameters, by option name."""
         for parameter in context.command.params:
             value = context.params.get(parameter.name or "")
             name = option_name(parameter).lstrip("-")
@@ -232,10 +230,10 @@ class RunSummary:
                 self._paths[name] = [_absolute(path) for path in value]
 
     def open(self, path: str) -> None:
-        """Open the file that the summary is written to; ``-`` is stdout.
+        """Open the summary file; ``-`` is stdout.
 
-        Then all other output to stdout goes to stderr. Raises `PublishError` if the file cannot be
-        written, before any work is done.
+        With ``-``, all other output goes to stderr. Raises `PublishError` before the run starts if
+        the file is not writable.
         """
         if path == STDOUT:
             self._to_stdout = True
@@ -247,10 +245,9 @@ class RunSummary:
         self._file = self._stack.enter_context(whole_file(absolute_path(path), what="summary"))
 
     def write(self, exit_code: int, outcome: str) -> None:
-        """Write the summary, if it was asked for, and was not written yet.
+        """Write the summary if requested and not yet written.
 
-        The outcome is the name of the exit code. Raises `OSError` or `PublishError` if it cannot be
-        written.
+        `outcome` is the name of the exit code. Raises `OSError` or `PublishError` if writing fails.
         """
         file, to_stdout = self._file, self._to_stdout
         self._file, self._to_stdout = None, False
@@ -296,12 +293,12 @@ _current = RunSummary()
 
 
 def run_summary() -> RunSummary:
-    """Return the summary of the command that is running."""
+    """Return the summary of the running command."""
     return _current
 
 
 def option_name(parameter: click.Parameter) -> str:
-    """Return the name of an option in messages and summaries: the first long one."""
+    """Return the name of an option for messages and summaries: the first long name."""
     return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
 
 

@@ -1,4 +1,4 @@
-"""``find``: prints records while they are found."""
+"""``find``: prints records while they are being found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedFind(FindRequest):
-    """The request, and how the records are printed."""
+    """The request, and the output options."""
 
     values: BytesForm = parameter(
         ChoiceKind(BytesForm),

@@ -1,4 +1,4 @@
-"""``help``: prints the pages of the documentation, which every installation has."""
+"""``help``: prints pages of the documentation that is part of the installation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ _SUFFIX = ".md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelpRequest(Request):
-    """Parameters of ``help``."""
-
     page: str | None = parameter(
         TextKind("[PAGE]"), Group.INPUT, "A page.", default=None, is_argument=True
     )

@@ -1,4 +1,4 @@
-"""``lookup``: a table of queries is answered into files, a question on the screen."""
+"""``lookup``: runs a table of queries into files, or a single query to the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kafka_index.core.job.request import CommandSpec
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``lookup`` command, or as a job for ``spark-submit``: on Spark, files only."""
+    """Return the ``lookup`` command, or the ``spark-submit`` job, which writes files only."""
     return derive(LOOKUP_JOB if as_job else LOOKUP, as_job=as_job, run=_run)
 
 
@@ -37,8 +37,8 @@ def _run(spec: CommandSpec, request: LookupRequest, options: RunOptions) -> int:
     for name, is_given in given.items():
         if is_given:
             raise click.UsageError(f"{name} goes with --queries, not with a single question")
-    # Imports take nearly all of the time: import only what a question needs, and collect no
-    # garbage during imports, nor when the process ends.
+    # Imports take most of the time: import only what a single query needs, and disable garbage
+    # collection.
     gc.disable()
     try:
         from kafka_index.cli.question_text import print_answer  # noqa: PLC0415, slow to import

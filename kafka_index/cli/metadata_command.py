@@ -1,4 +1,4 @@
-"""``metadata``: tables of Kafka's own topics, printed or written to a file."""
+"""``metadata``: tables of Kafka's internal topics, printed or written to a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMESTAMP_MS = "_timestamp_ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedMetadata(MetadataRequest):
-    """The request, and how its rows are printed."""
+    """The request, and the output options."""
 
     as_json: bool = parameter(
         FlagKind(), Group.OUTPUT, "Print JSON lines.", "--json", default=False
@@ -75,10 +75,9 @@ def _run(spec: CommandSpec, request: PrintedMetadata, options: RunOptions) -> in
 
 
 def _readable(table: pa.Table) -> pa.Table:
-    """Return a table whose times are ISO 8601, and whose nested columns are text.
+    """Convert times to ISO 8601, and nested columns to text.
 
-    A list is ``1,2,3``, a map ``a=b``, a member of a group its id, and a partition its topic and
-    number.
+    A list is ``1,2,3``, a map ``a=b``, a group member its ID, and a partition its topic and number.
     """
     import pyarrow as pa  # noqa: PLC0415, slow to import
     from pyarrow import types  # noqa: PLC0415, slow to import

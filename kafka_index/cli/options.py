@@ -1,4 +1,4 @@
-"""Commands and options of click: groups in the help, summaries, storage options."""
+"""click commands and options: groups in the help, summaries, storage options."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kafka_index.core.job.request import Group
 if TYPE_CHECKING:
     from kafka_index.core.fs.inputs import Skipped
 
-#: The argument of the further paths of an option that names several.
+#: The argument that takes further paths of an option with several values.
 MORE_PATHS = "more_paths"
-# Also of a value that has more than a place, such as TIME|FILE or KEYID=PEM.
+# Includes values that are not just a path, such as TIME|FILE or KEYID=PEM.
 _PLACES = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
-# In the help, the names of an option that are longer have a line of their own.
+# Longer option names get their own line in the help.
 _NAMES_WIDTH = 30
 
 
 class Option(click.Option):
-    """An option in a group, whose default the help shows; `parse` makes its value, also of None."""
+    """An option with a group and a visible default; `parse` converts its value, including None."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command that records its run, and refuses an option of one value that is given twice."""
+    """A command with a run summary, which rejects repeated options with a single value."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by their groups, with all help texts in one column."""
+        """Write the options by group, with all help texts aligned."""
         groups: dict[Group, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
-                # click's own is that of the help.
+                # click's own option is --help.
                 group = parameter.group if isinstance(parameter, Option) else Group.HELP
                 groups.setdefault(group, []).append(record)
         short = (len(names) for rows in groups.values() for names, _ in rows)
@@ -66,14 +66,14 @@ class Command(click.Command):
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; click itself would keep the last of several values."""
+        """Parse the arguments; click would silently use the last of repeated values."""
         try:
             values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         except click.UsageError as error:
-            # No callback has run, and the summary of an earlier run would stand for this one.
+            # No callback has run, so the summary would be that of an earlier run.
             _open_summary(args)
             if isinstance(error, click.BadOptionUsage):
-                # click does not say of which command the option is that lacks its value.
+                # click does not set the command of the option that lacks its value.
                 raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
             raise
         if not ctx.resilient_parsing:
@@ -92,7 +92,6 @@ class Command(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command."""
         summary = run_summary()
         summary.command = self.name or ""
         summary.add_paths(ctx)
@@ -103,7 +102,7 @@ class Command(click.Command):
         forget_inputs()
         code = ExitCode.DONE
         try:
-            # Commands without the option follow links, as a broker does.
+            # Commands without this option follow links, as a broker does.
             with reading_inputs(follow_links=ctx.params.get("follow_links", True)):
                 code = ExitCode(int(super().invoke(ctx) or 0))
         finally:
@@ -121,7 +120,7 @@ def _open_summary(args: Sequence[str]) -> None:
 
 
 def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None:
-    """Refuse a URI with a password in any option that takes a place, before any is opened."""
+    """Reject URIs with passwords in all path options before any is opened."""
     for parameter in _places(context.command):
         given = values.get(parameter.name or "")
         try:
@@ -132,14 +131,14 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
 
 
 def _places(command: click.Command) -> list[click.Parameter]:
-    """Return the parameters of a command that take a place, or several."""
+    """Return the parameters of a command that accept paths."""
     return [
         each for each in command.params if _PLACES.search(each.metavar or "") or each.nargs == -1
     ]
 
 
 def count_unread() -> list[Skipped]:
-    """Count the files that were not read in the summary, once; return them."""
+    """Add unread files to the summary, once; return them."""
     from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
 
     files = drain_unread()
@@ -148,7 +147,7 @@ def count_unread() -> list[Skipped]:
 
 
 def add_unread(code: int) -> ExitCode:
-    """Print the files that no result has reported as unread; return the exit code with them."""
+    """Print unread files that no result has reported; return the exit code including them."""
     from kafka_index.core.fs.inputs import BROKEN_LINK, LINKED_OUT, NOT_A_FILE  # noqa: PLC0415, slow to import
 
     files = count_unread()
@@ -181,7 +180,7 @@ def storage_option() -> click.Option:
         context: click.Context, _option: click.Parameter, value: tuple[str, ...]
     ) -> None:
         if context.resilient_parsing:
-            # A shell asks for completions.
+            # The shell requests completions.
             return
         from kafka_index.core.fs.registry import configure_stores  # noqa: PLC0415, slow to import
         from kafka_index.core.fs.store import parse_storage_options  # noqa: PLC0415, slow to import
@@ -204,7 +203,7 @@ def storage_option() -> click.Option:
 
 
 def summary_option() -> click.Option:
-    """Return the option that says where the summary is written."""
+    """Return the option for the summary file."""
 
     def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None and not context.resilient_parsing:
@@ -214,7 +213,7 @@ def summary_option() -> click.Option:
         ["--summary"],
         Group.OUTPUT,
         metavar="FILE",
-        # The first of all: the summary of a run with other wrong options reports that.
+        # Eager, so that --summary also reports errors in other options.
         is_eager=True,
         expose_value=False,
         callback=opened,
@@ -224,14 +223,14 @@ def summary_option() -> click.Option:
 
 
 class Whole(click.IntRange):
-    """An integer from a least to a most one, both included, written in decimal digits."""
+    """An integer in a range, both ends inclusive, in decimal digits."""
 
     name = "integer"
 
     def convert(
         self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Parse a text; click itself accepts ``1_000`` and other scripts, as Python does."""
+        """Parse a text; click would also accept ``1_000`` and digits of other scripts."""
         if isinstance(value, str):
             number = parse_integer(value)
             if number is None:

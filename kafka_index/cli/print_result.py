@@ -1,4 +1,4 @@
-"""Progress of any command, and its result as text; nothing here knows a command."""
+"""Progress display and text output of results, for all commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kafka_index.core.job.result import Result, Section, Severity
 
 
 class ProgressListener:
-    """Shows the progress of a run, and measures it; a context manager around the run."""
+    """Shows and measures the progress of a run; a context manager around the run."""
 
     def __init__(self, verbosity: Detail) -> None:
         self._verbosity = verbosity
@@ -36,26 +36,24 @@ class ProgressListener:
             self._progress.__exit__()
 
     def run_id(self) -> str:
-        """Return the id of the run, which the summary has too."""
+        """Return the run ID, which is also in the summary."""
         return run_summary().run_id
 
     @property
     def seconds(self) -> float:
-        """Duration of the work, without the engine's start."""
+        """Duration of the work, without the engine's startup."""
         return self._ended - self._began
 
     @property
     def startup_seconds(self) -> float:
-        """Duration of the engine's start, after the input is listed."""
+        """Duration of the engine's startup, after listing the input."""
         return self._began - self._entered
 
     def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:
-        """Set the total of the work: a number of things with their nouns, and their bytes."""
         self._total = count, size_bytes, nouns
         self._entered = time.monotonic()
 
     def on_begin(self) -> None:
-        """Start the clock of the work, and the display of its progress."""
         self._began = time.monotonic()
         count, size_bytes, nouns = self._total
         self._progress = Progress(
@@ -68,22 +66,21 @@ class ProgressListener:
         self._progress.__enter__()
 
     def on_done(self, count: int, size_bytes: int = 0) -> None:
-        """Show that some of the work is done; called from any thread."""
+        """Show that an amount of work is complete; called from any thread."""
         if self._progress is not None:
             self._progress.advance(count, size_bytes)
 
     def on_share(self, done: int, total: int) -> None:
-        """Show that some of the tasks of about equal work are done; called from any thread."""
         if self._progress is not None:
             self._progress.set_share(done, total)
 
     def on_note(self, text: str) -> None:
-        """Print a line that matters before the result is there."""
+        """Print a line before the result is available."""
         if self._verbosity is not Detail.QUIET:
             print_log(text)
 
     def paused(self, stream: TextIO) -> AbstractContextManager[None]:
-        """Remove the live line while the context prints to a stream that is a terminal."""
+        """Hide the progress line while the context prints to a terminal."""
         if self._progress is None:
             self.on_begin()
         assert self._progress is not None  # noqa: S101, set by on_begin
@@ -93,10 +90,10 @@ class ProgressListener:
 def print_result(
     result: Result, progress: ProgressListener, verbosity: Detail, *, after_rows: bool = False
 ) -> None:
-    """Print a result: statuses, facts, lists, verdict, next command.
+    """Print a result: statuses, facts, lists, conclusion, next command.
 
-    QUIET prints only what is wrong, to stderr. `after_rows`: stdout has the rows of the result, so
-    that the rest goes to stderr, without the time of the run.
+    With QUIET, only problems are printed, to stderr. With `after_rows`, stdout has the rows of the
+    result, so the rest goes to stderr, without the duration.
     """
     is_quiet = verbosity is Detail.QUIET
     stream = sys.stderr if is_quiet or after_rows else sys.stdout

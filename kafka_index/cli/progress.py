@@ -1,4 +1,4 @@
-"""Progress of a run, a live line or one every half minute; its clock, and what it skipped."""
+"""Progress of a run: a live line on a terminal, otherwise a line every half minute."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ _BAR_WIDTH = 20
 
 
 class Progress:
-    """Shows the work done, its rate, and the time left.
+    """Shows completed work, its rate, and the remaining time.
 
-    A total of 0 is unknown. Bytes, if given, measure the work; otherwise every item counts the
-    same. A terminal gets one line that changes in place, any other stream log lines. The nouns are
-    singular and plural of an item. A context manager; `advance` may be called from any thread. A
-    separate thread writes, so that workers never wait for a slow terminal. If the stream is closed,
-    only the display ends.
+    A total of 0 means unknown. Progress is measured in bytes if given, otherwise in items. A
+    terminal gets a live line, other streams get log lines. The nouns are singular and plural of an
+    item. A context manager; `advance` can be called from any thread. A separate thread writes, so
+    that workers never wait for a slow terminal. If the stream is closed, only the display ends.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Progress:
         self._started = time.monotonic()
         self._compiled_before = compile_clock.seconds
         if self._live:
-            compile_clock.on_first = None  # the live line says it
+            compile_clock.on_first = None  # The live line shows it.
         if self._enabled:
             self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
             self._thread.start()
@@ -82,7 +81,7 @@ class Progress:
 
     @contextmanager
     def paused(self, stream: TextIO) -> Iterator[None]:
-        """Remove the live line while the context prints to a stream that is a terminal."""
+        """Hide the live line while the context prints to a terminal."""
         if not (self._live and stream.isatty()):
             yield
             return
@@ -92,7 +91,7 @@ class Progress:
             yield
 
     def advance(self, count: int, size_bytes: int = 0) -> None:
-        """Count finished items and their bytes, where no share of the work includes them."""
+        """Count completed items and their bytes, unless progress units include them."""
         with self._guard:
             if self._has_shares:
                 return
@@ -100,14 +99,13 @@ class Progress:
             self._bytes += size_bytes
 
     def set_share(self, done: int, total: int) -> None:
-        """Set the progress to a fraction of the whole: finished tasks of about equal work."""
+        """Set the progress to a fraction of the whole: completed progress units."""
         with self._guard:
             self._has_shares = True
             self._count = self._total * done // max(total, 1)
             self._bytes = (self._total_bytes or 0) * done // max(total, 1)
 
     def line(self) -> str:
-        """Return the state as one line of text."""
         with self._guard:
             count, size_bytes = self._count, self._bytes
         compiling = compile_clock.seconds - self._compiled_before
@@ -134,13 +132,12 @@ class Progress:
         return f"{min(share, 1.0):4.0%}  " + "  ".join(parts)
 
     def _erase(self) -> None:
-        """Remove the line, if there is one."""
         drawn, self._drawn = self._drawn, None
         if drawn is not None:
             drawn.stop()
 
     def _share(self) -> float:
-        """Return how much of the whole is done, 1 for all; 0 where the whole is not known."""
+        """Return the completed fraction, 0 if the total is unknown."""
         if not self._total:
             return 0.0
         with self._guard:
@@ -161,11 +158,11 @@ class Progress:
                 self._stream.write(f"{log_time(self._stream)}{self.line()}\n")
                 self._stream.flush()
         except (OSError, ValueError):
-            # The stream was closed while the run continues.
+            # The stream was closed; the run continues.
             return
 
     def _display(self) -> Display:
-        """Return a line of rich's that can be removed."""
+        """Return a line of rich that can be removed."""
         from rich import progress  # noqa: PLC0415, slow to import
         from rich.table import Column  # noqa: PLC0415, slow to import
 
@@ -185,7 +182,7 @@ class Progress:
         return display
 
     def _draw(self, display: Display) -> None:
-        """Draw the line, anew after a pause; on a terminal that cannot move its cursor, nothing."""
+        """Draw the line, again after a pause; do nothing on a terminal without cursor movement."""
         if self._drawn is None and display.console.is_interactive:
             display.start()
             self._drawn = display
@@ -195,7 +192,7 @@ class Progress:
 
 
 def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
-    """Return the ranges of missing offsets, lost ones first."""
+    """Format the ranges of missing offsets, lost ones first."""
     if not missing.count:
         return []
     lost = len(missing.lost)

@@ -1,7 +1,6 @@
-"""The answer to a question of ``lookup``, as text or JSON.
+"""Output of a single ``lookup`` query as text or JSON.
 
-Of one partition everything that is known of the answer is printed; of several, a table, lines or
-JSON.
+For one partition, all details of the result are printed; for several, a table, lines or JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _NOTHING = "-"
 
 
 def print_answer(request: ConsoleLookupRequest, verbosity: Detail) -> ExitCode:
-    """Answer a question, and print the answer."""
+    """Run a query and print its result."""
     result = answer_question(request, ProgressListener(verbosity))
     run_summary().add_result(result)
     count_unread()
@@ -53,7 +52,7 @@ def print_answer(request: ConsoleLookupRequest, verbosity: Detail) -> ExitCode:
 
 
 def _print_one(request: ConsoleLookupRequest, result: QuestionResult) -> None:
-    """Print one answer with its batch, index entry, segment and record."""
+    """Print one result with its batch, index entry, segment and record."""
     (answer,) = result.answers
     partition = TopicPartition(answer["topic"], answer["partition"])
     found = None
@@ -74,7 +73,7 @@ def _print_one(request: ConsoleLookupRequest, result: QuestionResult) -> None:
 
 
 def _print_findings(result: QuestionResult, verbosity: Detail) -> None:
-    """Print the findings about the logs of a question; quietly only the damage."""
+    """Print findings about the logs; with --quiet only corruption."""
     for finding in result.findings:
         if finding.kind == UNREADABLE or verbosity is not Detail.QUIET:
             print_log(f"{finding.kind}: {finding_line(finding)}")
@@ -120,7 +119,7 @@ def _lines(
 
 
 def _aligned(members: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Return names and texts in two columns; the first has at least a width."""
+    """Format names and texts in two columns; the first has a minimum width."""
     width = max([width, *(len(name) for name, _ in members)])
     return [f"  {name.ljust(width)}  {text}" for name, text in members]
 
@@ -137,7 +136,7 @@ def _time(timestamp_ms: int) -> str:
 def _read_record(
     partition: TopicPartition, offset: int, request: ConsoleLookupRequest
 ) -> tuple[RecordText, PrintedRecords] | None:
-    """Return a record, and what formats it; None at a place without a record, such as the end.
+    """Read the resulting record and return its formatter; None if the result is not a record.
 
     Raises `KafkaIndexError` if its batch cannot be read.
     """
@@ -179,7 +178,7 @@ def _read_record(
 
 
 def _table(request: ConsoleLookupRequest, answers: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of answers; that of several topics begins with their names."""
+    """Return the table of results, with a topic column if there are several topics."""
     paint = Paint(sys.stdout)
 
     def status(text: str) -> str:
@@ -215,7 +214,7 @@ def _short_time(timestamp_ms: int) -> str:
 
 
 def _print_offsets(answers: Sequence[Mapping[str, Any]]) -> None:
-    """Print lines as ``kafka-get-offsets`` does; without a question the ends."""
+    """Print lines in the format of ``kafka-get-offsets``; without a query, the log end offsets."""
     for answer in answers:
         place = f"{answer['topic']}:{answer['partition']}"
         offset = answer.get("found_offset") if "status" in answer else answer["end_offset"]

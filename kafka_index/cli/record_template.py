@@ -1,7 +1,7 @@
-r"""Records by a template of kcat (``-f``), to the byte: ``%o``, ``%k``, ``%s``, ``\n`` and others.
+r"""Format records by a kcat template (``-f``), byte for byte: ``%o``, ``%k``, ``%s``, ``\n``.
 
-The texts hold bytes that are not UTF-8 as surrogates (``surrogateescape``), as `os.fsdecode` does:
-a stream with that handler of errors writes the bytes of the records.
+Bytes that are not UTF-8 become surrogates (``surrogateescape``), as in `os.fsdecode`; a stream with
+this error handler writes the original bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kafka_index.cli.record_text import PIECE_BYTES, decoded_row, pieces_of
 from kafka_index.core.errors import ConfigError, printable
 from kafka_index.core.query.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
 
-#: How texts hold bytes.
+#: Error handler that preserves bytes in text.
 BYTES_AS_TEXT = "surrogateescape"
 
 _NULL = "NULL"
 _TOKEN = re.compile("%(.?)", re.DOTALL)
-# Of digits C's strtoul makes a number: octal after a 0.
+# C's strtoul parses the digits, as octal after a 0.
 _ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|0[0-7]*|[1-9][0-9]*|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 _LENGTH_BYTES = 4
@@ -37,18 +37,18 @@ class _Place:
     is_shown: bool
 
     def text(self, data: MaybeBytes) -> Iterable[str]:
-        """Return the pieces of a key or a value."""
+        """Yield the parts of a key or a value."""
         return (self.null,) if data is None else self.plain(data)
 
     def plain(self, data: memoryview) -> Iterable[str]:
-        """Return the pieces of bytes as they are; on a terminal without what could command it."""
+        """Yield bytes unchanged; on a terminal without control characters."""
         if len(data) <= PIECE_BYTES and not self.is_shown:
             return (str(data, "utf-8", BYTES_AS_TEXT),)
         pieces = (str(piece, "utf-8", BYTES_AS_TEXT) for piece in pieces_of(data))
         return map(printable, pieces) if self.is_shown else pieces
 
     def headers(self, row: Row) -> Iterator[str]:
-        """Yield the pieces of headers, as ``print_headers`` of kcat's format.c."""
+        """Yield the parts of headers, like ``print_headers`` in kcat's format.c."""
         before = ""
         for name, value in row.headers:
             yield before
@@ -58,7 +58,7 @@ class _Place:
             before = ","
 
     def packed_length(self, data: MaybeBytes) -> Iterable[str]:
-        """Return the length of a value as four bytes, big-endian."""
+        """Yield the length of a value as four bytes, big-endian."""
         return self.plain(memoryview(_length(data).to_bytes(_LENGTH_BYTES, "big", signed=True)))
 
 
@@ -82,9 +82,9 @@ _TOKENS: Mapping[str, _Part] = {
 class RecordTemplate:
     """Formats records by a template.
 
-    `names_null`: null is printed as ``NULL`` instead of nothing. `is_shown`: the text goes to a
-    terminal, where no byte of a record may command it. Raises `ConfigError` for a token that is
-    not known.
+    With `names_null`, null is printed as ``NULL`` instead of nothing. With `is_shown`, the text
+    goes to a terminal, and control characters in records are removed. Raises `ConfigError` for an
+    unknown token.
     """
 
     def __init__(self, template: str, *, names_null: bool = False, is_shown: bool = False) -> None:
@@ -93,12 +93,12 @@ class RecordTemplate:
         self._is_shown = is_shown
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the text of records of one topic that have `PRINTED_COLUMNS`, in pieces."""
+        """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
         topic = rows.column("topic")[0].as_py()
         decode = decoder_of_topic(topic)
         printed: Iterator[Row] = PrintedRecords.of_rows(rows).rows()
         if decode is not None:
-            # Secrets of the cluster are left out.
+            # Secrets of the cluster are omitted.
             printed = (decoded_row(decode, row) for row in printed)
         return self._texts(topic, rows.column("partition").to_pylist(), printed)
 
@@ -112,7 +112,7 @@ class RecordTemplate:
 
 
 def ends_lines(template: str) -> bool:
-    """Return whether records by a template can be told apart: by line ends, or by lengths."""
+    """Return whether the output separates records, by line ends or lengths."""
     parts = _TOKEN.split(template)
     return "R" in parts[1::2] or any("\n" in _unescaped(text) for text in parts[::2])
 

@@ -1,7 +1,7 @@
-"""Records as text: a line each, readable or as JSON; keys and values quoted, or as hex digits.
+"""Format records as lines, readable or as JSON; keys and values as quoted text or hex digits.
 
-Every text stays on its line, and no byte reaches a terminal that could command it. Large keys and
-values are written in pieces: they are never held as text.
+Output contains no line ends or terminal control characters from records. Large keys and values are
+written in parts, and never held as text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TEXT, HEX, NONE = BytesForm
 
-#: A key or value with more bytes is written in pieces of this size.
+#: A larger key or value is written in parts of this size.
 PIECE_BYTES = 64 * 1024
 #: ``ControlRecordType``.
 _CONTROL_TYPES = (
@@ -49,7 +49,7 @@ _CONTROL_TYPES = (
     "kraft_version",
     "kraft_voters",
 )
-# The bytes of a binary key or value that a terminal shows, if it is more than twice as long.
+# Longer binary keys and values are truncated to this size on a terminal.
 _SHORT_BYTES = 24
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
@@ -57,19 +57,19 @@ _GAP = "  "
 
 
 def json_value(data: MaybeBytes, form: str) -> Iterable[str]:
-    """Return the pieces of a value of JSON."""
+    """Yield the parts of a JSON value."""
     return _value(data, form, encode_basestring_ascii, '{"hex": "', '"}')
 
 
 def shown_bytes(data: MaybeBytes, form: str) -> Iterable[str]:
-    """Return the pieces of what people get."""
+    """Yield the parts of a readable value."""
     return _value(data, form, _quoted, "0x", "")
 
 
 def _value(
     data: MaybeBytes, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
 ) -> Iterable[str]:
-    """Return the pieces of bytes as quoted text, or as hex digits between two other texts."""
+    """Yield bytes as quoted text, or as hex digits between two strings."""
     if data is None:
         return ("null",)
     if len(data) > PIECE_BYTES:
@@ -95,7 +95,7 @@ def _large_value(
 
 
 def pieces_of(data: memoryview) -> Iterator[bytes]:
-    """Yield bytes in pieces that may be held as text."""
+    """Yield bytes in parts small enough to be held as text."""
     for start in range(0, len(data), PIECE_BYTES):
         yield bytes(data[start : start + PIECE_BYTES])
 
@@ -110,7 +110,7 @@ def _is_text(data: memoryview) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """Return a text in JSON's quotes, with every character that is not printable escaped."""
+    """Quote a text as in JSON, with all unprintable characters escaped."""
     quoted = encode_basestring(text)
     if quoted.isprintable():
         return quoted
@@ -118,11 +118,11 @@ def _quoted(text: str) -> str:
 
 
 class RecordText:
-    """Formats records, as JSON objects or as columns for people, as wide as the rows so far.
+    """Formats records as JSON objects or as aligned columns.
 
-    Keys and values have a `BytesForm` each; that of values applies to headers too. By default they
-    are text. `decode` decodes the records of one of Kafka's own topics. People get its result
-    instead of keys and values, unless these are asked for; JSON has both.
+    Keys and values have a `BytesForm` each, by default text; the form of values also applies to
+    headers. `decode` decodes the records of an internal topic. Columns then show the decoded record
+    instead of key and value, unless their forms are set; JSON has both.
     """
 
     _columns: tuple[str, ...] = ("position_bytes", "offset", "timestamp", "producer_id", "sequence")
@@ -137,7 +137,7 @@ class RecordText:
         self._decode = decode
         self._shows_decoded = keys is None and values is None
         self._widths: list[int] = []
-        # Members of every JSON object before the others.
+        # Members that precede the others in every JSON object.
         self._first_members = ""
 
     def lines(
@@ -145,10 +145,10 @@ class RecordText:
         records: PrintedRecords,
         select: Callable[[Iterable[Row]], Iterator[Row]] | None = None,
     ) -> Iterator[str]:
-        """Yield the lines of records in pieces, line ends included.
+        """Yield the lines of records in parts, including line ends.
 
-        The first line of all is preceded by the names of the columns. `select` returns the rows
-        that are printed; all by default.
+        The first line is preceded by the column names. `select` filters the rows; by default all
+        are printed.
         """
         rows = records.rows() if select is None else select(records.rows())
         if self._decode is not None:
@@ -156,7 +156,7 @@ class RecordText:
         return (self._json if self._as_json else self._readable)(rows)
 
     def members(self, records: PrintedRecords) -> Iterator[tuple[str, str]]:
-        """Yield the parts of the first record, each with its name, for people."""
+        """Yield the parts of the first record with their names."""
         row = next(records.rows())
         if self._decode is not None:
             row = decoded_row(self._decode, row)
@@ -221,7 +221,7 @@ class RecordText:
             before = ", "
 
     def _shown(self, data: MaybeBytes, form: str) -> Iterable[str]:
-        """Return the pieces of a key or value for people."""
+        """Yield the parts of a readable key or value."""
         return shown_bytes(data, form)
 
     def _json(self, rows: Iterable[Row]) -> Iterator[str]:
@@ -229,7 +229,7 @@ class RecordText:
             keys, values = self._keys, self._values
             control, epoch = "null", "null"
             if row.is_control:
-                # The bytes of control records are not text, even where they could be read as one.
+                # The bytes of control records are not text, even if they can be decoded.
                 keys = HEX if keys == TEXT else keys
                 values = HEX if values == TEXT else values
                 control = encode_basestring_ascii(_control_type(row))
@@ -268,7 +268,7 @@ class RecordText:
 
 
 def readable_time(timestamp_ms: int) -> str:
-    """Return a time for people; a dash for none."""
+    """Format a time; a dash for none."""
     if timestamp_ms == NO_TIMESTAMP:
         return "-"
     time = format_time(timestamp_ms) if timestamp_ms >= 0 else None
@@ -276,7 +276,7 @@ def readable_time(timestamp_ms: int) -> str:
 
 
 def decoded_row(decode: Decode, row: Row) -> Row:
-    """Return a row with what its bytes mean, and without the fields that must not be shown."""
+    """Decode a row, and remove fields that must not be shown."""
     if row.is_control:
         return row
     key, value = (None if data is None else bytes(data) for data in (row.key, row.value))
@@ -285,7 +285,7 @@ def decoded_row(decode: Decode, row: Row) -> Row:
 
 
 def decoded_text(decoded: Decoded) -> str:
-    """Return what the bytes of a record of Kafka's own mean."""
+    """Format a decoded record of an internal topic."""
     if decoded.error is not None:
         return printable(f"not decoded: {decoded.error}")
     texts = (decoded.key, decoded.value or "null")
@@ -334,7 +334,7 @@ class RecordPrinter(Protocol):
     """Formats records of several partitions."""
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the text of records of one topic that have `PRINTED_COLUMNS`, in pieces."""
+        """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
 
 
 def print_records(
@@ -342,7 +342,7 @@ def print_records(
     text: RecordPrinter,
     printing: Callable[[TextIO], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Print records to stdout while they are read, each time in a context of `printing`."""
+    """Print records to stdout while they are read, each in a context of `printing`."""
     with closing(records.batches()) as batches:
         for batch in batches:
             with printing(sys.stdout):
@@ -351,9 +351,9 @@ def print_records(
 
 
 class FoundText(RecordText):
-    """Formats records of several partitions, as JSON objects or columns for people.
+    """Formats records of several partitions as JSON objects or columns.
 
-    `values` is the form of values, one of `BytesForm`.
+    `values` is the `BytesForm` of values.
     """
 
     _columns = ("partition", "offset", "timestamp")
@@ -366,14 +366,14 @@ class FoundText(RecordText):
         self._is_terminal = sys.stdout.isatty()
 
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the lines of records of one topic that have `PRINTED_COLUMNS`."""
+        """Yield the lines of records of one topic with `PRINTED_COLUMNS`."""
         topic = rows.column("topic")[0].as_py()
         self._decode = decoder_of_topic(topic)
         numbers = rows.column("partition").to_pylist()
         return self.lines(PrintedRecords.of_rows(rows), partial(self._placed, topic, numbers))
 
     def _placed(self, topic: str, numbers: Sequence[int], rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield rows, and name the partition of each in what is printed."""
+        """Yield rows, and set the partition of each in the output."""
         last = None
         for number, row in zip(numbers, rows, strict=True):
             if number != last:
@@ -383,7 +383,7 @@ class FoundText(RecordText):
             yield row
 
     def _shown(self, data: MaybeBytes, form: str) -> Iterable[str]:
-        """Return the pieces of a key or value, on a terminal the start of a long binary one."""
+        """Yield the parts of a key or value; on a terminal only the start of a long binary one."""
         if self._is_terminal and form == TEXT and data is not None:
             whole = memoryview(data)
             if len(whole) > 2 * _SHORT_BYTES and not _is_text(whole):

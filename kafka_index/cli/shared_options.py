@@ -1,6 +1,6 @@
 """Options of every command: reports, engines and verbosity.
 
-Spark as an engine is chosen here, and imported when it starts.
+The Spark engine is selected here and imported when it starts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kafka_index.core.job.threads import ThreadEngine
 if TYPE_CHECKING:
     from kafka_index.spark.workers import SparkWorkers
 
-# What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
+# Masters accepted by Spark (SparkContext.createTaskScheduler, SparkSubmit), and Connect servers.
 _COUNT = r"\s*(?:\*|[0-9]+)\s*"
 _MASTER = re.compile(
     rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
@@ -37,7 +37,7 @@ _MASTER = re.compile(
 
 
 class Detail(Enum):
-    """The amount of output of a command."""
+    """The verbosity of a command."""
 
     QUIET = "quiet"
     NORMAL = "normal"
@@ -45,20 +45,19 @@ class Detail(Enum):
 
     @property
     def stdout(self) -> TextIO:
-        """The stream for output other than damage; with --quiet it is discarded."""
+        """The stream for output other than problems; with --quiet it is discarded."""
         return _Discarded() if self is Detail.QUIET else sys.stdout
 
 
 class _Discarded(io.StringIO):
-    """A text stream that keeps nothing."""
+    """A text stream that discards everything."""
 
     def write(self, text: str) -> int:
-        """Discard a text."""
         return len(text)
 
 
 def report_parameter(rows: str, *, has_page: bool) -> click.Option:
-    """Return ``--report``, whose value is checked before any work is done."""
+    """Return ``--report``, whose value is validated before the run starts."""
     endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
 
     def checked(value: str | None) -> str | None:
@@ -87,7 +86,7 @@ def report_parameter(rows: str, *, has_page: bool) -> click.Option:
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Spark, on a master, or that of ``spark-submit``, else this machine's cores."""
+    """Spark, on the given master, that of ``spark-submit``, or the local cores."""
 
     master: str | None = None
     on_spark = True
@@ -103,7 +102,7 @@ class SparkEngine:
         inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),
     ) -> Iterator[SparkWorkers]:
-        """Start a session, check what executors have, and return its workers.
+        """Start a session, check the executors, and return its workers.
 
         Parameters are those of `kafka_index.core.job.Engine.start`.
         """
@@ -120,7 +119,7 @@ class SparkEngine:
 
 
 def engine_parameters() -> list[click.Parameter]:
-    """Return the options of the engine: ``--engine``, ``--master`` and ``--threads``."""
+    """Return the options ``--engine``, ``--master`` and ``--threads``."""
     return [
         Option(
             ["--engine"],
@@ -143,7 +142,7 @@ def engine_parameters() -> list[click.Parameter]:
 
 
 def engine_of(name: str, master: str | None, threads: int | None) -> Engine:
-    """Return the engine; refuse options of the other one, and a malformed master."""
+    """Return the engine; reject options of the other engine, and a malformed master."""
     if master is not None and name != "spark":
         raise click.UsageError("--master requires --engine spark")
     if master is not None and not _MASTER.fullmatch(master):
@@ -157,7 +156,6 @@ def engine_of(name: str, master: str | None, threads: int | None) -> Engine:
 
 
 def verbosity_parameters() -> list[click.Parameter]:
-    """Return ``--quiet`` and ``--verbose``."""
     return [
         Option(["--quiet", "-q"], Group.OUTPUT, is_flag=True, help="Print only damage and errors."),
         Option(
@@ -167,7 +165,7 @@ def verbosity_parameters() -> list[click.Parameter]:
 
 
 def verbosity_of(quiet: bool, verbose: bool) -> Detail:  # noqa: FBT001, because they are flags
-    """Return how much is printed; both options together are refused."""
+    """Return the verbosity; reject both options together."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose are mutually exclusive")
     return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL

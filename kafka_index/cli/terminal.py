@@ -1,7 +1,7 @@
-"""Output for people: numbers, colours, lines that wrap at words, tables that fit the terminal.
+"""Terminal output: numbers, colors, lines wrapped at words, tables that fit the terminal.
 
-rich does the work on terminals, and is imported when it has some: a single answer does without it.
-Off a terminal nothing wraps and nothing is styled, and lines on stderr start with the time.
+rich formats terminal output, and is imported only if needed. On other streams nothing is wrapped or
+styled, and lines on stderr start with the time.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PROGRAM = "kafka-index"
-#: In a line of its own, or in the live line.
+#: Shown in a line of its own or in the live line.
 COMPILING = "compiling kernels, once"
-# As wide as any table: rich has no width without bound.
+# Wider than any table, since rich does not support an unlimited width.
 _UNBOUNDED_WIDTH = 1 << 20
 _DEFAULT_SIZE = 80, 25
 _INDENT = 2
-#: The most lines of a list in a summary.
+#: Maximum number of lines of a list.
 SHOWN = 20
 # The indentation of a line belongs to its first word.
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
-# The styles of `Paint`, which are all that names can add to a styled line.
+# The styles of `Paint`; no other control sequences are passed on.
 _STYLE = re.compile("(\x1b\\[(?:[0-2]|3[1-3])m)")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table to print, a cell per column, which `Paint` may have styled.
+    """A table of cells, which `Paint` may have styled.
 
-    `left` are the columns of text, aligned to the left, which wrap where the terminal is narrow.
-    The others hold figures: they are aligned to the right and never wrap.
+    `left` are the text columns, left-aligned, which wrap on a narrow terminal. Others contain
+    numbers: they are right-aligned and never wrap.
     """
 
     header: Sequence[str]
@@ -52,20 +52,20 @@ class Table:
 
 
 def is_styled(stream: TextIO) -> bool:
-    """Return whether text on a stream has colours: on a terminal, unless ``NO_COLOR`` is set."""
+    """Return whether output to a stream is colored: on a terminal, unless ``NO_COLOR`` is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def rich_console(stream: TextIO) -> Console:
-    """Return rich's console for a stream, which prints text as it is given."""
+    """Return rich's console for a stream, which prints text unchanged."""
     from rich.console import Console  # noqa: PLC0415, slow to import
 
     class _StreamConsole(Console):
         def on_broken_pipe(self) -> None:
-            # rich would close stdout, whichever stream broke, and exit.
+            # rich would close stdout and exit, whichever stream broke.
             raise BrokenPipeError
 
-    # rich would ask for the size of stdin first.
+    # rich would use the size of stdin's terminal first.
     columns, lines = terminal_size(stream)
     return _StreamConsole(
         file=stream,
@@ -80,7 +80,7 @@ def rich_console(stream: TextIO) -> Console:
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Return columns and lines of a terminal; for anything else there is no bound."""
+    """Return columns and lines of a terminal; unlimited for other streams."""
     if not stream.isatty():
         return _UNBOUNDED_WIDTH, _DEFAULT_SIZE[1]
     columns, lines = os.get_terminal_size(stream.fileno())
@@ -90,7 +90,7 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
 
 
 def escape_on_stdout() -> None:
-    """Print what the encoding of stdout lacks as escapes: records and paths may hold any text."""
+    """Escape characters that the encoding of stdout lacks."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -98,8 +98,7 @@ def escape_on_stdout() -> None:
 def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
     """Print lines and tables; on a terminal they fit its width.
 
-    `Paint` may have styled the lines. A word that is longer than the terminal
-    is wide, such as a path, is not cut.
+    `Paint` may have styled the lines. A word wider than the terminal, such as a path, is not cut.
     """
     for item in items:
         lines: Iterable[str]
@@ -112,7 +111,7 @@ def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
 
 
 def _shown(stream: TextIO, text: str) -> str:
-    """Return a text as it is printed: its styles as they are, all else without control."""
+    """Return printable text: styles are kept, other control characters escaped."""
     if not is_styled(stream):
         return printable(text)
     return "".join(
@@ -121,19 +120,19 @@ def _shown(stream: TextIO, text: str) -> str:
 
 
 def print_log(text: str) -> None:
-    """Print a line to stderr: ``kafka-index: TEXT``, after the time where it is not a terminal."""
+    """Print ``kafka-index: TEXT`` to stderr, after the time if it is not a terminal."""
     sys.stderr.write(f"{log_time(sys.stderr)}{_PROGRAM}: {printable(text)}\n")
     sys.stderr.flush()
 
 
 def print_error(text: str) -> None:
-    """Print an error to stderr. It has no time before it: scripts go by how the line starts."""
+    """Print an error to stderr, without a time: scripts rely on the start of the line."""
     sys.stderr.write(f"{_PROGRAM}: error: {printable(text)}\n")
     sys.stderr.flush()
 
 
 def log_time(stream: TextIO) -> str:
-    """Return the prefix of a log line: the time (ISO 8601), and nothing on a terminal."""
+    """Return the prefix of a log line: the time in ISO 8601; empty on a terminal."""
     if stream.isatty():
         return ""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
@@ -176,7 +175,7 @@ def _table_lines(stream: TextIO, table: Table) -> list[str]:
 
 
 def _wrapped(stream: TextIO, line: str) -> Iterator[str]:
-    """Yield the lines of a line on a terminal; those after the first are indented further."""
+    """Wrap a line for a terminal; later lines are indented further."""
     console = rich_console(stream)
     if len(line) <= console.width:
         yield line
@@ -197,7 +196,7 @@ def _wrapped(stream: TextIO, line: str) -> Iterator[str]:
 
 
 def _breaks(text: str, width: int, indent: int) -> Iterator[int]:
-    """Yield the words that begin a line, as positions; a word is never cut."""
+    """Yield the positions of words that start a line; words are never cut."""
     from rich.cells import cell_len  # noqa: PLC0415, slow to import
 
     start = used = 0
@@ -209,29 +208,24 @@ def _breaks(text: str, width: int, indent: int) -> Iterator[int]:
 
 
 class Paint:
-    """Colours on a terminal, unless ``NO_COLOR`` is set."""
+    """Colors on a terminal, unless ``NO_COLOR`` is set."""
 
     def __init__(self, stream: TextIO) -> None:
         self._enabled = is_styled(stream)
 
     def good(self, text: str) -> str:
-        """Return the text in the colour of success."""
         return self._style(text, "green")
 
     def notable(self, text: str) -> str:
-        """Return the text in the colour of a warning."""
         return self._style(text, "yellow")
 
     def bad(self, text: str) -> str:
-        """Return the text in the colour of an error."""
         return self._style(text, "red")
 
     def strong(self, text: str) -> str:
-        """Return the text in bold."""
         return click.style(text, bold=True) if self._enabled else text
 
     def faint(self, text: str) -> str:
-        """Return the text dimmed."""
         return click.style(text, dim=True) if self._enabled else text
 
     def _style(self, text: str, colour: str) -> str:
@@ -247,9 +241,9 @@ def first_lines(
     noun: str | None = None,
     after: str = "",
 ) -> list[str]:
-    """Return the first lines of a list below its title, and how many more there are, if any.
+    """Return the first lines of a list below its title, and the number of others, if any.
 
-    The total counts lines that are not given, too.
+    `total` includes lines that are not given.
     """
     if not (lines or total):
         return []
@@ -261,7 +255,7 @@ def first_lines(
 
 
 def announce_compilation() -> None:
-    """Let the first compilation print a line, on a terminal; a live line takes its place."""
+    """Print a line at the first compilation, on a terminal; a live line replaces it."""
     if sys.stderr.isatty():
         from kafka_index.core.kernels.compile_clock import compile_clock  # noqa: PLC0415, slow to import
 

@@ -1,4 +1,4 @@
-"""The page of a report: how its rows are counted, explained and packed, and its text."""
+"""The HTML page of a report: counting, coloring and packing of rows, and its text."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_DIGITS
 from kafka_index.core.job.result import BAD, NOTABLE, Conclusion, PageColumns, Severity
 
-#: Beyond this, integers of a column are BigInt in JavaScript: differences of smaller ones, doubled
-#: by zigzag, are exact as its numbers.
+#: Larger integers of a column become BigInt in JavaScript. Differences of smaller integers, doubled
+#: by zigzag, are exact as JavaScript numbers.
 _MAX_EXACT = 1 << 51
 _MILLISECONDS = 1000
-# Stands in a path for the base offset in 20 digits; no path holds it.
+# Placeholder in a path for the base offset in 20 digits; paths cannot contain it.
 _BASE_OFFSET = "\0"
 _QUICK, _BEST = 1, 9
 _SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
@@ -40,7 +40,7 @@ _OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
 
 @dataclass(slots=True)
 class Totals:
-    """The units, such as segments, of all rows of a report by their finding; and the bad ones."""
+    """The number of units, such as segments, of all rows by finding; and of bad rows."""
 
     found: Counter[str] = field(default_factory=Counter)
     bad_of: Counter[str] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ def find_values(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
 
 
 def rank_rows(table: pa.Table, columns: PageColumns) -> pa.Array:
-    """Return `Severity` row by row, as int8."""
+    """Return the `Severity` of each row, as int8."""
     severities = np.full(len(table), int(Severity.GOOD), np.int8)
     for name in columns.found_in:
         np.maximum(severities, _rank_values(table[name], columns), out=severities)
@@ -74,14 +74,13 @@ def are_units(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
 
 
 def weigh_rows(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
-    """Return the number of units of each row."""
     if columns.weight is None:
         return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), len(table))])
     return table[columns.weight]
 
 
 def _rank_values(column: pa.ChunkedArray, columns: PageColumns) -> NDArray[np.int8]:
-    """Return the severities of values: of null good, of an unknown value notable."""
+    """Return the severity of each value: null is good, an unknown value is notable."""
     names = pa.array(columns.meanings, pa.string())
     # The last rank is for unknown values.
     ranks = [int(each.severity) for each in columns.meanings.values()]
@@ -94,17 +93,17 @@ def _rank_values(column: pa.ChunkedArray, columns: PageColumns) -> NDArray[np.in
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """A column of a page: its bytes in base64, and the header by which the page unpacks them."""
+    """A column of a page: base64 data, and the header that describes its encoding."""
 
     header: dict[str, object]
     payloads: tuple[str, ...]
 
 
 def pack_columns(table: pa.Table) -> list[PackedColumn]:
-    """Pack the columns of a table; those without a value are left out.
+    """Pack the columns of a table; columns without values are omitted.
 
-    A floating-point column is rounded to thousandths. In text columns, the base offset of a row in
-    20 digits is written once.
+    Floating-point columns are rounded to thousandths. In text columns, the base offset of a row in
+    20 digits is stored only once.
     """
     integers: dict[str, Longs] = {}
     packed = []
@@ -140,10 +139,10 @@ def pack_columns(table: pa.Table) -> list[PackedColumn]:
 def _integers(
     values: Longs, others: Mapping[str, Longs]
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Pack integers in the coding that gives the fewest bytes.
+    """Encode integers in the smallest of several ways.
 
-    ``relative`` is the column that they are taken relative to, the values before them if it is
-    empty, nothing if it is null.
+    ``relative`` is the column to which they are relative: empty for the previous value, null for
+    absolute values.
     """
     wide = _is_wide(values)
     codings: dict[str | None, Longs] = {None: values, "": np.diff(values, prepend=np.int64(0))}
@@ -161,7 +160,7 @@ def _is_wide(values: Longs) -> bool:
 
 
 def _planes(values: Longs) -> tuple[int, bytes]:
-    """Return the bytes that a value needs, and the byte planes of all."""
+    """Return the bytes per value, and the byte planes of all values."""
     zigzag = ((values << 1) ^ (values >> 63)).astype("<i8")
     planes = zigzag.view(np.uint8).reshape(-1, 8).T
     used = np.flatnonzero(planes.any(axis=1))
@@ -194,9 +193,9 @@ def _payload(content: bytes) -> str:
 
 
 def bokeh_folder(report: str) -> Path:
-    """Return the folder of Bokeh, which is not imported.
+    """Return the folder of Bokeh without importing it.
 
-    Raises `InputError`, which names the report, if it is not installed.
+    Raises `InputError`, which mentions the report, if Bokeh is not installed.
     """
     spec = importlib.util.find_spec("bokeh")
     if spec is None or not spec.submodule_search_locations:
@@ -219,9 +218,9 @@ class Part:
 
 
 class PageText:
-    """The text of a page, piece by piece.
+    """The text of a page.
 
-    `about` has the facts about the run by name. Without a conclusion the run was interrupted.
+    `about` has facts about the run. Without a conclusion, the run was interrupted.
     """
 
     def __init__(
@@ -239,7 +238,7 @@ class PageText:
         self._conclusion = conclusion
 
     def pieces(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
-        """Yield the page with its tables and the scripts of Bokeh."""
+        """Yield the page with its tables and the Bokeh scripts."""
         folder = bokeh / "server" / "static" / "js"
         # In the order in which a page runs them.
         libraries = [(folder / f"{name}.min.js").read_bytes() for name in _SCRIPTS]
@@ -267,7 +266,7 @@ class PageText:
         yield '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         yield f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
         yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # An icon that is empty: a browser asks for none.
+        # An empty icon, so that browsers do not request one.
         yield '<link rel="icon" href="data:,">\n'
         yield f"<title>kafka-index {escape(self._command)}</title>\n"
         yield f"<style>{_static('page.css')}</style>\n</head>\n<body>\n"
@@ -310,7 +309,7 @@ class PageText:
         yield "</main>\n<footer><dl>"
         for name, text in self._about.items():
             yield f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
-        # The licence goes where the scripts go.
+        # The license must accompany the scripts.
         licence = (bokeh / "LICENSE.txt").read_text(encoding="utf-8")
         yield "</dl>\n<details><summary>The pictures and the table are Bokeh "
         yield f"{escape(version('bokeh'))}: its licence</summary>"
@@ -348,6 +347,6 @@ def _data(name: str, payload: str) -> str:
 
 
 def _json(name: str, value: object) -> str:
-    # In a script nothing is escaped: no text may look like its end.
+    # Scripts have no escaping, so no text may look like the end of the script.
     text = json.dumps(value).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>\n'

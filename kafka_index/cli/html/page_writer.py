@@ -1,4 +1,4 @@
-"""Writes the rows of a report as a page: collects the rows of the page, then makes the file."""
+"""Collect the rows of a report for an HTML page, then write the page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kafka_index.core.format.records import (
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.job.result import Conclusion, PageColumns, Severity
 
-#: A row per segment of a dump, as the pictures of a page need it.
+#: One row per segment of a dump, for the charts.
 SEGMENT_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -48,16 +48,17 @@ SEGMENT_SCHEMA = pa.schema(
 )
 _MAGIC = field_position(RECORD_BATCH_HEADER, "magic")
 
-#: Rows of a page; what wants attention may add as many again, the rest is only counted.
+#: Maximum number of rows in a page, and of additional rows that are not good; further rows are only
+#: counted.
 MAX_ROWS = 400_000
-#: Columns of a page that are no column of the report.
+#: Columns of a page that are not columns of the report.
 FOUND, SEVERITY, FIRST_TIMESTAMP = "found_", "severity_", "first_timestamp_ms"
 
 
 def with_times(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
-    """Return segments, which have ``log_path``, as rows of `SEGMENT_SCHEMA`.
+    """Convert segments with ``log_path`` to `SEGMENT_SCHEMA`.
 
-    Without `reading`, values from files are null.
+    If not `reading`, values from files are null.
     """
     paths = batch.column("log_path").to_pylist() if reading else []
     firsts = first_timestamps(paths) if reading else pa.nulls(len(batch), pa.int64())
@@ -78,7 +79,7 @@ def with_times(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
 
 
 def first_timestamps(log_paths: Sequence[str | None]) -> pa.Array:
-    """Return the timestamp at which the first batch of each log begins, int64."""
+    """Return the base timestamp of the first batch of each log, int64."""
     return pa.array(map(_first_timestamp, log_paths), pa.int64())
 
 
@@ -103,7 +104,7 @@ def _last_timestamp(log_path: str | None) -> int | None:
     if len(entry) != TIME_ENTRY.itemsize:
         return None
     last = int(np.frombuffer(entry, TIME_ENTRY)["timestamp_ms"][0])
-    # Zeros are preallocation: the largest timestamp lies somewhere before them.
+    # Zeros are preallocated; the largest timestamp is somewhere before them.
     return last if last > 0 else None
 
 
@@ -140,10 +141,9 @@ def _read(path: str | None, count: int) -> bytes:
 
 
 class PageWriter:
-    """The page of a report, written when it is closed; a sink of `ReportFile`.
+    """The HTML page of a report, written when it is closed; a sink of `ReportFile`.
 
-    `columns` says how rows are counted; `about` has the facts about the run by name, for the last
-    lines.
+    `columns` determines how rows are counted; `about` has facts about the run for the footer.
     """
 
     def __init__(
@@ -168,7 +168,6 @@ class PageWriter:
         self._is_whole = True
 
     def write_table(self, table: pa.Table) -> None:
-        """Add rows of the report."""
         severities = rank_rows(table, self._columns)
         found = find_values(table, self._columns)
         self._count(table, found, severities.to_numpy())
@@ -188,7 +187,7 @@ class PageWriter:
         self._kept_rows += len(table)
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Name the segments of the input; they are read when the page is written."""
+        """Add the input segments; they are read when the page is written."""
         self._segments = segments
 
     def finish(self, verdict: Conclusion) -> None:
@@ -196,7 +195,7 @@ class PageWriter:
         self._conclusion = verdict
 
     def interrupt(self) -> None:
-        """Note that an error or a signal ends the run: the rows are not all."""
+        """Record that the run was interrupted, so that rows are incomplete."""
         self._conclusion, self._is_whole = None, False
 
     def close(self) -> None:
@@ -204,7 +203,7 @@ class PageWriter:
         text = PageText(self._command, self._columns, self._totals, self._about, self._conclusion)
         rows = self._table()
         parts = [Part("rows", pack_columns(rows), len(rows), self._rows)]
-        # The columns are packed: the rows are not needed any more.
+        # The columns are packed; the rows are not needed any more.
         self._kept, rows = [], None
         if not self._columns.rows_are_segments:
             batches = [with_times(batch, reading=self._is_whole) for batch in self._segments]
