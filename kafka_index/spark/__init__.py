@@ -1,10 +1,10 @@
 """The Spark engine: DataFrame in, DataFrame out, over the same per-segment functions.
 
-The names in `__all__` are public, and so is the module `daemon` as a setting of Spark. Everything
-else in this package may change in any release.
+The names in `__all__` are public, and so is the module `daemon`, which is used in a Spark setting.
+Everything else in this package may change in any release.
 
-Sessions come from outside and nothing here uses a SparkContext, so that all of it runs on Spark
-Connect as well (`kafka_index.spark.jobs` is the one place that distinguishes them).
+Sessions are passed in, and no SparkContext is used, so everything works with Spark Connect too.
+Only `kafka_index.spark.jobs` distinguishes classic sessions from Connect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "lookup_timestamps",
 ]
 
-# Imported when they are asked for: the package is here without PySpark, too.
+# Imported on demand, so that the package can be imported without PySpark.
 _MODULES = {
     "KafkaLogSource": "data_source",
     "build_indexes": "indexes",

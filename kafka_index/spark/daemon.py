@@ -1,10 +1,9 @@
-"""Parent of an executor's Python workers: forks them with the kernels compiled.
+"""Parent process of an executor's Python workers, which forks them with compiled kernels.
 
-Set as ``spark.python.daemon.module``. A worker that is forked from here finds every module
-imported and every kernel compiled; freezing the collector keeps its passes from touching, and so
-copying, the pages that workers share. The package has to be importable when the daemon starts:
-installed, or on the ``PYTHONPATH`` of the executors (`kafka_index.spark.session` puts
-the zips of ``--py-files`` there).
+Set as ``spark.python.daemon.module``. All modules are imported and all kernels compiled before a
+worker is forked. Freezing the garbage collector avoids copying shared memory pages. The package
+must be importable when the daemon starts: installed, or on the ``PYTHONPATH`` of the executors, to
+which `kafka_index.spark.session` adds the zips of ``--py-files``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class _Worker(Protocol):
     def __call__(self, sock: socket.socket, authenticated: bool) -> int: ...  # noqa: FBT001, PySpark's
 
 
-# Frozen with the rest: the collector visits what a worker imports itself after every task.
+# Frozen as well: the collector visits modules that a worker imports itself after every task.
 _IMPORTED_BY_TASKS = (
     "pyspark.worker",
     "pandas",
@@ -41,7 +40,7 @@ _IMPORTED_BY_TASKS = (
 
 @contextlib.contextmanager
 def _quiet_stdout() -> Iterator[None]:
-    """Send what is printed to stderr: on its stdout a daemon talks to the JVM."""
+    """Redirect prints to stderr: the daemon uses stdout for its protocol with the JVM."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -54,7 +53,7 @@ def _quiet_stdout() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """Import what tasks import and compile the kernels; on failure tasks do so themselves."""
+    """Import the modules of tasks and compile the kernels; on failure, tasks do it themselves."""
     with _quiet_stdout():
         try:
             for name in _IMPORTED_BY_TASKS:
@@ -67,10 +66,10 @@ def prepare() -> None:
 
 
 def ending_with_its_pipe(run_worker: _Worker) -> _Worker:
-    """Return PySpark's worker loop without a traceback where the JVM has closed the pipe.
+    """Wrap PySpark's worker loop so that it ends without a traceback if the JVM closes the pipe.
 
-    The JVM does that to a worker that is idle for a minute. The code says that the worker failed:
-    after 0, the daemon would run it on the closed pipe again, and again.
+    The JVM does this to a worker that was idle for a minute. The exit code is nonzero, because
+    after 0 the daemon would run the worker on the closed pipe again.
     """
 
     def worker(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001, PySpark's
@@ -83,7 +82,7 @@ def ending_with_its_pipe(run_worker: _Worker) -> _Worker:
 
 
 def main() -> None:
-    """Run PySpark's daemon, prepared."""
+    """Run PySpark's daemon after the preparation."""
     prepare()
     from pyspark import daemon
 

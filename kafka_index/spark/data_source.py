@@ -1,13 +1,12 @@
-"""The Python data source ``kafka-log``: log directories at rest in place of a broker.
+"""The Python data source ``kafka-log``, which reads log directories instead of a broker.
 
     spark.dataSource.register(KafkaLogSource)
     spark.read.format("kafka-log").option("path", "/dump/broker-1").option("subscribe", "orders")
 
-A thin layer over `core.query`: the driver plans, each task reads a group of splits. It uses no JVM
-API, so it works on Spark Connect as well. Filters that Spark pushes
-(``spark.sql.python.filterPushdown.enabled``) narrow the read: offsets to byte ranges, topics and
-partitions to their logs, timestamps and keys to records. Spark evaluates all of them again: the
-meaning of a filter is Spark's to decide.
+The driver plans with `core.query`, and each task reads a group of splits. It uses no JVM API, so it
+works with Spark Connect too. Pushed filters (``spark.sql.python.filterPushdown.enabled``) narrow
+the read: offsets to byte ranges, topics and partitions to their logs, timestamps and keys to
+records. Spark evaluates all filters again.
 """
 
 from __future__ import annotations
@@ -99,16 +98,16 @@ from kafka_index.spark.option_values import (
 )
 from kafka_index.spark.workers import arrow_schema
 
-#: The last two are for the command ``import``, which refuses partitions that are there.
+#: The last two are for the command ``import``, which rejects existing partitions.
 _OWN = ("path", "orderby", "topicids", "runid", "importmode")
 _SHOWN = 3
-#: A task that writes more partitions at a time has as many logs open.
+#: Maximum number of partitions that a task writes at a time, since each keeps a log open.
 _MAX_OPEN = 512
 
 
 @dataclass
 class PartitionsWritten(WriterCommitMessage):
-    """The partitions that a task has written aside."""
+    """The partitions that a task has staged."""
 
     partitions: tuple[ImportedPartition, ...]
 
@@ -116,8 +115,8 @@ class PartitionsWritten(WriterCommitMessage):
 class KafkaLogWriter(DataSourceArrowWriter):
     """Writes records to log directories.
 
-    The options are ``path``, ``orderBy``, ``topicIds``, and settings under Kafka's names.
-    `overwrite` replaces the output of an earlier import, instead of continuing it.
+    Options are ``path``, ``orderBy``, ``topicIds``, and settings with Kafka's names. `overwrite`
+    replaces the output of an earlier import instead of continuing it.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -125,14 +124,14 @@ class KafkaLogWriter(DataSourceArrowWriter):
         self._root = _root(given)
         self._settings = _settings(given, overwrite=overwrite)
         check_columns(arrow_schema(schema), self._settings)
-        # A broker that runs is refused before the work, and again at the commit.
+        # A running broker is detected before the work, and again at the commit.
         with Output.of_data_directory(self._root) as output:
             if overwrite:
                 check_overwrite(self._root)
             self._staging = output.hand_over()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task aside."""
+        """Stage the rows of a task."""
         if not os.path.isdir(self._staging):
             raise PublishError(
                 "the executors do not see the output, or another run has taken it over",
@@ -164,7 +163,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the partitions of all tasks.
 
-        Raises `InputError` if a partition came from two tasks. Nothing has been published then.
+        Raises `InputError`, before anything is published, if two tasks wrote the same partition.
         """
         partitions = [
             partition
@@ -189,7 +188,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
             target.remove_others()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002, because Spark passes it
-        """Remove what was written aside."""
+        """Remove the staged partitions."""
         remove_directory(self._staging)
 
     def _remedy(self) -> str:
@@ -251,18 +250,18 @@ _MODES = {
     "PERMISSIVE": OnDamage.PERMISSIVE,
     "DROPMALFORMED": OnDamage.DROP,
 }
-#: Kafka's own topics, which a pattern does not subscribe to.
+#: Internal topics, which a pattern does not subscribe to.
 _INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 
-#: About the most bytes of logs that a task reads, unless it is told otherwise.
+#: Approximate size of log data per task, by default.
 TASK_BYTES = 128 << 20
-#: The options that choose topics or partitions, one of them at a time.
+#: Options that select topics or partitions; only one may be given.
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-#: The prefix of options of the stores.
+#: Prefix of storage options.
 STORAGE_PREFIX = "storage."
-# Names of the commands' options, which Spark's Kafka source does not have.
+# Command-line option names, for which users may mean options of Spark's Kafka source.
 _MEANT = {
     "topics": "subscribePattern",
     "topic": "subscribe",
@@ -302,7 +301,7 @@ _KNOWN = frozenset(
         "maxDecompressedBytes",
     )
 )
-#: What Spark's Kafka source refuses too: they change rows, or where a read begins.
+#: Also rejected by Spark's Kafka source, because they change rows or the start of a read.
 _REFUSED = frozenset(
     f"kafka.{name}"
     for name in (
@@ -313,7 +312,7 @@ _REFUSED = frozenset(
         "value.deserializer",
     )
 )
-#: Options of Spark's Kafka source that change no rows of a batch read.
+#: Options of Spark's Kafka source without effect on a batch read.
 _IGNORED = frozenset(
     name.lower()
     for name in (
@@ -331,12 +330,12 @@ _IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a read of ``kafka-log``.
+    """The options of a ``kafka-log`` read.
 
-    `topics` is a pattern; `topic_names` and `partitions` have to be there. `rows` is None for
-    records. There are at least `min_partitions` tasks where the logs allow it, and a task reads
-    about `max_bytes` of logs and `max_records` offsets at most. `follow_links`: files are read also
-    where they are links that lead out of the paths. `ignored` are options that have no effect.
+    `topics` is a pattern; `topic_names` and `partitions` must exist. `rows` is None for records. If
+    the logs allow it, there are at least `min_partitions` tasks, and a task reads about `max_bytes`
+    of logs and at most `max_records` offsets. `follow_links` reads files even if they are links
+    that lead out of the paths. `ignored` are options without effect.
     """
 
     paths: tuple[str, ...] = ()
@@ -358,9 +357,9 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
-    """Parse the options of a read, with names in any case.
+    """Parse the options of a read; names are case-insensitive.
 
-    Times are relative to `now`, in ms, by default the instant of the call.
+    Times are relative to `now`, in ms, by default the current time.
     """
     options = {name.lower(): value for name, value in given.items()}
     ignored = check_names(options)
@@ -441,7 +440,6 @@ def _tiered(options: Mapping[str, str]) -> TieredOptions | None:
 
 
 def _storage(given: Mapping[str, str]) -> StorageOptions:
-    """Return the options of stores, ``storage.KEY``."""
     return parse_storage_options(
         f"{name[len(STORAGE_PREFIX) :]}={value}"
         for name, value in given.items()
@@ -450,7 +448,7 @@ def _storage(given: Mapping[str, str]) -> StorageOptions:
 
 
 def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> None:
-    """Refuse options about records where rows are batches."""
+    """Reject options for records if rows are batches."""
     if rows is None:
         return
     for name in ("columns", "includeheaders", "includecontrolrecords", "kafka.isolation.level"):
@@ -461,7 +459,7 @@ def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> No
 def _subscription(
     options: Mapping[str, str],
 ) -> tuple[str | None, tuple[str, ...], Mapping[str, list[int]] | None]:
-    """Return a pattern of topics, topics by name, and partitions."""
+    """Return a topic pattern, topic names, or partitions."""
     named = [name for name in SUBSCRIPTIONS if name.lower() in options]
     if len(named) > 1:
         raise InputError(f"give one of {', '.join(SUBSCRIPTIONS)}", found=", ".join(named))
@@ -478,12 +476,12 @@ def _subscription(
     pattern = pattern.strip()
     if not pattern:
         raise malformed(options, "subscribepattern", "a regular expression")
-    # Flags that apply to all of it are only allowed at its start.
+    # Flags for the whole pattern are only allowed at its start.
     flags = _FLAGS.match(pattern)
     if flags is not None:
         pattern = f"(?{flags[1]}:{pattern[flags.end() :]})"
     internal = "|".join(_INTERNAL)
-    # As there, the pattern has to match some part of a name.
+    # As in Spark's Kafka source, the pattern may match a part of the name.
     found = rf"(?!(?:{internal})\Z).*(?:{pattern}).*"
     try:
         re.compile(found)
@@ -503,13 +501,13 @@ def _assigned(options: Mapping[str, str]) -> dict[str, list[int]]:
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if "columns" in options:
         return tuple(name.strip() for name in options["columns"].split(","))
-    # As in Spark's Kafka source, headers are a column on request.
+    # As in Spark's Kafka source, the headers column is optional.
     with_headers = parse_flag(options, "includeheaders", default=False)
     return DEFAULT_COLUMNS if with_headers else DEFAULT_COLUMNS[:-1]
 
 
 def check_names(names: Iterable[str]) -> list[str]:
-    """Return the options without effect, by their names in lower case."""
+    """Return options without effect, in lower case."""
     ignored = []
     for name in names:
         if name in _KNOWN or name.startswith(STORAGE_PREFIX):
@@ -530,7 +528,7 @@ def check_names(names: Iterable[str]) -> list[str]:
 
 
 def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) -> None:
-    """Refuse names of partitions that the dump does not have, as Spark's Kafka source does."""
+    """Reject partitions that the dump does not have, like Spark's Kafka source."""
     found = {(one.topic, one.partition) for one in files}
     topics = {topic for topic, _ in found}
     where = ", ".join(options.paths)
@@ -569,7 +567,7 @@ def _refuse_difference(partitions: set[tuple[str, int]], what: str, where: str) 
 
 _log = logging.getLogger(__name__)
 
-# As Spark's Kafka source has it: elements can be null.
+# Elements are nullable, as in Spark's Kafka source.
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
@@ -583,7 +581,7 @@ _SIGNS: dict[type[Filter], str] = {
     LessThan: "<",
     LessThanOrEqual: "<=",
 }
-#: Finds what is missing in the parts of logs that a split has read.
+#: Finds the missing offsets in the parts of logs that a split has read.
 MissingInSplit = Callable[[Sequence[SeenLog]], MissingOffsets]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -595,40 +593,40 @@ class KafkaLogSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Pickled with the source: times are relative to when the table was loaded, however often
-        # it is planned and read.
+        # Pickled with the source: times are relative to the loading of the table, however often it
+        # is planned and read.
         self._now = now_ms()
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
+        """Return the format name."""
         return "kafka-log"
 
     def schema(self) -> StructType:
-        """Return the schema that the options ask for."""
+        """Return the schema for the options."""
         options = parse_options(self.options, now=self._now)
         rows, settings = options.rows, options.settings
         types = _types(settings.schema if rows is None else batch_schema(rows, settings))
         return StructType([StructField(name, kind) for name, kind in types.items()])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a schema, whose columns alone are read."""
+        """Return a reader for a schema; only its columns are decoded."""
         options = parse_options(self.options, now=self._now)
         if not options.push_filters:
             return KafkaLogReader(options, schema)
-        # A reader that has the method fails where Spark's setting is off, as it is by default.
+        # Spark rejects a reader with pushFilters unless its setting is on, which is off by default.
         return FilteringReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, because Spark calls it so
-        """Return the writer of rows; without `overwrite` they continue the logs."""
-        # Tasks that read need nothing of it.
+        """Return the writer; without `overwrite`, rows are appended to the logs."""
+        # Reading tasks do not need it.
         from kafka_index.spark.data_source import KafkaLogWriter  # noqa: PLC0415
 
         return KafkaLogWriter(self.options, schema, overwrite=overwrite)
 
 
 def _types(schema: pa.Schema) -> dict[str, DataType]:
-    """Return columns with their types in Spark."""
+    """Map column names to Spark types."""
     return {
         field.name: _HEADERS if field.name == "headers" else from_arrow_type(field.type)
         for field in schema
@@ -640,18 +638,18 @@ class KafkaLogReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         configure_stores(options.storage)
-        # Chosen once: tasks read what was planned.
+        # Resolved once, so that tasks read what was planned.
         self._options = replace(
             options,
             paths=tuple(map(pinned_backup, options.paths)),
         )
         self._schema = schema
         self._settings = _settings_of(options, schema)
-        # Offsets that are wanted, both inclusive; None for all.
+        # Range of offsets, both inclusive; None for all.
         self._within: tuple[int, int] | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read, a group of splits for each task."""
+        """Plan the read: a group of splits for each task."""
         options = self._options
         if options.ignored:
             _log.warning("options without effect on logs at rest: %s", ", ".join(options.ignored))
@@ -688,12 +686,12 @@ class KafkaLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of splits."""
-        # The keys of tiered storage were added when its segments were listed.
+        # The tiered storage keys were added when its segments were listed.
         tiered = self._options.tiered
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
         with reading_inputs(follow_links=self._options.follow_links):
-            # So that links are judged here as where the paths were listed.
+            # So that links are followed as on the driver.
             admit_directories(self._options.paths)
         schema = arrow_schema(self._schema)
         for split, find_missing in partition.value:
@@ -741,7 +739,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
-    """Return the settings for the columns of a schema."""
+    """Return the read settings for the columns of a schema."""
     settings = options.settings
     known = _types(_ALL_COLUMNS if options.rows is None else batch_schema(options.rows, settings))
     for one in schema.fields:
@@ -757,12 +755,12 @@ def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
     if options.rows is not None:
         return settings
     names = [name for name in schema.names if name != CORRUPT_RECORD]
-    # Without any column the rows still have to be counted.
+    # Without columns, rows must still be counted.
     return replace(settings, columns=tuple(names) or ("offset",))
 
 
 def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[list[RecordSplit]]:
-    """Join successive splits up to the bytes of a task."""
+    """Combine consecutive splits up to the size of a task."""
     groups: list[list[RecordSplit]] = []
     room = 0
     for split in splits:
@@ -776,13 +774,16 @@ def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[list[RecordS
 
 @dataclass(slots=True)
 class _Range:
-    """Values that filters leave, both ends inclusive."""
+    """The remaining range of values, both ends inclusive."""
 
     least: int = -INT64_MAX - 1
     most: int = INT64_MAX
 
     def narrow(self, one: Filter, value: int, *, is_exact: bool = True) -> bool:
-        """Apply a comparison, and return whether it is one; an inexact value was rounded down."""
+        """Apply a comparison; return whether it is one.
+
+        An inexact value was rounded down.
+        """
         match one:
             case EqualTo():
                 self.least, self.most = max(self.least, value), min(self.most, value)
@@ -800,18 +801,18 @@ class _Range:
 
 
 class FilteringReader(KafkaLogReader):
-    """A reader that reads less where filters allow it; parameters are those of `KafkaLogReader`."""
+    """A reader that uses pushed filters; parameters are those of `KafkaLogReader`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._offsets = _Range()
         self._times = _Range()
         self._key: bytes | None = None
-        # The values that are left of the columns topic and partition.
+        # The remaining values of the columns topic and partition.
         self._chosen: dict[str, frozenset[Any]] = {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
-        """Keep what narrows the read; return all filters, for Spark to evaluate."""
+        """Keep filters that narrow the read; return all filters, for Spark to evaluate."""
         applied = []
         for one in filters:
             name: tuple[str, ...] = getattr(one, "attribute", ())
@@ -822,10 +823,9 @@ class FilteringReader(KafkaLogReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read."""
         self._within = (self._offsets.least, self._offsets.most)
         if self._key is not None or self._times != _Range():
-            # A filter of records passes over batches by their largest timestamps, too.
+            # A record filter also skips batches by their maximum timestamps.
             end = None if self._times.most == INT64_MAX else self._times.most + 1
             start = None if self._times.least < -INT64_MAX else self._times.least
             self._settings = replace(
@@ -842,7 +842,7 @@ class FilteringReader(KafkaLogReader):
         return super()._plan(kept, max_split_bytes)
 
     def _apply(self, name: str, one: Filter, value: Any) -> bool:
-        """Narrow the read by a filter, if that can be; return whether it was."""
+        """Narrow the read by a filter if possible; return whether it was."""
         if name in {"topic", "partition"} and isinstance(one, EqualTo | In):
             values = frozenset(value if isinstance(one, In) else [value])
             self._chosen[name] = self._chosen.get(name, values) & values
@@ -851,7 +851,7 @@ class FilteringReader(KafkaLogReader):
             return False
         if name == "offset" and type(value) is int:
             return self._offsets.narrow(one, value)
-        # Without a zone there is no telling which time it is.
+        # Without a time zone, the timestamp is ambiguous.
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
             milliseconds, rest = divmod(value - _EPOCH, _MS)
             return self._times.narrow(one, milliseconds, is_exact=not rest)

@@ -1,9 +1,8 @@
-"""Checks of executors: their packages, inputs, and access to the output folders of the driver.
+"""Checks of executors: packages, inputs, and access to the driver's output folders.
 
-Each Python process of an executor runs these checks before its first task. In each output folder
-the driver leaves a marker, a hidden file with a name that no other run uses.
-An executor that sees another file system under the same path would otherwise write its files there,
-and report them as built.
+Each Python process of an executor runs these checks before its first task. The driver creates a
+marker in each output folder, a hidden file with a unique name. Otherwise an executor with another
+file system under the same path would write its files there and report them as built.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from kafka_index.core.job.engine import new_run_id
 from kafka_index.spark.jobs import LACKS
 from kafka_index.spark.session import runs_here
 
-# What tasks import besides this package, always and for the stores of some paths.
+# Modules that tasks import besides this package: always, and for the stores of some paths.
 _MODULES = (
     "numpy",
     "pandas",
@@ -56,9 +55,9 @@ _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class ExecutorCheck:
-    """The needs of executors: modules, inputs on disks, and the markers in folders of the driver.
+    """The requirements of executors: modules, local inputs, and markers in output folders.
 
-    Stores that are no file systems are the same from everywhere and need no marker.
+    Object stores are the same from everywhere and need no marker.
     """
 
     modules: tuple[str, ...] = ()
@@ -66,13 +65,13 @@ class ExecutorCheck:
     markers: tuple[str, ...] = ()
 
     def before(self, function: _Function) -> _Function:
-        """Return a function for ``mapInArrow`` that first checks where it runs."""
+        """Wrap a function for ``mapInArrow`` so that the executor is checked first."""
         modules, lacks = self.modules, LACKS
         packed: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
             partial(_run_checked, check=self, function=function)
         )
 
-        # Nested, so that it is pickled whole: it must run where nothing of ours is installed.
+        # Nested, so that it is pickled by value: it must run even if this package is not installed.
         def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import importlib  # noqa: PLC0415
             import pickle  # noqa: PLC0415
@@ -98,7 +97,7 @@ class ExecutorCheck:
         return checked
 
     def run(self) -> None:
-        """Look for inputs and markers, and try the folders of these, once in a process.
+        """Check inputs and markers, and test that the marked folders are writable, once.
 
         Raises `ExecutorError`.
         """
@@ -144,11 +143,10 @@ def _run_checked(
 def executor_check(
     session: SparkSession, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
 ) -> Iterator[ExecutorCheck]:
-    """Return what the executors of a session need to read inputs and to write to outputs.
+    """Return the requirements for reading inputs and writing outputs on executors.
 
-    Inputs are paths, of which a few are looked for, and outputs existing folders, or URIs, which
-    have a marker as long as the context is open: enter it while holding their locks. Executors of
-    this machine see what the driver sees.
+    A few of the inputs are checked. Outputs are existing folders or URIs, which contain a marker
+    while the context is open; enter it while holding their locks. Local executors need no check.
     """
     with marked_folders(outputs) as markers:
         if runs_here(session):
@@ -160,8 +158,8 @@ def executor_check(
 
 
 def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that tasks over some paths import."""
-    # A scheme may be that of what is in a store, and then ends in that of the store.
+    """Return the modules that tasks need for some paths."""
+    # Schemes can be nested, as in tiered+aiven+s3; the last part is the store's scheme.
     schemes = {(scheme_of(path) or "").rpartition("+")[2] for path in paths}
     objects = () if schemes.isdisjoint(OBJECT_SCHEMES) else _OF_OBJECT_STORES
     return (*_MODULES, *objects, *(_OF_HDFS if HDFS_SCHEME in schemes else ()))
@@ -169,9 +167,9 @@ def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def marked_folders(directories: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Mark existing folders as those of this run, as long as the context is open.
+    """Create markers in existing folders while the context is open.
 
-    A marker that exists was left by a killed run, for the folder's lock is held.
+    Since the folders are locked, an existing marker was left by a killed run.
     """
     name = _MARKER.format(run_id=new_run_id())
     markers: list[str] = []

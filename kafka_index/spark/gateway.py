@@ -1,14 +1,14 @@
-"""The way to Spark: a master that answers, and the JVM of a driver, owned from its first moment.
+"""Connection to Spark: a check of the master, and a JVM that is killed if the start fails.
 
-``SparkSession.builder.getOrCreate()`` alone cannot do this, as measured with Spark 4.3. It tried a
+``SparkSession.builder.getOrCreate()`` is not sufficient, as measured with Spark 4.3. It tried a
 closed port and a silent server for more than 70 s each, and the error did not mention the master.
-After an interrupt within 3 s of its start, Python ended at once, but the JVM stayed: PySpark had
-removed the folder in which the JVM announces its port. The JVM printed a stack trace and did not
-end. PySpark hands out the process of its JVM only once that has started.
+After an interrupt within 3 s, Python ended but the JVM stayed, because PySpark had removed the
+folder in which the JVM announces its port. PySpark returns the process of its JVM only after it has
+started.
 
-Here the JVM is started in a process group of its own, which no terminal interrupts, by the protocol
-with which ``spark-submit`` and Python programs find each other. Whatever ends the start kills the
-group. Standalone masters are asked first, in the frames of Spark's transport protocol.
+Here the JVM is started in its own process group, which no terminal interrupts, with the protocol
+between ``spark-submit`` and Python programs. If the start fails, the group is killed. A standalone
+master is first checked with Spark's transport protocol.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ _INT = struct.Struct(">i")
 _POLL_SECONDS = 0.05
 _READ_SECONDS = 2.0
 _STOP_SECONDS = 5.0
-# What Py4J logs, with a traceback, of a call that a signal ends; the exception says as much.
+# Py4J logs this with a traceback if a signal ends a call; the exception is sufficient.
 _STOPPED_CALL = "KeyboardInterrupt while sending command."
-# What a JVM prints before anything else, and nobody can act on.
+# Startup messages of the JVM that users cannot act on.
 _CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
 
 CONNECT_SCHEME = "sc://"
 _STANDALONE_SCHEME = "spark://"
 _KUBERNETES_SCHEME = "k8s://"
 _CONNECT_PORT = 15002
-#: Of all masters together; a run that cannot start ends within half a minute.
+#: Timeout for all masters together, so that a run that cannot start ends within half a minute.
 _TOTAL_SECONDS = 20.0
 _MAX_CONNECT_SECONDS = 5.0
-# Spark's transport protocol (org.apache.spark.network.protocol): a frame is its own length, a type,
-# and what belongs to the type. Of these two that is a length and as many bytes of UTF-8.
+# Spark's transport protocol (org.apache.spark.network.protocol): a frame has its length, a type,
+# and a body. The body of these two types is a length and UTF-8 bytes.
 _FRAME_LENGTH = struct.Struct(">q")
 _STREAM_REQUEST = 6
 _STREAM_FAILURE = 8
 _STRING_LENGTH = struct.Struct(">i")
 _MAX_FRAME_BYTES = 1 << 16
-# A file that no master serves: it answers so without a line in its log.
+# No master serves this file; it responds without logging.
 _NO_STREAM = b"/files/kafka-index"
 _NOT_SPARK = "what answers there is not a Spark master"
 
 
 def check_java() -> None:
-    """Check that there is a Java that Spark runs on."""
+    """Check that a Java version is installed on which Spark runs."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -101,17 +101,17 @@ def check_java() -> None:
 def owned_jvm(conf: SparkConf) -> Iterator[None]:
     """Start a JVM for PySpark, unless it has one; kill it if the context fails.
 
-    As long as the context is open, the stderr of the JVM is held back: the error has the cause in
-    its one line, and the rest as a note, which only a traceback shows.
+    While the context is open, the stderr of the JVM is collected: the error shows its cause in one
+    line, and the rest as a note in the traceback.
     """
     from pyspark import SparkContext
 
-    # No public name says whether there is one, and none hands one over.
+    # PySpark has no public API to find or set the gateway.
     if SparkContext._gateway is not None:  # noqa: SLF001
         yield
         return
     jvm = _Jvm()
-    # Py4J logs it to the root, at any time in the life of the JVM.
+    # Py4J logs it to the root logger, at any time during the life of the JVM.
     logging.getLogger().addFilter(_is_worth_saying)
     try:
         jvm.connect(jvm.start(conf))
@@ -120,7 +120,7 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
         jvm.kill()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
         SparkContext._active_spark_context = None  # noqa: SLF001
-        # The notes of an exception that a signal raised are printed.
+        # The notes of an exception raised by a signal would be printed.
         if isinstance(error, Exception) and (held := jvm.held_output()):
             error.add_note(held)
         raise
@@ -143,7 +143,6 @@ class _Jvm:
         self._held: list[bytes] | None = []
 
     def start(self, conf: SparkConf) -> subprocess.Popen[bytes]:
-        """Start the process, and return it."""
         from pyspark.find_spark_home import _find_spark_home
 
         command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
@@ -156,7 +155,8 @@ class _Jvm:
             self._process = process = subprocess.Popen(
                 command,
                 env=environment,
-                # The JVM ends when its stdin does, and so with this process, however that ends.
+                # The JVM ends when its stdin is closed, and so when this process ends for any
+                # reason.
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 process_group=0,
@@ -168,7 +168,7 @@ class _Jvm:
         return process
 
     def connect(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until the JVM is ready, and make it that of PySpark."""
+        """Wait until the JVM is ready, and set it as PySpark's gateway."""
         from pyspark import SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -191,12 +191,12 @@ class _Jvm:
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
     def kill(self) -> None:
-        """End the process and all that it has started."""
+        """Kill the process and all its children."""
         process = self._process
         if process is None:
             return
         try:
-            # It removes its temporary folders, if it has come that far.
+            # Allows it to remove its temporary folders, if it has started.
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_SECONDS)
@@ -210,21 +210,21 @@ class _Jvm:
                 os.killpg(self._process.pid, number)
 
     def held_output(self) -> str:
-        """Return what was written to stderr since the start."""
+        """Return the collected stderr."""
         if self._reader is not None:
-            # Until a process that is ending has written all.
+            # A process that is ending may still be writing.
             self._reader.join(_READ_SECONDS)
         with self._guard:
             return b"".join(self._held or ()).decode(errors="replace")
 
     def release_output(self) -> None:
-        """Pass on what comes to stderr from now on; forget what came, and the connection file."""
+        """Forward further stderr; discard the collected output and the connection file."""
         with self._guard:
             self._held = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _reason(self) -> str:
-        """Return the line that names why the process ended."""
+        """Return the line that explains why the process ended."""
         lines = [line.strip() for line in self.held_output().splitlines() if line.strip()]
         causes = [line for line in lines if "Exception: " in line or "Error: " in line]
         reason = (causes or lines or ["it ends without a word"])[0]
@@ -239,16 +239,16 @@ class _Jvm:
                     if self._held is not None:
                         self._held.append(line)
                         continue
-                # Where a JVM that inherits it would write: sys.stderr may be a caller's by now.
+                # The original stderr, since a caller may have replaced sys.stderr.
                 with contextlib.suppress(OSError):
                     os.write(2, line)
 
 
 def check_master(master: str, *, is_plain: bool = True) -> None:
-    """Check that a server answers at the address of a master, if it names a host and a port.
+    """Check that a server responds at the host and port of a master, if it has them.
 
-    `is_plain`: a standalone master speaks Spark's protocol without authentication and encryption;
-    only then can it be told from another server.
+    `is_plain`: the master uses Spark's protocol without authentication and encryption. Only then
+    can it be distinguished from another server.
     """
     addresses = _addresses(master)
     if not addresses:
@@ -273,11 +273,11 @@ def check_master(master: str, *, is_plain: bool = True) -> None:
 
 
 class _NotSparkError(Exception):
-    """The server does not speak Spark's protocol."""
+    pass
 
 
 def _addresses(master: str) -> list[tuple[str, int]]:
-    """Return the hosts and ports of a master; none where Spark itself has to judge it."""
+    """Return the hosts and ports of a master; empty if only Spark can parse it."""
     if master.startswith(_STANDALONE_SCHEME):
         given = master.removeprefix(_STANDALONE_SCHEME).split(",")
         addresses = [_host_and_port(f"//{each}", None) for each in given]
@@ -304,14 +304,14 @@ def _host_and_port(url: str, usual_port: int | None) -> tuple[str, int] | None:
 
 
 def _ask_spark(server: socket.socket) -> None:
-    """Request a stream that no server of Spark's protocol has, which each refuses in kind."""
+    """Request a stream that does not exist; Spark servers respond with an error frame."""
     body = bytes([_STREAM_REQUEST]) + _STRING_LENGTH.pack(len(_NO_STREAM)) + _NO_STREAM
     server.sendall(_FRAME_LENGTH.pack(_FRAME_LENGTH.size + len(body)) + body)
     try:
         (length,) = _FRAME_LENGTH.unpack(_receive(server, _FRAME_LENGTH.size))
         if not _FRAME_LENGTH.size < length < _MAX_FRAME_BYTES:
             raise _NotSparkError(_NOT_SPARK)
-        # To its end, or the master logs a connection that was reset.
+        # Read completely, otherwise the master logs a connection reset.
         answer = _receive(server, length - _FRAME_LENGTH.size)
     except TimeoutError:
         raise _NotSparkError("it accepts connections and does not answer") from None

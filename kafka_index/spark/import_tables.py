@@ -1,4 +1,4 @@
-"""Files of records to logs as a Spark job: read by tasks, shuffled by partition, and written."""
+"""Import files of records as a Spark job: read by tasks, shuffled by partition, and written."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from kafka_index.core.output.output import Output
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.workers import SparkWorkers, read_works, spark_schema, spark_workers
 
-#: Rows of a file are numbered from this times its number on.
+#: Rows of file number N start at N times this number.
 _FILE_ROWS = 1 << 40
-# Their sizes are not known: with this one each file is a task.
+# Assumed file size; it makes each file a task.
 _FILE_BYTES = 1 << 30
 
 
@@ -46,10 +46,10 @@ def write_tables(
     settings: ImportSettings,
     properties: Mapping[str, str],
 ) -> None:
-    """Import files of records, each read by one task, into a data directory.
+    """Import files of records into a data directory; each file is read by one task.
 
-    Driver and executors share the directory. The properties are the settings under Kafka's names,
-    as they were given.
+    Driver and executors share the directory. `properties` are the settings as given, with Kafka's
+    names.
     """
     schema = table_schema(files[0], settings.order_by)
     check_columns(schema.remove(len(schema) - 1), settings)
@@ -96,7 +96,7 @@ def import_tables(
     _listener: Listener | None = None,
     _report: ReportSink | None = None,
 ) -> ImportResult:
-    """Import the tables of a request on Spark, as `import_job.import_tables` does on threads."""
+    """Import the tables of a request on Spark, like `import_job.import_tables` on threads."""
     return run_import(request, partial(_import_on_spark, engine, request.properties or {}))
 
 
@@ -109,7 +109,7 @@ def _import_on_spark(
 ) -> Imported:
     digest = digest_of_import(files, settings)
     root = output.root
-    # A running broker is refused before anything is written, and again by the job.
+    # A running broker is detected before anything is written, and again by the job.
     with output:
         finished = finished_import(root, digest, settings.mode)
     if finished:
@@ -128,6 +128,6 @@ def _import_on_spark(
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
-        # Spark wraps the error: a table that cannot be imported is an InputError on threads too.
+        # Spark wraps the error; on threads, a table that cannot be imported is an InputError.
         raise InputError(error.message, hint="nothing was imported") from error
     return imported_by(root, continued.run_id), True

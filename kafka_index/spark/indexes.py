@@ -1,4 +1,4 @@
-"""Builds on Spark, also from the rows of a DataFrame: Delta, Iceberg, ORC, or a query."""
+"""Builds on Spark, from logs or from the rows of a DataFrame (Delta, Iceberg, ORC, queries)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kafka_index.spark.parquet import build_rows
 from kafka_index.spark.workers import SparkWorkers, arrow_schema, session_workers
 
 _NAME = "DataFrame"
-#: The work of `build` on Spark.
+#: The function of `build` on Spark.
 build = partial(build_on, build_table=build_rows)
 
 
@@ -44,35 +44,35 @@ def build_indexes(
     Parameters
     ----------
     frame : DataFrame
-        A row per batch, in any order: the columns ``topic``, ``partition``,
+        One row per batch, in any order: the columns ``topic``, ``partition``,
         ``segment_base_offset``, ``position_bytes``, and ``batch`` (the bytes of the batch) or the
-        metadata of the batch, as a Parquet input has them. Columns of other names do not matter. It
-        is read twice, or more often if it has many segments: persist an expensive one.
+        metadata of the batch, as in a Parquet input. Other columns are ignored. It is read twice,
+        or more often if it has many segments, so persist an expensive one.
     output : path
-        Folder for a folder of files per partition: a URI, or a local path that the executors see.
+        Folder for a folder of files per partition: a URI, or a local path visible to executors.
     what : list of str, optional
-        The files to build: ``index``, ``timeindex``, ``txnindex``, ``snapshot``, ``epochs``; by
-        default all, or ``index`` and ``timeindex`` where columns for the others are missing.
+        The files to build: ``index``, ``timeindex``, ``txnindex``, ``snapshot``, ``epochs``. By
+        default all, or ``index`` and ``timeindex`` if columns for the others are missing.
     config : path, mapping or LogConfig, optional
-        Kafka's settings, such as a broker's ``server.properties``.
+        Kafka settings, such as a broker's ``server.properties``.
     verify_crc : bool
-        Whether checksums of raw batches are verified.
+        Whether to verify the checksums of raw batches.
     fail_fast : bool
         Stop at the first segment that fails.
 
     Returns
     -------
     BuildResult
-        A row per segment. A damaged segment is a row, not an exception.
+        One row per segment. A corrupt segment is a row, not an exception.
 
     Raises
     ------
     InputError
-        Columns are missing or of the wrong type, there are no rows, or a key is null.
+        Columns are missing or have the wrong type, there are no rows, or a key is null.
     ConfigError
-        There is no output, or an argument is wrong.
+        There is no output, or an argument is invalid.
     PublishError
-        The output cannot be made, locked or written.
+        The output cannot be created, locked or written.
     EngineError
         A job failed because of the cluster or its environment.
     """
@@ -90,7 +90,7 @@ def build_indexes(
 
 @dataclass(frozen=True, slots=True)
 class _SessionEngine:
-    """The engine of a session that exists."""
+    """The engine for an existing session."""
 
     session: SparkSession
     on_spark = True
@@ -106,7 +106,7 @@ class _SessionEngine:
         inputs: Sequence[str] = (),  # noqa: ARG002
         outputs: Sequence[str] = (),
     ) -> Iterator[SparkWorkers]:
-        """Return the workers of the session, whose executors are sent the package."""
+        """Return the workers of the session after sending the package to its executors."""
         try:
             ship_package(self.session)
             with session_workers(self.session, outputs=outputs) as workers:

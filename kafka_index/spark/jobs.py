@@ -1,6 +1,6 @@
-"""The Spark jobs of a run: named in the Spark UI, followed, cancelled together; why one failed.
+"""The Spark jobs of a run: names in the Spark UI, progress, cancellation, and errors.
 
-The one place that distinguishes classic sessions from those of Spark Connect.
+Only this module distinguishes classic sessions from Spark Connect.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _WAITING = (
     f"no task has begun within {_PATIENCE_SECONDS:.0f} s: the cluster may have no free cores or "
     "memory (see the web UI of its master); still waiting"
 )
-# A Connect server says nothing of its cores, but splits a range by them: more than a cluster has.
+# Connect does not report its cores, but splits a range by their number; this exceeds any cluster.
 _MOST_CORES = 1 << 16
 _CORES_SECONDS = 60.0
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
-#: Called with how many items are done, and of how many; from any thread.
+#: Called from any thread with the number of completed items and the total.
 Callback = Callable[[int, int], None]
 
 DEPENDENCY_HINT = (
@@ -46,44 +46,42 @@ DEPENDENCY_HINT = (
 )
 _MAX_CAUSES = 8
 _PACKAGE = __name__.partition(".")[0]
-# The last line of a traceback: the class of the error, with its module unless it is a builtin.
+# The last line of a traceback: the class of the error, with its module unless it is built in.
 _RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
 _MISSING = re.compile(r"No module named '([^']+)'")
-#: The start of the error of a task whose Python lacks modules; their names follow.
+#: Prefix of the error of a task whose Python lacks modules; their names follow.
 LACKS = "the Python of the executors lacks "
 _LACKING = re.compile(rf"{LACKS}.+")
-# What Spark says of the executor on which a task failed for the last time.
+# Spark's message about the executor of the last failed attempt.
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
-# What a Python process that never became a worker wrote to the stderr of its executor.
+# The stderr of a Python process that failed to become a worker.
 _WORKER_STDERR = re.compile(
     r"Error from python worker:\n(?P<text>.*?)\n\s*PYTHONPATH was:", re.DOTALL
 )
-# The Java package of an error, and Spark's own class for all of them.
+# The Java package of an error, and Spark's wrapper class.
 _JAVA_PACKAGE = re.compile(
     r"^(?:[a-z_]\w*\.)+(?:SparkException: |(?=[A-Z]\w*(?:Exception|Error)\b))"
 )
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Return whether a session is Spark Connect's, which has no SparkContext."""
+    """Return whether a session is a Spark Connect session, which has no SparkContext."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 @dataclass(slots=True)
 class _Job:
-    """A job that runs."""
-
     items: int
     stages: int
     done: int = 0
 
 
 class Jobs:
-    """Names the jobs of a run, and counts the items that they have finished.
+    """Names the jobs of a run, and counts their completed items.
 
-    A session of Spark Classic is polled by a thread; one of Connect reports progress to a handler.
-    Items are units of the run, such as segments. `on_progress` is called while jobs run, with
-    numbers that never decrease. A context manager; jobs of several threads may run at a time.
+    A classic session is polled by a thread; a Connect session reports progress to a handler. Items
+    are units of the run, such as segments. `on_progress` is called while jobs run, with numbers
+    that never decrease. A context manager; several threads may run jobs concurrently.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class Jobs:
         self._here = threading.local()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # As it is registered, for its removal.
+        # Stored as registered, for its removal.
         self._handler: Any = self._on_stages
         self._cores, self._counted_at = 1, -_CORES_SECONDS
         self._has_tasks = False
@@ -128,9 +126,9 @@ class Jobs:
             self._session.removeProgressHandler(self._handler)
 
     def count_cores(self) -> int:
-        """Return how many cores the cluster has for tasks now; of a server, a minute ago or less.
+        """Return the current number of cores; for a Connect server, up to a minute old.
 
-        A job that waits for them makes it at least one.
+        A job that waits for cores counts as at least one.
         """
         if not is_connect(self._session):
             return max(self._session.sparkContext.defaultParallelism, 1)
@@ -147,8 +145,8 @@ class Jobs:
     def job(self, description: str, *, items: int = 0, stages: int = 1) -> Iterator[None]:
         """Name the job that this thread runs in the context, for the Spark UI.
 
-        A Connect server describes jobs itself. So many of the run's items are done with the job,
-        and so many stages work on them, after the stage that distributes the plan.
+        A Connect server names jobs itself. `items` is the number of items that the job completes,
+        and `stages` the number of stages after the one that distributes the plan.
         """
         with self._guard:
             self._started += 1
@@ -159,7 +157,7 @@ class Jobs:
         if context is None:
             self._session.addTag(self._tag)
         else:
-            # Tags of a classic session are known only to the thread that adds them.
+            # In a classic session, only the thread that adds a tag can use it.
             context.addJobTag(self._tag)
             context.setLocalProperty(_GROUP, key)
             context.setLocalProperty(_DESCRIPTION, description)
@@ -180,14 +178,14 @@ class Jobs:
             self._show()
 
     def cancel(self) -> None:
-        """Cancel the jobs that run, in whatever thread."""
+        """Cancel the running jobs of all threads."""
         if is_connect(self._session):
             self._session.interruptTag(self._tag)
         else:
             self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _warn_if_idle(self) -> None:
-        """Say that a job waits: a cluster without free cores lets it for as long as it takes."""
+        """Warn that a job waits: without free cores, it waits indefinitely."""
         if not is_connect(self._session):
             tracker = self._session.sparkContext.statusTracker()
             stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
@@ -200,16 +198,16 @@ class Jobs:
     def _show(self) -> None:
         with self._guard:
             done = self._finished + sum(job.done for job in self._running.values())
-            # The attempts at a lost task count again, and a job that failed counts no more.
+            # Retried tasks count again, and failed jobs no longer, so the number could decrease.
             self._shown = done = max(done, self._shown)
         if self._on_progress is not None:
             self._on_progress(done, self._items)
 
     def _update(self, key: str, stages: Sequence[tuple[int, int]]) -> None:
-        """Set how far a job is: its stages in order, each with tasks completed and in all."""
+        """Set the progress of a job: completed and total tasks of its stages, in order."""
         job = self._running.get(key)
         if job is not None:
-            # The first stage distributes the plan. Later ones are known when they begin.
+            # The first stage distributes the plan. Later stages appear when they start.
             shares = [done / tasks for done, tasks in stages[1:] if tasks]
             share = min(sum(shares) / job.stages, 1.0)
             job.done = max(job.done, int(job.items * share))
@@ -226,7 +224,7 @@ class Jobs:
                 )
             self._show()
 
-    # What else a handler is called with, all by name, depends on the version of Spark.
+    # Other keyword arguments of the handler depend on the Spark version.
     def _on_stages(
         self, stages: Iterable[Any] | None = None, inflight_tasks: int = 0, **_: object
     ) -> None:
@@ -240,11 +238,11 @@ class Jobs:
 
 
 def job_failure(error: Exception, hint: str) -> Exception:
-    """Return the error of a job that failed, as PySpark or py4j raised it.
+    """Convert the error of a failed job, as raised by PySpark or py4j.
 
-    `EngineError`: the cluster or its environment is at fault. `KafkaIndexError`: a task failed
-    because of its data. `RuntimeError`: a task failed because of an error in this package. The hint
-    is for errors without their own.
+    `EngineError`: the cluster or its environment failed. `KafkaIndexError`: a task failed because
+    of its data. `RuntimeError`: a task failed because of an error in this package. `hint` is used
+    for errors without their own.
     """
     from pyspark.errors import PythonException
 
@@ -263,7 +261,7 @@ def job_failure(error: Exception, hint: str) -> Exception:
         return EngineError(f"the Spark job failed{_where(whole)}: {_reason(whole)}", hint=hint)
     reason = _reason(str(error))
     message = f"the Spark job failed: {reason}"
-    # Of what a task raised only the traceback arrives; its last line begins with the class.
+    # Spark forwards only the task's traceback; its last line starts with the exception class.
     raised = [match.groups("") for match in map(_RAISED.match, str(error).splitlines()) if match]
     kind: type[BaseException] = Exception
     for module, name in raised:
@@ -278,10 +276,10 @@ def job_failure(error: Exception, hint: str) -> Exception:
 
 
 def _class_of(module: str, name: str) -> type[BaseException] | None:
-    """Return the class of an error; None for a line of a message, which names no builtin error.
+    """Return the class of an error, None if the line is not the start of an error.
 
-    One of another library is an `Exception`, or an `EngineError` where it is of PySpark's own
-    worker, such as that its Python is of another version.
+    Errors of other libraries are `Exception`, or `EngineError` for errors of PySpark's own worker,
+    for example about its Python version.
     """
     package = module.partition(".")[0]
     if package not in ("", _PACKAGE):
@@ -294,20 +292,20 @@ def _class_of(module: str, name: str) -> type[BaseException] | None:
 
 
 def failure_reason(error: Exception) -> str:
-    """Return the line of a Spark error that names its cause."""
+    """Return the line of a Spark error that contains its cause."""
     return _reason(_whole_text(error))
 
 
 def without_package(reason: str) -> str:
-    """Return the line of a Java error as people read it."""
+    """Remove the package names from a Java error."""
     return _JAVA_PACKAGE.sub("", reason.lstrip(": ")).rstrip(".")
 
 
 def _whole_text(error: Exception) -> str:
-    """Return all that Spark says of an error, with the messages of the JVM's causes."""
+    """Return all messages of an error, including the JVM's causes."""
     texts = [str(error)]
     cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    # The JVM may be gone by now.
+    # The JVM may have ended.
     with suppress(Exception):
         while cause is not None and len(texts) < _MAX_CAUSES:
             texts.append(str(cause.getMessage() or ""))
@@ -316,7 +314,7 @@ def _whole_text(error: Exception) -> str:
 
 
 def _traceback(text: str) -> str:
-    """Return the last line of a Python traceback in a text: what was raised."""
+    """Return the last line of a Python traceback in a text."""
     worker = _WORKER_STDERR.search(text)
     lines = (worker["text"] if worker else text).splitlines()
     raised = [line for line in lines if _MISSING.search(line)]
@@ -324,7 +322,7 @@ def _traceback(text: str) -> str:
 
 
 def _where(text: str) -> str:
-    """Return the executor on which a task failed last, if Spark says so."""
+    """Return the executor on which a task failed last, if known."""
     lost = _LOST_TASK.findall(text)
     return f" on {lost[-1]}" if lost else ""
 

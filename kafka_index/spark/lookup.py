@@ -1,9 +1,9 @@
-"""Lookups on Spark: DataFrames, and the indexes that lookups of files need and logs lack.
+"""Lookups on Spark: DataFrames, and missing indexes for lookups of files.
 
-Remote segments without indexes get them once for all tasks of a run. One job reads the queries and
-keeps a query for each segment that they ask, or for each partition where they ask for times: which
-segments these reach is known only as their indexes are built. The other answers those queries, each
-segment or partition by one task, which leaves the indexes in the folder of the run.
+Missing indexes of remote segments are built once for all tasks of a run. A first job reads the
+queries and reduces them to one query per segment, or per partition for queries by time, because the
+segments of times are known only while their indexes are built. A second job runs these queries,
+each segment or partition in one task, which writes the indexes to the folder of the run.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookup
 from kafka_index.spark.package import ship_package
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
 
-# The more queries are answered together, the more of them share what a segment costs.
+# Queries that are processed together share the costs per segment.
 _ROWS_TOGETHER = 250_000
 _BYTES_TOGETHER = 64 << 20
-# Small enough to stay in the processor's cache while the JVM makes rows of them.
+# Small enough to stay in the CPU cache while the JVM converts them to rows.
 _ROWS_RETURNED = 50_000
-# Columns that only exist between a worker and the JVM.
+# Columns that exist only between a Python worker and the JVM.
 _RAW = "__kafka_index_"
 _INSTANT = "__kafka_index_instant"
 _STATUS = "status"
-# For time indexes, which no lookup by offset reads.
+# For time indexes, which lookups by offset do not read.
 _OF_TIME_INDEXES = "entry_timestamp_ms"
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -70,10 +70,10 @@ _NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 
 _CODE, _SEGMENT, _KEY = "code", "segment", "key"
-# Instead of a segment's number: the latest time asked for. A special timestamp, which is negative,
-# stands for itself.
+# Used instead of a segment number: the key is the latest requested time. Special timestamps, which
+# are negative, are kept.
 _BY_TIME = 0
-#: What to ask so that the indexes are built: the partition's number, the segment's, and the key.
+#: Queries that cause the indexes to be built: partition number, segment number, and key.
 NEED_SCHEMA = pa.schema(
     [
         pa.field(_CODE, pa.int32(), nullable=False),
@@ -95,19 +95,19 @@ def list_dump(
     Parameters
     ----------
     paths : path, or list of path
-        Data directories, partition directories, or globs of either; local paths or URIs, under
-        which executors find the logs, too.
+        Data directories, partition directories, or globs of either; local paths or URIs, which must
+        be valid on executors too.
     tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
+        Remote segments.
     indexes : path, optional
         Output of an earlier build; by default index files are next to the logs.
     upper_bound : UpperBound or str
-        Where answers end: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
+        Upper bound of results: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
 
     Returns
     -------
     Inventory
-        What `lookup_offsets` and `lookup_timestamps` take in place of paths.
+        Accepted by `lookup_offsets` and `lookup_timestamps` instead of paths.
 
     Raises
     ------
@@ -134,29 +134,29 @@ def lookup_offsets(
     Parameters
     ----------
     queries : DataFrame
-        Columns topic (string), partition and offset (integers); others pass through.
+        Columns topic (string), partition and offset (integers); other columns pass through.
     inventory : path, list of path, or Inventory
-        The logs, under paths that executors know, too; or what `list_dump` returns, to list them
-        once for several lookups.
+        The logs, with paths that are valid on executors; or the result of `list_dump`, to list
+        them once for several lookups.
     resolve : Resolve or str
-        How far to go: ``index``, ``batch`` or ``record``.
+        Level of detail: ``index``, ``batch`` or ``record``.
     config : path, mapping or LogConfig, optional
-        Kafka's settings, for indexes that are missing.
+        Kafka settings, for missing indexes.
 
     Returns
     -------
     DataFrame
-        The columns of the queries, followed by those of answers; a row for each query, in the order
-        in which the rows of a Spark partition come.
+        The columns of the queries followed by result columns; one row per query, in the order of
+        rows in each Spark partition.
 
     Raises
     ------
     InputError
-        Columns are missing, of the wrong type, or named like those of answers.
+        Columns are missing, have the wrong type, or the name of a result column.
 
     Notes
     -----
-    What is wrong with a log is a status, ``unreadable``; the command reports why.
+    If a log cannot be read, the status is ``unreadable``; the command `lookup` reports the reason.
     """
     return _look_up(queries, inventory, _settings(By.OFFSET, resolve, config))
 
@@ -173,11 +173,11 @@ def lookup_timestamps(
     Parameters
     ----------
     queries : DataFrame
-        As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
-        -2 and -3 ask for the end, the start, and the largest timestamp), or a timestamp or date.
-        Those without a zone are in the time zone of the session, as in Spark.
+        As in `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1, -2
+        and -3 mean the end, the start, and the largest timestamp), or a timestamp or date. Those
+        without a zone are in the time zone of the session, as in Spark.
     inventory, resolve, config
-        As for `lookup_offsets`.
+        As in `lookup_offsets`.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def lookup_timestamps(
 def answer_rows(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, key: str, raw: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Answer the queries of one task, whose keys are in the column `key`, with `raw` columns."""
+    """Run the queries of one task; the keys are in the column `key`, results in `raw` columns."""
     opened = lookups.open()
     filled = [VALUE_COLUMNS.index(name.removeprefix(_RAW)) for name in raw.names[1:]]
     for rows in gather(batches):
@@ -208,7 +208,7 @@ def answer_rows(
         )
         for first in range(0, answered.num_rows, _ROWS_RETURNED):
             yield answered.slice(first, _ROWS_RETURNED)
-    # Nothing here reports findings, and the process outlives the task.
+    # Nothing reports these findings, and the process outlives the task.
     opened.drain_findings()
 
 
@@ -220,7 +220,7 @@ def _with_key(rows: pa.RecordBatch, key: str, by: By) -> pa.RecordBatch:
 
 
 def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Concatenate batches until there are enough rows, or bytes, to answer together."""
+    """Concatenate batches until they have enough rows or bytes to be processed together."""
     kept: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -245,10 +245,10 @@ def _settings(by: By, resolve: Resolve | str, config: Config | None) -> LookupSe
 def _look_up(
     queries: DataFrame, inventory: Inventory | Paths, settings: LookupSettings
 ) -> DataFrame:
-    """Add the answers as columns.
+    """Add the result columns.
 
-    Python workers return numbers that are never null, and only columns that the lookup can fill:
-    nulls, the texts of statuses and whole columns of nulls are cheaper to make in the JVM.
+    Python workers return non-null numbers, and only columns that the lookup can fill: it is cheaper
+    to create nulls, status texts and empty columns in the JVM.
     """
     by = settings.by
     _check_columns(queries.schema, by)
@@ -269,12 +269,12 @@ def _look_up(
 
 
 def with_answers(answered: DataFrame, raw: pa.Schema) -> DataFrame:
-    """Return rows with the columns of `ANSWER_SCHEMA` in place of those of workers."""
+    """Replace the columns of workers by those of `ANSWER_SCHEMA`."""
     return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
 
 
 def raw_columns(settings: LookupSettings) -> pa.Schema:
-    """Return the columns of answers as workers return them: the status, and `NULL` for null."""
+    """Return the result columns of Python workers: the status, and `NULL` for null."""
     names = list(VALUE_COLUMNS[: len(Answers.empty(0, settings.resolve).values)])
     if settings.by is By.OFFSET:
         names.remove(_OF_TIME_INDEXES)
@@ -283,7 +283,7 @@ def raw_columns(settings: LookupSettings) -> pa.Schema:
 
 
 def _answer_columns(raw: pa.Schema) -> list[Column]:
-    """Return the columns of `ANSWER_SCHEMA`, from the columns that workers return."""
+    """Return the columns of `ANSWER_SCHEMA`, computed from the columns of workers."""
     text = F.lit(Status.FOUND.text)
     for status in reversed(Status):
         text = F.when(F.col(_RAW + _STATUS) == status.value, status.text).otherwise(text)
@@ -316,7 +316,7 @@ def build_missing_indexes(
 ) -> None:
     """Build the indexes that splits of queries need, into the folder of the run.
 
-    There is at least one segment without index files, and the lookups have a folder.
+    Requires at least one segment without index files, and lookups with a folder.
     """
     by_time = lookups.settings.by is By.TIMESTAMP
     spark = spark_workers(workers)
@@ -335,7 +335,7 @@ def build_missing_indexes(
         ).sort_by([(_CODE, "ascending"), (_SEGMENT, "ascending")])
     if not needs.num_rows:
         return
-    # All that is asked of a partition by time is asked by one task.
+    # All queries by time for a partition are run by one task.
     owners = needs[_CODE].to_numpy() if by_time else np.arange(needs.num_rows)
     firsts = np.flatnonzero(np.diff(owners, prepend=-1))
     asked = list(zip(*(needs[name].to_pylist() for name in NEED_SCHEMA.names), strict=True))
@@ -353,11 +353,11 @@ def build_missing_indexes(
 def find_needs(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups
 ) -> Iterator[pa.RecordBatch]:
-    """Reduce the queries of splits to a set whose answers need all the same indexes."""
+    """Reduce the queries of splits to a set that needs the same indexes."""
     inventory = lookups.open().inventory
     largest: dict[tuple[int, int], int] = {}
     for work in read_works(batches):
-        # The task that answers the split meets the same error, and reports it.
+        # The task that processes the split raises and reports the same error.
         with suppress(InputError):
             for rows in read_split(work.split):
                 for code, keys in _asked(QueryBatch.of(rows, work.split.by), inventory):
@@ -370,7 +370,7 @@ def find_needs(
 
 
 def _asked(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs]]:
-    """Yield each partition with the ascending keys that are asked of it."""
+    """Yield each partition with its ascending keys."""
     numbers, present = integers(batch.partitions)
     codes = inventory.codes(batch.topics, numbers)
     valid = codes != NO_PARTITION
@@ -391,7 +391,7 @@ def _asked(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs
 def _needs(
     inventory: Inventory, lookups: SharedLookups, code: int, keys: Longs
 ) -> Iterator[tuple[int, int]]:
-    """Yield segments, each with the largest key asked of it, or times as segments."""
+    """Yield segments with their largest requested key; queries by time as `_BY_TIME`."""
     if lookups.settings.by is By.TIMESTAMP:
         for special in np.unique(keys[keys < 0]).tolist():
             yield special, special
@@ -399,7 +399,7 @@ def _needs(
             yield _BY_TIME, int(keys[-1])
         return
     bases = inventory.base_offsets(code)
-    # What is below the start is answered without an index.
+    # Offsets below the log start need no index.
     first = max(inventory.partitions["log_start_offset"][code].as_py(), 0)
     keys = keys[np.searchsorted(keys, first) :]
     if len(keys):
@@ -415,7 +415,7 @@ def _needs(
 def build_needed(
     needs: Sequence[tuple[int, int, int]], _attempt_id: str, *, lookups: SharedLookups
 ) -> None:
-    """Ask what `find_needs` found, so that the indexes are built and shared."""
+    """Run the queries from `find_needs`, so that the indexes are built and shared."""
     opened = lookups.open()
     inventory, settings = opened.inventory, opened.settings
     by_time = settings.by is By.TIMESTAMP

@@ -1,6 +1,6 @@
-"""Values of the options of ``kafka-log``, and bounds, checked as Spark's Kafka source checks them.
+"""Parsing of ``kafka-log`` options and bounds, with the checks of Spark's Kafka source.
 
-Texts come in, values or one line about what is wrong come out.
+Returns values, or raises an error with one line about the option.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ from kafka_index.core.query.bounds import (
 )
 
 _Value = TypeVar("_Value")
-# A size as Spark's settings have it.
+# A size in the format of Spark's settings.
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 
 
 def parse_names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return the names in an option, separated by commas."""
     return tuple(part.strip() for part in options.get(name, "").split(",") if part.strip())
 
 
 def parse_json(options: Mapping[str, str], name: str) -> Any:
-    """Return the JSON in an option."""
     try:
         return json.loads(options[name])
     except ValueError as error:
@@ -42,12 +40,12 @@ def parse_json(options: Mapping[str, str], name: str) -> Any:
 
 
 def parse_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, int]]:
-    """Return the numbers by topic and partition in an option."""
+    """Parse numbers by topic and partition."""
     return _by_partition(options, name, lambda value: _integer(value, INT64_MAX))
 
 
 def parse_times_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, Time]]:
-    """Return the times by topic and partition in an option, as they are given."""
+    """Parse times by topic and partition, unconverted."""
     return _by_partition(
         options,
         name,
@@ -71,7 +69,6 @@ def _by_partition(
 
 
 def parse_number(options: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
-    """Return the number in an option."""
     try:
         number = _integer(options.get(name, str(default)).strip(), INT64_MAX)
     except ValueError as error:
@@ -82,7 +79,7 @@ def parse_number(options: Mapping[str, str], name: str, default: int, *, least: 
 
 
 def _integer(value: object, largest: int) -> int:
-    """Return a number as Spark's Kafka source reads it: as Java does, and cut after the point."""
+    """Parse a number like Spark's Kafka source: like Java, truncated at the decimal point."""
     number = parse_java_integer(str(int(value) if isinstance(value, float) else value), largest)
     if number is None:
         raise ValueError(f"{value!r} is not an integer")
@@ -90,7 +87,6 @@ def _integer(value: object, largest: int) -> int:
 
 
 def parse_flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return whether an option is true."""
     text = options.get(name, str(default)).lower()
     if text not in ("true", "false"):
         raise malformed(options, name, "true or false")
@@ -98,7 +94,7 @@ def parse_flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def parse_choice(options: Mapping[str, str], name: str, choices: Mapping[str, Any]) -> Any:
-    """Return the value of a choice, in any case; the first of them by default."""
+    """Return the value of a choice, case-insensitive; by default the first one."""
     text = options.get(name, next(iter(choices)))
     for choice, value in choices.items():
         if choice.lower() == text.lower():
@@ -107,14 +103,13 @@ def parse_choice(options: Mapping[str, str], name: str, choices: Mapping[str, An
 
 
 def malformed(options: Mapping[str, str], name: str, expected: str) -> InputError:
-    """Return the error about an option."""
     return InputError(f"the option {name} is malformed", expected=expected, found=options.get(name))
 
 
 def parse_bounds(options: Mapping[str, str], now: int) -> BoundOptions:
-    """Return the bounds; a time for all wins over times by partition, and these over offsets.
+    """Parse the bounds; a time for all precedes times by partition, and these precede offsets.
 
-    Relative times are relative to an instant.
+    `now` is the base of relative times.
     """
     start_time = _timestamps(options, "startingtimestamp", "startingoffsetsbytimestamp", now)
     end_time = _timestamps(options, "endingtimestamp", "endingoffsetsbytimestamp", now)
@@ -147,7 +142,7 @@ def _values(bound: Offsets | Timestamps | None) -> list[int]:
 
 
 def _check_order(start: Offsets | Timestamps | None, end: Offsets | Timestamps | None) -> None:
-    """Refuse bounds by partition of which one starts after its end, or only one is there."""
+    """Reject bounds by partition if one starts after its end, or has only one bound."""
     if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
         raise InputError("the start is after the end", expected=end, found=start)
     if not (isinstance(start, Mapping) and isinstance(end, Mapping)):
@@ -185,7 +180,7 @@ def _timestamps(
 
 
 def parse_size(text: str, *, unit: str = "") -> int:
-    """Return the bytes of a size as Spark's settings have it; 0 if it is malformed."""
+    """Parse a size in the format of Spark's settings; 0 if malformed."""
     found = _SIZE.fullmatch(text)
     if found is None:
         return 0

@@ -1,8 +1,8 @@
-"""The package itself as a zip, for executors whose Python does not have it.
+"""The package as a zip, for executors whose Python does not have it.
 
-The zip has the same bytes wherever it is made from the same sources, and a name that depends on
-them: Spark keeps one copy per name, and refuses another file under a name that it knows. Machine
-code that came with the package is in it, so that executors with the driver's Python load that too.
+The zip is reproducible and its name depends on the content: Spark keeps one copy per name, and
+rejects a different file with a known name. It includes the machine code of the package, so that
+executors with the driver's Python version load it too.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from kafka_index.spark.session import runs_here
 
 _PACKAGE = __name__.partition(".")[0]
 _SUFFIXES = (".py", ".properties", ".typed", ".bin")
-# The first moment that a zip can name.
+# The earliest time that a zip entry can have.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 _DIGEST_DIGITS = 16
-# The sessions whose executors have been sent the package.
+# Sessions whose executors have received the package.
 _sent: WeakSet[SparkSession] = WeakSet()
 
 
 def ship_package(session: SparkSession) -> None:
-    """Send this package to the executors of a session, for all tasks that start from now on.
+    """Send this package to the executors of a session, for all tasks that start later.
 
-    An executor that has the package installed uses the one sent. The modules of tasks are imported
-    from the zip, and everything that the package depends on from the Python of the executors. Those
-    of this machine have it, and others are sent it once.
+    Executors that have the package installed use the one sent. Modules of this package are imported
+    from the zip, and its dependencies from the Python of the executors. Local executors need
+    nothing; others are sent the package once.
     """
     if session in _sent or runs_here(session):
         return
@@ -52,7 +52,7 @@ def ship_package(session: SparkSession) -> None:
 
 @functools.cache
 def package_file() -> Path:
-    """Return the path of the zip, made once per process and removed when the process ends."""
+    """Return the path of the zip, created once per process and removed at exit."""
     content = _content()
     folder = Path(tempfile.mkdtemp(prefix="kafka-index-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -68,13 +68,13 @@ def _content() -> bytes:
         for name, source in _sources(files(_PACKAGE), _PACKAGE):
             entry = zipfile.ZipInfo(name, _MOMENT)
             entry.external_attr = 0o644 << 16
-            # Stored: the bytes of a compressed file depend on the version of zlib.
+            # Stored, because compressed bytes depend on the version of zlib.
             archive.writestr(entry, source.read_bytes())
     return buffer.getvalue()
 
 
 def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
-    """Yield the package's files by name, whether it is in a folder or in a zip itself."""
+    """Yield the package's files by name, from a folder or from a zip."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{path}/{entry.name}"
         if entry.is_dir():

@@ -1,8 +1,7 @@
-"""Building on Spark from Parquet, or from the rows of any DataFrame, wave by wave.
+"""Builds on Spark from Parquet or from the rows of a DataFrame, in several jobs.
 
-Executors count the rows of segments, and keep what they counted: the driver has the segments of the
-waves that run. Row groups are read by our own tasks, from any store, with the credentials that each
-process finds.
+Executors count the rows of segments and keep the counts; the driver has only the segments of
+running jobs. Tasks read row groups directly, from any store, with the credentials of their process.
 """
 
 from __future__ import annotations
@@ -78,20 +77,22 @@ from kafka_index.spark.workers import (
 )
 
 _PARTITION = ["topic", "partition"]
-# Rows are read, and sorted.
+# Stages: read and sort.
 _STAGES = 2
-# Raw batches reach megabytes each, so rows alone do not bound a record batch.
+# Raw batches can be megabytes each, so a row limit does not limit record batches.
 _BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_BYTES = 16 << 20
-# Approximate limits in bytes of a staged and of a counted segment, as sent to the driver.
+# Approximate maximum size of a staged and of a counted segment, as sent to the driver.
 _STAGED_BYTES, _COUNTED_BYTES = 1024, 128
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """An input as Spark reads it; `groups` are those of files, which tasks read themselves.
+    """An input as Spark reads it.
 
-    Without them the rows are those of a frame with the columns of the source.
+    `groups` are row groups of files, which tasks read directly.
+
+    Otherwise the rows are those of a frame with the columns of the source.
     """
 
     source: ParquetInput
@@ -108,11 +109,11 @@ def build_rows(
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> None:
-    """Build from a Parquet input, as `build_parquet` does on threads, or from a frame.
+    """Build from a Parquet input, like `build_parquet` on threads, or from a frame.
 
-    The frame has the columns of the source. The listener's shares are `SHARES`. Executors read
-    files under the paths that the driver knows, and rows in no order are sorted by Spark. With
-    `fail_fast`, no further wave begins once a segment has failed.
+    The frame has the columns of the source. The number of progress units is `SHARES`. Executors
+    read files under the driver's paths; Spark sorts rows that are not in order. With `fail_fast`,
+    no further job starts after a segment has failed.
     """
     check_settings(source, settings)
     rows = Rows(source, row_groups(source) if frame is None else (), frame)
@@ -131,7 +132,7 @@ def build_rows(
 
 @contextmanager
 def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
-    """Count the rows of segments, and keep the counts as long as the context is open.
+    """Count the rows of segments, and keep the counts while the context is open.
 
     Raises `InputError` as `count_segments` does.
     """
@@ -156,12 +157,12 @@ def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
         _check_partitions(partitions, rows.source)
         yield _Counted(workers, rows, segments, partitions)
     finally:
-        # Otherwise a session that stops may meet it under way, and log an error.
+        # Blocking, since stopping the session at the same time would log an error.
         segments.unpersist(blocking=True)
 
 
 def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:
-    """Refuse an input without rows, and rows that belong to no segment."""
+    """Reject an input without rows, and rows without a segment."""
     for error in partitions["error"].drop_null().to_pylist():
         raise pickle.loads(error)  # noqa: S301, of our own task
     if not partitions.num_rows:
@@ -181,7 +182,7 @@ def _count_files(workers: SparkWorkers, rows: Rows) -> DataFrame:
 def count_groups(
     batches: Iterable[pa.RecordBatch], *, source: ParquetInput
 ) -> Iterator[pa.RecordBatch]:
-    """Count the row groups of one bin: a task's function."""
+    """Count the row groups of one bin; runs in a task."""
     for group in read_works(batches):
         try:
             yield from count_parts(group, source)
@@ -205,7 +206,7 @@ def _count_frame(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Counted:
-    """Rows whose segments are counted on the executors; the driver has a row per partition."""
+    """Rows whose segments are counted on the executors; the driver has one row per partition."""
 
     workers: SparkWorkers
     rows: Rows
@@ -214,12 +215,11 @@ class _Counted:
 
     @property
     def count(self) -> int:
-        """The number of segments."""
         count: int = pc.sum(self.partitions["segments"]).as_py()
         return count
 
     def refused(self) -> list[SegmentReport]:
-        """Return the rows of segments that no broker can have."""
+        """Return report rows of segments that no broker can have."""
         keys = map(
             SegmentKey, *(self.partitions[name].to_pylist() for name in (*_PARTITION, "lowest"))
         )
@@ -229,7 +229,7 @@ class _Counted:
         return split_refused(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
 
     def waves(self) -> list[_Wave]:
-        """Return waves of whole partitions, in the order of the input."""
+        """Return jobs of complete partitions, in input order."""
         counts, sizes = (self.partitions[name].to_pylist() for name in ("segments", "read_bytes"))
         costs = [size + COST_BYTES * count for size, count in zip(sizes, counts, strict=True)]
         groups = group_partitions(
@@ -244,7 +244,7 @@ class _Counted:
         ]
 
     def fetch(self, partitions: pa.Table) -> list[SegmentCount]:
-        """Return the segments of partitions, in the order of the input."""
+        """Return the segments of partitions, in input order."""
         found = self.segments
         if partitions.num_rows < self.partitions.num_rows:
             names = self.workers.distribute(partitions.select(_PARTITION))
@@ -256,7 +256,7 @@ class _Counted:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Wave:
-    """A wave of counted partitions, from one of them to another."""
+    """A range of counted partitions that are built by one job."""
 
     counted: _Counted
     first: int
@@ -266,11 +266,11 @@ class _Wave:
 
     @property
     def bins(self) -> int:
-        """About the number of bins of the scan."""
+        """Approximate number of bins of the scan."""
         return count_bins(self.segments, self.cost)
 
     def kept(self, _settings: BuildSettings) -> list[SegmentReport]:
-        """Return no row: all segments are built again."""
+        """Return no rows: all segments are built again."""
         return []
 
     def stage(
@@ -354,7 +354,7 @@ class _Wave:
         rows = self.counted.rows
         if rows.frame is not None:
             return rows.frame
-        # If only other waves need the rest, only the key columns of the rest are read.
+        # Of rows for other jobs, only the key columns are read.
         is_part = self.segments < self.counted.count or len(known) < self.segments
         wanted = frozenset(each.key for each in known) if is_part else None
         read = workers.task(partial(read_rows, source=rows.source, wanted=wanted))
@@ -368,9 +368,9 @@ def read_rows(
     source: ParquetInput,
     wanted: frozenset[SegmentKey] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the row groups of one bin, of wanted segments only: a task's function.
+    """Read the row groups of one bin, for the wanted segments; runs in a task.
 
-    A row group without wanted rows is read no further than that shows.
+    Row groups without wanted rows are read only as far as needed to detect this.
     """
     schema = _row_schema(source)
     for group in read_works(batches):
@@ -394,7 +394,7 @@ def stage_rows(
     settings: BuildSettings,
     fail_fast: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Stage segments from the sorted rows of a bin: a task's function.
+    """Stage segments from the sorted rows of a bin; runs in a task.
 
     With `fail_fast`, none after a failed one.
     """
@@ -409,7 +409,7 @@ def stage_rows(
 
 
 def _row_schema(source: ParquetInput) -> pa.Schema:
-    """Return the columns of an input as Spark has them."""
+    """Return the columns of an input in Spark's types."""
     return pa.schema(
         [pa.field(each.name, pa.binary()) if each.name == BATCH else each for each in source.schema]
     )
@@ -417,7 +417,7 @@ def _row_schema(source: ParquetInput) -> pa.Schema:
 
 @contextmanager
 def _bounded_batches(session: SparkSession) -> Iterator[None]:
-    """Bound the bytes of the record batches that Spark makes of rows."""
+    """Limit the size of the record batches that Spark creates from rows."""
     before = session.conf.get(_BYTES_SETTING)
     session.conf.set(_BYTES_SETTING, str(_BATCH_BYTES))
     try:

@@ -1,12 +1,12 @@
-"""The one place where Spark sessions are made, and their settings.
+"""Creation of Spark sessions and their settings.
 
-Under ``spark-submit``, the settings given there win over those made here. The console script
-starts a JVM of its own, and configures its logs too.
+Under ``spark-submit``, its settings take precedence over those set here. The console script starts
+its own JVM and configures its logging.
 
-A cluster is sent the package as a zip. The daemon of the workers imports it before any task, and so
-before Spark adds the files that it has sent to a worker's path. Zips are therefore put on the path
-of the executors here, by name: an executor fetches them into its working folder before it starts
-the daemon. A Connect server has chosen its daemon long before; its workers start cold.
+The package is sent to a cluster as a zip. The Python daemon imports it before any task runs, and
+thus before Spark adds sent files to the path of workers. So the zips are put on the executors' path
+here, by name: an executor downloads them into its working folder before it starts the daemon. A
+Connect server starts its daemon independently; its workers start without compiled kernels.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-#: What spark-submit turns on in every JVM that Python programs start, unless it is told not to.
+#: spark-submit enables this in every JVM started by Python programs, unless told otherwise.
 _SPECULATION = "spark.speculation"
 _LOGGER = logging.getLogger(__name__)
 _PROGRESS = "spark.ui.showConsoleProgress"
 SQL_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # No bound in bytes: with one, Spark sums the buffers of all columns after every row, which
-    # doubles what its record batches cost. A job with large rows sets a bound of its own.
+    # No limit in bytes: with a limit, Spark sums the buffer sizes of all columns after every row,
+    # which doubles the cost of record batches. Jobs with large rows set their own limit.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(INT32_MAX),
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
-    # Spark warns of a plan that has more columns than it prints, and a report has more.
+    # Spark warns about plans with more columns than this, and reports have more by default.
     "spark.sql.debug.maxToStringFields": "100",
 }
 _SETTINGS = {
@@ -50,14 +50,14 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "kafka_index.spark.daemon",
     _PROGRESS: "false",
-    # `refuse_speculation` says why.
+    # See `refuse_speculation`.
     _SPECULATION: "false",
 }
 _LOG_LEVEL = "spark.log.level"
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
-# A standalone master that wants these speaks first to clients that authenticate or encrypt.
+# With these settings, a standalone master responds only to authenticated or encrypted clients.
 _SECURE_SETTINGS = ("spark.authenticate", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 
@@ -66,12 +66,11 @@ _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 def open_session(
     master: str | None, app_name: str, *, after_failure: str
 ) -> Iterator[SparkSession]:
-    """Start a session, stop it at the end, and turn Spark's errors into those of this package.
+    """Start a session, stop it at the end, and convert Spark's errors to those of this package.
 
-    `after_failure` is the hint for the error of a job that fails. Raises `EngineError` if Spark
-    does not start, or a job fails because of the cluster or its environment, `KafkaIndexError` if a
-    task fails because of its data, and `RuntimeError` if one fails because of an error in this
-    package.
+    `after_failure` is the hint for the error of a failed job. Raises `EngineError` if Spark does
+    not start, or a job fails because of the cluster or its environment, `KafkaIndexError` if a task
+    fails because of its data, and `RuntimeError` if one fails because of an error in this package.
     """
     session = build_session(master, app_name)
     from py4j.protocol import Py4JError
@@ -82,7 +81,7 @@ def open_session(
     except (PySparkException, Py4JError) as error:
         raise job_failure(error, after_failure) from error
     finally:
-        # A notebook's or a job's session on Databricks is not ours to stop.
+        # On Databricks, the session belongs to the notebook or job.
         if _DATABRICKS not in os.environ:
             session.stop()
 
@@ -91,10 +90,10 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     """Start a Spark session, or return the running one.
 
     The master is ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark
-    Connect; by default that of ``spark-submit``, else all cores of this machine. The name of the
-    application counts unless ``spark-submit`` was given one.
+    Connect. Default: the master of ``spark-submit``, otherwise all local cores. `app_name` is used
+    unless ``spark-submit`` was given a name.
     """
-    for needed in ("pyspark", "pandas"):  # mapInArrow asks for pandas, without using it
+    for needed in ("pyspark", "pandas"):  # mapInArrow requires pandas, without using it.
         if importlib.util.find_spec(needed) is None:
             raise EngineError(
                 f"the Spark engine needs {needed}, which is not installed",
@@ -116,7 +115,7 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     chosen = conf.get("spark.master") or ""
     if not submitted:
         check_master(chosen, is_plain=not any(map(conf.get, _SECURE_SETTINGS)))
-    # Under spark-submit the JVM is there, and this process its child.
+    # Under spark-submit, the JVM exists and is the parent of this process.
     jvm = nullcontext() if submitted else owned_jvm(launch_settings(conf))
     try:
         with jvm:
@@ -138,7 +137,7 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
 
 @contextmanager
 def _kept_interrupt_handler() -> Iterator[None]:
-    """Restore what SIGINT does: a SparkContext replaces it, even where the signal is ignored."""
+    """Restore the SIGINT handler, which a SparkContext replaces even if the signal is ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -146,7 +145,7 @@ def _kept_interrupt_handler() -> Iterator[None]:
     try:
         yield
     finally:
-        if handler is not None:  # as it is where no Python code has set it
+        if handler is not None:  # None if no Python code has set a handler.
             signal.signal(signal.SIGINT, handler)
 
 
@@ -174,18 +173,18 @@ def _connect(remote: str) -> SparkSession:
 
 
 def known_settings(*, submitted: bool) -> SparkConf:
-    """Return the settings that a driver was started with."""
+    """Return the settings with which a driver was started."""
     from pyspark import SparkConf, SparkContext
 
     if submitted:
         # Only the JVM knows the settings of spark-submit, and no public function connects to it
-        # without starting a context as well.
+        # without starting a context.
         SparkContext._ensure_initialized()  # noqa: SLF001
     return SparkConf()
 
 
 def settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bool) -> SparkConf:
-    """Complete the settings of a classic session, from `known_settings`; existing ones stay.
+    """Complete the settings of a classic session from `known_settings`; existing ones are kept.
 
     `submitted`: ``spark-submit`` runs this process.
     """
@@ -213,9 +212,9 @@ def settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: boo
 
 
 def refuse_speculation(conf: SparkConf) -> None:
-    """Set ``spark.speculation`` to false, and say so where it was given as true.
+    """Set ``spark.speculation`` to false, and warn if it was true.
 
-    A second attempt would publish the same files, and Spark kills the slower one at any moment.
+    A second attempt would publish the same files, and Spark kills the slower attempt at any time.
     """
     if (conf.get(_SPECULATION, None) or "").lower() == "true":
         _LOGGER.warning(
@@ -225,7 +224,7 @@ def refuse_speculation(conf: SparkConf) -> None:
 
 
 def launch_settings(conf: SparkConf) -> SparkConf:
-    """Return what a JVM has to know when it starts, without what others may have set."""
+    """Return the settings that a JVM needs at startup, without those that users may have set."""
     from pyspark import SparkConf
 
     launch = SparkConf(loadDefaults=False)
@@ -236,9 +235,9 @@ def launch_settings(conf: SparkConf) -> SparkConf:
 
 
 def prefer_given(conf: SparkConf) -> None:
-    """Let the settings of ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS win over those made here.
+    """Let ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS override the settings made here.
 
-    Only the JVM that has started knows them.
+    They are known only after the JVM has started.
     """
     from pyspark import SparkConf
 
@@ -252,22 +251,22 @@ def prefer_given(conf: SparkConf) -> None:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Return whether the executors of a master see the package where this process has it."""
+    """Return whether executors of a master see the package at this process's path."""
     return master.startswith("local")
 
 
 def runs_here(session: SparkSession) -> bool:
-    """Return whether the executors of a session are on this machine, and no server's."""
+    """Return whether the executors of a session are local, not on a server."""
     return not is_connect(session) and is_on_this_machine(session.sparkContext.master or "")
 
 
 def _package_paths(conf: SparkConf, master: str) -> list[str]:
-    """Return where executors find this package, and then what they find with it."""
+    """Return the paths of this package and its zips on executors."""
     files = (conf.get("spark.submit.pyFiles", None) or "").split(",")
     names = [name.rpartition("/")[2] for name in files if name.endswith((".zip", ".egg"))]
     if is_on_this_machine(master):
         return [str(Path(kafka_index.__file__).resolve().parent.parent), *names]
     from kafka_index.spark.package import package_file
 
-    # Executors keep what is sent to them in their working folder.
+    # Executors keep received files in their working folder.
     return [package_file().name, *names]

@@ -1,4 +1,4 @@
-"""Works as tasks of Spark: they go out pickled in bins, and pickled results come back."""
+"""Tasks on Spark: sent pickled in bins; pickled results come back."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
 
 _PACKED = "packed"
-#: A row for each bin: its works, numbered.
+#: One row per bin, with its numbered tasks.
 _MANIFEST_SCHEMA = pa.schema(
     [pa.field(BIN, pa.int32(), nullable=False), pa.field(_PACKED, pa.binary(), nullable=False)]
 )
-#: A row for each task: what it returns.
+#: One row per Spark task, with its results.
 RESULT_SCHEMA = pa.schema([pa.field(_PACKED, pa.binary(), nullable=False)])
-# Works and results of a bin repeat the same strings, which compress well together.
+# Tasks and results of a bin repeat the same strings, which compress well together.
 _COMPRESSION_LEVEL = 1
-# Estimated size of unknown results, as a multiple of the size of their works.
+# Estimated size of results, as a multiple of the size of their tasks.
 _RESULT_RATIO = 4
-# A job uses at most 1/4 of the size limits of Spark.
+# A job uses at most 1/4 of Spark's size limits.
 _SHARE = 4
-# Spark's defaults, for sessions whose settings cannot be read.
+# Spark's defaults, if the settings of a session cannot be read.
 _MAX_RESULT_SIZE, _MAX_MESSAGE_SIZE = "1g", "128"
 
 _ON_DRIVER = "driver"
@@ -69,7 +69,7 @@ def session_workers(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
-    """Return the workers of a session, whose tasks check what they run on."""
+    """Return the workers of a session, whose tasks check their executor first."""
     on_progress = None if listener is None else listener.on_share
     with (
         executor_check(session, inputs=inputs, outputs=outputs) as check,
@@ -81,7 +81,7 @@ def session_workers(
 
 
 class SparkWorkers:
-    """The tasks of a session, which check first what their executor has and sees."""
+    """Runs tasks in a Spark session; each Spark task checks its executor first."""
 
     in_process = False
 
@@ -95,11 +95,11 @@ class SparkWorkers:
 
     @property
     def count(self) -> int:
-        """The number of tasks that run at a time, on the cores that the cluster has now."""
+        """Number of tasks that run concurrently, from the current number of cores."""
         return self.jobs.count_cores()
 
     def stop(self) -> None:
-        """Cancel the jobs that run, in whatever thread."""
+        """Cancel the running jobs of all threads."""
         self.jobs.cancel()
 
     def run(
@@ -114,11 +114,11 @@ class SparkWorkers:
         shares: int | None = None,
         result_bytes: int = 0,
     ) -> Generator[_Result, None, None]:
-        """Yield the results of a function over works, job by job and in order.
+        """Yield the results of a function over tasks, job by job and in order.
 
-        Parameters are those of `kafka_index.core.job.Workers.run`. A wave has several jobs where
-        its works or results are too large for the driver. Waves whose results are kept overlap, so
-        that no core waits for the end of one.
+        Parameters are those of `kafka_index.core.job.Workers.run`. A range of tasks is divided into
+        several jobs if tasks or results are too large for the driver. If results are kept, jobs
+        overlap, so that no core waits for the end of a job.
         """
         shares = len(works) if shares is None else shares
         costs = [size + COST_BYTES for size in sizes]
@@ -167,7 +167,7 @@ class SparkWorkers:
         waves: Waves = Waves.ONE,
         ordered: bool = False,
     ) -> Generator[_Result, None, None]:
-        """Yield the results of works, each with all its parts done by one task."""
+        """Yield the results of tasks; all parts of a task are run by one Spark task."""
 
         def run(work: _Work, attempt_id: str) -> _Result:
             return divide(work).run(attempt_id)
@@ -175,21 +175,21 @@ class SparkWorkers:
         return self.run(works, run, sizes=sizes, what=what, waves=waves, ordered=ordered)
 
     def frame(self, works: Sequence[object], sizes: Sequence[int]) -> DataFrame:
-        """Return works as rows for `read_works`, distributed to tasks of about equal costs."""
+        """Return tasks as rows for `read_works`, distributed to Spark tasks of similar cost."""
         return self.frame_of(SparkJob.of(works, sizes, 0, len(works), None))
 
     def frame_of(self, job: SparkJob) -> DataFrame:
-        """Return the works of a job as rows for `read_works`."""
+        """Return the tasks of a job as rows for `read_works`."""
         manifest = pa.table([list(range(len(job.bins))), job.bins], schema=_MANIFEST_SCHEMA)
         return self.distribute(manifest).repartitionById(len(job.bins), BIN)
 
     def distribute(self, table: pa.Table) -> DataFrame:
-        """Return a table of the driver as a DataFrame."""
+        """Convert a table of the driver to a distributed DataFrame."""
         self._add_bytes(table.nbytes)
         return self.session.createDataFrame(table)
 
     def collect(self, frame: DataFrame) -> pa.Table:
-        """Return the rows of a DataFrame as a table of the driver."""
+        """Collect a DataFrame as a table."""
         table = frame.toArrow()
         self._add_bytes(table.nbytes)
         return table
@@ -199,20 +199,20 @@ class SparkWorkers:
             self.driver_bytes += size_bytes
 
     def task(self, function: _Function) -> _Function:
-        """Return a function for ``mapInArrow`` whose tasks check their executor first."""
+        """Wrap a function for ``mapInArrow`` so that its tasks check their executor first."""
         return self.check.before(task(function))
 
 
 @dataclass(frozen=True, slots=True)
 class DriverLimits:
-    """The bytes of works and of results that one job may send through the driver."""
+    """The maximum bytes of tasks and results that one job sends through the driver."""
 
     work_bytes: int
     result_bytes: int
 
     @classmethod
     def of(cls, session: SparkSession) -> DriverLimits:
-        """Return a quarter of what the settings of a session allow; 0 sets no limit."""
+        """Return a quarter of the limits in a session's settings; 0 means no limit."""
         results = session.conf.get("spark.driver.maxResultSize", _MAX_RESULT_SIZE) or ""
         message = session.conf.get("spark.rpc.message.maxSize", _MAX_MESSAGE_SIZE) or ""
         result_bytes = parse_size(results) or parse_size(_MAX_RESULT_SIZE)
@@ -222,7 +222,7 @@ class DriverLimits:
 
 @dataclass(frozen=True, slots=True)
 class SparkJob:
-    """A job of Spark: works from one number to another, packed in bins."""
+    """A Spark job: a range of tasks, packed in bins."""
 
     start: int
     end: int
@@ -237,7 +237,7 @@ class SparkJob:
         end: int,
         max_bytes: int | None,
     ) -> SparkJob:
-        """Pack the works from a number on, as many as fit; one alone, however large it is."""
+        """Pack the tasks from `start` on, as many as fit, at least one."""
         while True:
             costs = [size + COST_BYTES for size in sizes[start:end]]
             bins = count_bins(len(costs), sum(costs))
@@ -251,17 +251,17 @@ class SparkJob:
 
     @property
     def works(self) -> int:
-        """The number of works."""
+        """Number of tasks."""
         return self.end - self.start
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the packed works."""
+        """Size of the packed tasks."""
         return sum(map(len, self.bins))
 
 
 def pack_together(objects: Sequence[object]) -> bytes:
-    """Return objects pickled together and compressed: similar ones take little."""
+    """Pickle and compress objects together, since similar objects compress well."""
     return zlib.compress(pickle.dumps(objects), _COMPRESSION_LEVEL)
 
 
@@ -271,14 +271,13 @@ def packed_row(objects: Sequence[object]) -> pa.RecordBatch:
 
 
 def unpack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the objects in packed rows."""
     for batch in batches:
         for packed in batch.column(_PACKED).to_pylist():
             yield from pickle.loads(zlib.decompress(packed))  # noqa: S301, ours
 
 
 def check_results(found: int, expected: int) -> None:
-    """Refuse incomplete results of a job: a cancelled job can end as if done."""
+    """Reject incomplete results of a job: a cancelled job can look like a completed one."""
     if found != expected:
         raise EngineError(
             "a job of Spark ended without the results of all its works",
@@ -289,14 +288,14 @@ def check_results(found: int, expected: int) -> None:
 
 
 def spark_workers(workers: Workers) -> SparkWorkers:
-    """Return workers as those of a session; `TypeError` if they are others."""
+    """Cast workers to those of a session; raises `TypeError` if they are others."""
     if not isinstance(workers, SparkWorkers):
         raise TypeError("only Spark runs this")
     return workers
 
 
 def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the works in rows of `SparkWorkers.frame`."""
+    """Yield the tasks in rows of `SparkWorkers.frame`."""
     return (work for _, work in unpack_rows(batches))
 
 
@@ -310,9 +309,9 @@ def _run(
 
 
 def task(function: _Function) -> _Function:
-    """Return a function for ``mapInArrow`` that opens stores as this process does.
+    """Wrap a function for ``mapInArrow`` so that it opens stores with the options of this process.
 
-    Options travel as they were given: each process reads the files of secrets for itself.
+    Options are sent as given: each process reads the files of secrets itself.
     """
     return partial(_run_task, function=function, options=storage_options())
 
@@ -327,14 +326,14 @@ def _run_task(
     try:
         yield from function(batches)
     except KafkaIndexError as error:
-        # Its class and text reach the driver, but not its cause.
+        # The class and message of an error reach the driver, but not its cause.
         if is_retriable(error) and not isinstance(error, RetriableError):
             raise EngineError(str(error)) from error
         raise
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return an Arrow schema as a Spark one: the same names, types and nullability."""
+    """Convert an Arrow schema to a Spark schema with the same names, types and nullability."""
     return from_arrow_schema(schema)
 
 
@@ -343,13 +342,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     try:
         found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     except TypeError:
-        # Spark before 4.2, where that is not a parameter.
+        # Spark before 4.2 does not have this parameter.
         found = to_arrow_schema(schema)
     return found
 
 
 def current_attempt_id() -> str:
-    """Return the id of the attempt that runs here: no two of a run may share scratch files."""
+    """Return the ID of the current attempt, which no other attempt of the run has."""
     context = TaskContext.get()
     if context is None:
         return _ON_DRIVER
