@@ -46,13 +46,13 @@ from kafka_index.core.job.result import ReportSink
 _LOGGER = logging.getLogger(__name__)
 #: The most attempts at a backup whose barrier the other brokers leave before this one arrives.
 MAX_MISSED_BARRIERS = 5
-# The metrics are rewritten at this interval, so that the age in them is accurate.
+# Metrics are rewritten at this interval, so that the age in them is accurate.
 _LONGEST_SLEEP_S = 15.0
 
 _PREFIX = "kafka_index_backup_"
 _SECOND_MS = 1000
 _COUNTER = re.compile(rf"^({_PREFIX}\w+_total{{[^}}]*}}) ([0-9]{{1,18}})$", re.MULTILINE)
-#: The results of backups: with all partitions, without some, or no backup.
+#: Results of backups: complete, with skipped partitions, or failed.
 _DONE, _PARTIAL, _FAILED = "done", "partial", "failed"
 _HELP = {
     "backups_total": "Backups, by result: done, partial (partitions were skipped) or failed.",
@@ -77,7 +77,6 @@ def backup(
     _listener: Listener | None = None,
     _report: ReportSink | None = None,
 ) -> BackupResult:
-    """Back up the broker of a request."""
     return back_up(request)
 
 
@@ -85,9 +84,9 @@ def back_up(request: BackupRequest, inspected: InspectedPartitions | None = None
     """Back up a broker, from opening or joining a backup to its manifest.
 
     `inspected` has the partitions that the previous backup of this process inspected and left to
-    other brokers, some 400 bytes per log. It is updated with those of this backup.
+    other brokers, about 400 bytes per log. It is updated by this backup.
 
-    Raises `BarrierMissedError` if the other brokers continued without this one at each attempt.
+    Raises `BarrierMissedError` if the other brokers continued without this one at every attempt.
     """
     for left in reversed(range(MAX_MISSED_BARRIERS)):
         try:
@@ -135,7 +134,7 @@ def _join_backup(
 def _store_led(backup: BrokerBackup, barrier: BackupBarrier) -> None:
     """Store the partitions that this broker leads, then those that no other broker stored.
 
-    A broker that does not run leads no partition: other brokers may have later batches.
+    A stopped broker leads no partition: other brokers may have later batches.
     """
     leaders = backup.leaders
     led = {
@@ -164,7 +163,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Monitor:
-    """Writes the metrics file and the health file of one broker; a path is None for no file."""
+    """Writes the metrics file and the health file of one broker; None for no file."""
 
     def __init__(self, node_id: int, metrics_path: str | None, health_path: str | None) -> None:
         self._metrics_path, self._health_path = metrics_path, health_path
@@ -180,7 +179,7 @@ class Monitor:
         self._ended_ms: int | None = None
 
     def on_backup(self, result: BackupResult, duration_ms: int) -> None:
-        """Count a backup that is in the repository, and write both files."""
+        """Count a completed backup, and write both files."""
         self._newest, self._duration_ms = result, duration_ms
         self._failed = 0
         outcome = _PARTIAL if result.skipped_partitions else _DONE
@@ -189,13 +188,12 @@ class Monitor:
         self._on_end(None)
 
     def on_failure(self, error: BaseException) -> None:
-        """Count a backup that failed, and write both files."""
+        """Count a failed backup, and write both files."""
         self._failed += 1
         self._count("backups_total", 1, f'result="{_FAILED}"')
         self._on_end(printable(str(error)))
 
     def write_metrics(self) -> None:
-        """Write the metrics again, with the current age."""
         if self._metrics_path is not None:
             _write(self._metrics_path, self._text().encode(), "metrics")
 
@@ -285,7 +283,7 @@ class Agent:
     sleep: Callable[[float], None] = time.sleep
 
     def run_once(self) -> BackupResult:
-        """Run a backup; a failure is counted, and raised."""
+        """Run a backup; count and raise a failure."""
         started_ms = now_ms()
         try:
             result = self.back_up()
@@ -296,10 +294,10 @@ class Agent:
         return result
 
     def run_every(self, period_s: float) -> None:
-        """Run a backup now and at each multiple of a period; never return.
+        """Run a backup now and at each multiple of the period; never return.
 
-        A failure is logged and counted, and the next backup tries again. Only an error that would
-        occur each time is raised: wrong options, and a wrong input of the first backup.
+        A failure is logged and counted, and the next backup tries again. Only errors that would
+        recur are raised: wrong options, and invalid input of the first backup.
         """
         is_first = True
         while True:

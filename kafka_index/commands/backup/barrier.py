@@ -1,4 +1,4 @@
-"""The barrier of the brokers of a backup: all capture the coordinators' topics before other topics.
+"""The barrier of a backup: all brokers capture the coordinators' topics before other topics.
 
 ::
 
@@ -7,12 +7,11 @@
     {root}/barriers/{number}/{stage}/closed.json       the brokers in the backup, put once
 
 Brokers wait for each other at the stage ``joined`` before they capture any log, and at ``cut`` when
-they have captured ``__transaction_state`` and ``__consumer_offsets``. The first broker that finds
-all brokers at a stage, or whose timeout ends, closes the stage. The closing object lists the
-brokers that are in the backup from then on. A late broker is not in the list, and opens another
-backup. So a broker captures its other logs after all brokers captured the first two topics,
-whatever their clocks show. The last stage, ``taken``, is not closed: brokers list the partitions
-that they stored as leaders.
+they have captured ``__transaction_state`` and ``__consumer_offsets``. The first broker that sees
+all brokers at a stage, or reaches its timeout, closes the stage with a list of the brokers in the
+backup. A later broker is not in the list, and opens another backup. So every broker captures its
+other logs after all brokers have captured the first two topics, independently of clocks. The last
+stage, ``taken``, is not closed: brokers list the partitions that they stored as leaders.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from kafka_index.core.fs.backup.manifest import (
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
 
-#: The stages, in their order.
+#: The stages, in order.
 JOINED, CAPTURED, STORED = "joined", "cut", "taken"
 #: How long brokers wait for each other, in seconds.
 DEFAULT_TIMEOUT_S = 60.0
 
 _OPEN, _CLOSED, _SUFFIX = "open.json", "closed.json", ".json"
 _DIGITS = 10
-# The pauses between two listings of a stage grow while a broker is missing.
+# The pause between two listings of a stage grows while a broker is missing.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _PAUSE_GROWTH = 0.05, 2.0, 1.3
-# Between the two parts of a scheduled capture, because clocks may differ.
+# Pause between the two parts of a scheduled capture, because clocks may differ.
 _SCHEDULE_GAP_S = 2.0
-# How long another process may take to put an object.
+# Maximum time for another process to put an object.
 _WRITER_S = 10.0
 
 
@@ -78,7 +77,10 @@ class _BrokerArrival(msgspec.Struct, frozen=True, rename={"stored": "taken"}):
 
 
 class _StageClosed(msgspec.Struct, frozen=True):
-    """The object that closes a stage; its token tells it from an equal list of another broker."""
+    """The object that closes a stage.
+
+    The token distinguishes it from an equal list of another broker.
+    """
 
     members: tuple[Int32, ...]
     token: str
@@ -91,11 +93,9 @@ class SingleBroker:
     backup_id: str
     node_id: int
 
-    def await_capture(self) -> None:
-        """Return at once."""
+    def await_capture(self) -> None: ...
 
     def await_others(self) -> tuple[int, ...]:
-        """Return this broker."""
         return (self.node_id,)
 
     def await_leaders(
@@ -103,12 +103,11 @@ class SingleBroker:
         stored: Collection[str],  # noqa: ARG002, as of a barrier
         others: Mapping[str, int | None],
     ) -> set[str]:
-        """Return all of them."""
         return set(others)
 
 
 class Barrier:
-    """A barrier that this broker has joined, and its backup; `brokers` are expected."""
+    """A barrier that this broker has joined, and its backup; `brokers` are the expected brokers."""
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class Barrier:
         self._root = root
         self._folder = f"{root}/{BARRIERS_FOLDER}/{name}"
         self._node_id = node_id
-        #: The brokers in the backup; at first all that are expected.
+        #: The brokers in the backup; initially all expected brokers.
         self.members = {*brokers, node_id}
         self._timeout_s = timeout_s
         self._token = uuid.uuid4().hex
@@ -134,7 +133,7 @@ class Barrier:
         return self._put(f"{JOINED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
 
     def await_capture(self) -> None:
-        """Wait until all expected brokers have arrived, or the timeout ends.
+        """Wait until all expected brokers have arrived, or until the timeout.
 
         Raises `BarrierMissedError` if this broker is not in the backup.
         """
@@ -154,11 +153,11 @@ class Barrier:
         return None in self._arrived(JOINED)
 
     def await_leaders(self, stored: Collection[str], others: Mapping[str, int | None]) -> set[str]:
-        """List the partitions that are stored here; return those of `others` that no broker stored.
+        """List the partitions stored here; return those of `others` that no broker stored.
 
-        Partitions are folders of the repository; `others` has the leader of each. Leaders in the
-        backup are waited for, at least as long as this broker took. Brokers may disagree about the
-        leader: each of them stores a partition that no broker stored.
+        Partitions are folders of the repository; `others` has the leader of each. Waits for leaders
+        in the backup, at least as long as this broker took itself. Brokers may disagree about a
+        leader: then each of them stores the partition if no broker stored it.
         """
         self._put(
             f"{STORED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token, tuple(sorted(stored)))
@@ -174,7 +173,7 @@ class Barrier:
         return set(others) - stored_by_others
 
     def _close(self, stage: str) -> None:
-        """Wait at a stage for the members; then its brokers are the members.
+        """Wait for the members at a stage; afterwards the members are the brokers at the stage.
 
         Raises `BarrierMissedError` if this broker is not one of them.
         """
@@ -224,7 +223,7 @@ class Barrier:
 
 
 class ScheduledCutoff(Barrier):
-    """A backup with a scheduled cutoff time: each broker captures its logs by its clock."""
+    """A backup with a scheduled cutoff time, at which each broker captures its logs."""
 
     def __init__(
         self, root: str, time_ms: int, node_id: int, brokers: Iterable[int], timeout_s: float
@@ -241,12 +240,12 @@ class ScheduledCutoff(Barrier):
         time.sleep(wait_s)
 
     def await_others(self) -> tuple[int, ...]:
-        """Wait until two seconds after the time; the manifests show whether that was enough."""
+        """Wait until two seconds after the cutoff; the manifests show whether that was enough."""
         time.sleep(max(self._time_ms / 1000 + _SCHEDULE_GAP_S - time.time(), 0))
         return ()
 
 
-#: A backup that a broker is in, and how it waits for the other brokers.
+#: How this broker takes part in a backup.
 BackupBarrier: TypeAlias = SingleBroker | Barrier
 
 
@@ -268,12 +267,11 @@ def join_backup(
     node_id : int
         This broker.
     brokers : collection of int
-        The expected brokers; a single broker waits for no other.
-    patience_s : float
-        How long to wait for other brokers at each stage. An older barrier is not joined any more;
-        clocks may differ by less than this time.
-    last_run : str, optional
-        The newest backup in the repository: the new one gets a later ID.
+        The expected brokers; a single broker does not wait.
+    timeout_s : float
+        Timeout at each stage. Older barriers cannot be joined; clocks must differ by less.
+    newest_backup_id : str, optional
+        The newest backup in the repository; the new backup gets a later ID.
     clock_ms : callable
         The time, in milliseconds since the epoch.
     """
@@ -305,8 +303,8 @@ def join_backup(
 def expired_barriers(root: str, before_ms: int) -> list[str]:
     """Return the objects of barriers older than a time, except those of the newest barrier.
 
-    The time is in milliseconds since the epoch. The newest barrier stays, so that numbers of
-    barriers are not used again.
+    The time is in milliseconds since the epoch. The newest barrier stays, so that barrier numbers
+    are not reused.
     """
     top = f"{root}/{BARRIERS_FOLDER}"
     names: dict[str, list[str]] = {}
@@ -321,7 +319,7 @@ def expired_barriers(root: str, before_ms: int) -> list[str]:
             continue
         backup_id = barrier if is_backup_id(barrier) else None
         if backup_id is None and f"{barrier}/{_OPEN}" in paths:
-            with suppress(FileNotFoundError):  # another expiration has deleted it
+            with suppress(FileNotFoundError):  # Another expiration has deleted it.
                 backup_id = _decoded(f"{top}/{barrier}/{_OPEN}", _BarrierOpened).backup_id
         if backup_id is not None and backup_id_ms(backup_id) < before_ms:
             found += [f"{top}/{path}" for path in paths]
@@ -355,17 +353,17 @@ def _put(path: str, value: msgspec.Struct) -> bool:
         return store_of(path).put(path, msgspec.json.encode(value) + b"\n", if_absent=True)
     except PublishError as error:
         if isinstance(error.__cause__, BlockingIOError):
-            # On a local disk, another process is putting it.
+            # On a local disk: another process is putting it.
             return False
         raise
 
 
 def _read(path: str, kind: type[_Object], own: _Object | None) -> _Object:
-    """Return an object of a barrier that another broker has put, or is about to put.
+    """Return an object of a barrier that another broker has put, or is putting.
 
-    If `own` is given and no other broker puts one, it is put: on a local disk another process may
-    be killed while it puts the object. Raises `ReadError` if the object does not appear; objects of
-    a barrier are deleted after a day.
+    If no other broker puts one, `own` is put: on a local disk another process may be killed while
+    it puts the object. Raises `ReadError` if the object does not appear; objects of a barrier are
+    deleted after a day.
     """
     deadline = time.monotonic() + _WRITER_S
     while True:

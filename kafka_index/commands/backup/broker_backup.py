@@ -1,13 +1,13 @@
-"""One backup of one broker: its partitions are inspected, captured, stored and committed.
+"""One backup of one broker: partitions are inspected, captured, stored and committed.
 
 `agent.back_up` calls the methods of `BrokerBackup` in this order:
 
-1. `inspect`: all partitions, before the first capture. Their batches are settled by then: the
+1. `inspect`: all partitions, before the first capture. The batches found are settled: the
    ``__transaction_state`` of the backup contains their transactions.
-2. `capture_coordinators`, `capture_others`. Log start offsets are read before them.
-3. `await_high_watermarks`, which were written after the captures.
+2. `capture_coordinators`, `capture_others`. Log start offsets are read before.
+3. `await_high_watermarks`: high watermarks written after the captures.
 4. `store`: new batches become chunks. No manifest refers to them until `commit`. The next backup
-   finds the chunks of a killed backup by their names.
+   finds the chunks of a killed backup by name.
 """
 
 from __future__ import annotations
@@ -85,18 +85,18 @@ from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.logdir.metadata_files import MetaProperties, read_topic_id
 from kafka_index.core.records.decompression import shared_budget
 
-#: The setting for the interval of checkpoints, and its default.
+#: Broker setting for the checkpoint interval, and its default.
 INTERVAL_SETTING = "replica.high.watermark.checkpoint.interval.ms"
 DEFAULT_INTERVAL_MS = 5000
 
 
 def checkpoint_interval_ms(properties: Mapping[str, str] | None) -> int:
-    """Return the time between two writes of the broker's high watermarks."""
+    """Return the interval at which the broker writes high watermarks."""
     given = parse_java_integer((properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
     return given if given is not None and given > 0 else DEFAULT_INTERVAL_MS
 
 
-# The wait for two replacements ends after so many intervals, if a broker has locked the directory
+# Timeout for two replacements of a checkpoint, in intervals: if a broker has locked the directory
 # and may be busy, and otherwise.
 _INTERVALS_HELD, _INTERVALS = 12, 3
 _POLL_S = 0.05
@@ -133,14 +133,14 @@ class BrokerCheckpoint:
     def of(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
         """Return the entry of a partition.
 
-        With `must_be_later`, None if the entry may be of an earlier topic with the same name.
+        With `must_be_later`, None if the entry may belong to an earlier topic of the same name.
         """
         is_later = not must_be_later or self.mtime_ns > partition.id_ns
         return self.offsets.get(partition.partition) if is_later else None
 
 
 def is_locked(directory: str) -> bool:
-    """Return whether a broker on this machine has locked a data directory, without locking it."""
+    """Return whether a local broker has locked a data directory, without locking it."""
     try:
         descriptor = open_noatime(os.path.join(directory, BROKER_LOCK))
     except OSError:
@@ -157,22 +157,19 @@ def is_locked(directory: str) -> bool:
 
 @dataclass(frozen=True)
 class HighWatermarks:
-    """High watermarks, their source, and their time."""
-
     offsets: Mapping[TopicPartition, int]
     source: Source
     time_ms: int
 
 
 class CheckpointWatcher:
-    """Watches the checkpoints of data directories until each has been replaced twice.
+    """Waits until the checkpoints of data directories have been replaced twice.
 
     A broker writes high watermarks every five seconds, and collects all values before it writes
-    them. So the first replacement after a capture may contain older values; the second cannot.
+    them. So the first replacement after a capture may contain older values, but not the second.
 
     A broker writes no checkpoint in a directory without partitions, such as that of its metadata
-    log. So the directories are given with the paths of their partitions, and a directory is only
-    watched while one of these exists.
+    log. So a directory is watched only while one of its given partition paths exists.
     """
 
     def __init__(
@@ -221,7 +218,7 @@ class CheckpointWatcher:
             if source is Source.OLD_CHECKPOINT and checkpoint.offsets:
                 time_ms = min(time_ms, checkpoint.mtime_ns // _MS_NS)
             for partition, offset in checkpoint.offsets.items():
-                # A partition that moved is in both; its high watermark only increases.
+                # A moved partition is in both; its high watermark never decreases.
                 offsets[partition] = max(offset, offsets.get(partition, 0))
         return HighWatermarks(offsets, source, time_ms)
 
@@ -282,14 +279,14 @@ async def _list_offsets(
         await consumer.stop()
 
 
-# With so many new bytes, objects of a killed backup are listed and reused.
+# With this many new bytes, existing objects of a killed backup are listed and reused.
 _WORTH_LISTING_BYTES = 1 << 20
 _LOGGER = logging.getLogger(__name__)
 _METADATA_READS = 20
 _BETWEEN_READS_S = 0.2
 _UPLOAD_THREADS = 4
 _MB = 1_000_000
-#: Topics that are in every backup, whatever topics are requested.
+#: Topics that every backup contains, whatever topics are requested.
 _ALWAYS_STORED = frozenset({*COORDINATOR_TOPICS, CLUSTER_METADATA_TOPIC})
 
 
@@ -303,7 +300,6 @@ class Broker:
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the directories."""
         return [each.path for each in self.directories]
 
     @classmethod
@@ -447,7 +443,7 @@ class BrokerBackup:
         )
 
     def await_high_watermarks(self) -> None:
-        """Wait for high watermarks from after the capture, if a log has new batches."""
+        """If a log has new batches, wait for high watermarks from after the capture."""
         self._cluster = self._read_cluster()
         if all(map(self._is_stored, self._capture.partitions.values())):
             self._high_watermarks = HighWatermarks({}, Source.EARLIER_BACKUP, now_ms())
@@ -455,19 +451,19 @@ class BrokerBackup:
             self._high_watermarks = self._ask_broker() or self._watcher.wait()
 
     def await_elections(self) -> None:
-        """Wait for high watermarks once more, for partitions whose leader was killed.
+        """Wait for high watermarks again, for partitions whose leader was killed.
 
-        A follower learns the last one of the old leader from the new leader. The agent of the
-        killed broker has waited for longer than an election takes.
+        A follower learns the last high watermark of the old leader from the new leader. The killed
+        broker's agent has waited for longer than an election takes.
         """
         if self._high_watermarks.source in (Source.CHECKPOINT, Source.BROKER):
             self._high_watermarks = self._new_watcher().wait()
 
     def _ask_broker(self) -> HighWatermarks | None:
-        """Request the high watermarks from the running broker; None if that fails or is not wanted.
+        """Request high watermarks from the running broker; None if not requested or failed.
 
-        A copy that another broker leads may hold other batches below them, which it is about to
-        lose: for it the checkpoint counts, as old as it may be.
+        If another broker leads the partition, this replica may have different batches below the
+        high watermark, which it is about to truncate. Then its checkpoint is used, however old.
         """
         address = self._request.bootstrap_server
         led = {
@@ -501,7 +497,7 @@ class BrokerBackup:
         return [each.folder for each in self._stored_partitions]
 
     def inspected(self) -> InspectedPartitions:
-        """Return the partitions that were inspected and not stored, for the next backup."""
+        """Return the partitions that were inspected but not stored, for the next backup."""
         found = {
             partition: each
             for partition, each in self._capture.partitions.items()
@@ -525,7 +521,7 @@ class BrokerBackup:
                 del self._capture.skipped[partition]
 
     def store(self, is_selected: Callable[[str], bool] = lambda _: True) -> None:
-        """Store the selected partitions, by folder, that are not stored yet."""
+        """Store the selected partitions, given by folder, that are not stored yet."""
         with ChunkUploader(self.repository, _UPLOAD_THREADS) as uploads:
             pending = [
                 stored
@@ -652,7 +648,7 @@ class BrokerBackup:
         return stored
 
     def _earlier_of(self, found: CapturedPartition) -> PartitionBackup | None:
-        """Return a partition from an earlier backup of this broker, or of another."""
+        """Return a partition from an earlier backup of this broker or of another one."""
         key = found.partition, found.topic_id
         if key in self._earlier or found.partition.topic == CLUSTER_METADATA_TOPIC:
             return self._earlier.get(key)
@@ -665,7 +661,7 @@ class BrokerBackup:
                 if node_id != self.broker.node_id
             }
             for node_id, backup_id in sorted(newest.items(), key=lambda each: each[1]):
-                with suppress(MissingManifestError):  # it has just expired
+                with suppress(MissingManifestError):  # The manifest has just expired.
                     for each in self.repository.count_on(backup_id, node_id).partitions:
                         # The files of another broker are different files.
                         own = msgspec.structs.replace(each, segments=(), seen_directory=None)
@@ -730,7 +726,7 @@ class BrokerBackup:
         return offset
 
     def _is_there(self, found: CapturedPartition) -> bool:
-        """Return whether a partition still exists; it may have moved."""
+        """Return whether a partition still exists, possibly in another directory."""
         try:
             if found.is_at(os.stat(found.path)):
                 return True
@@ -776,7 +772,7 @@ class BrokerBackup:
                     recovers=True,
                     may_grow=True,
                 )
-                # The broker may delete files of the log while it is read.
+                # The broker may delete log files while they are read.
                 for fault in filter(is_retriable, found.faults.first):
                     raise fault
             except (InputError, ReadError) as error:

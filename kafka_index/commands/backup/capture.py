@@ -1,7 +1,7 @@
 """The capture of the partitions of data directories, group by group.
 
-All partitions are inspected before the first is captured. The capture of a partition is another
-inspection, which takes microseconds unless its directory has changed since.
+All partitions are inspected before the first one is captured. Capturing a partition means to
+inspect it again, which takes microseconds if its directory has not changed.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.backup.manifest import PartitionBackup, SeenSegment
 from kafka_index.core.logdir.metadata_files import topic_id_in
 
-#: The most inspections of a partition that keeps changing.
+#: Maximum number of inspections of a partition that keeps changing.
 MAX_ATTEMPTS = 60
 _ATTEMPT_PAUSE_S = 0.02
-# A directory that changed within this time may change again with the same ctime: clocks of file
-# systems advance every few milliseconds.
+# A directory that changed within this time may change again with the same ctime: the clocks of file
+# systems have a resolution of some milliseconds.
 _TICK_NS = 100_000_000
 
 
 class RemovedError(Exception):
-    """A directory or a file does not exist any more."""
+    """A directory or file was deleted concurrently."""
 
 
 @dataclass(slots=True)
@@ -62,13 +62,13 @@ class CapturedPartition:
     seen_directory : tuple of int, optional
         Its `directory_version`.
     id_ns : int
-        Time at which the topic ID was written: an earlier checkpoint can be of another topic.
+        Time at which the topic ID was written; an earlier checkpoint may belong to another topic.
     logs : list of CapturedLog
         Ascending; only the last one if `known` is given.
     files : dict of str to bytes
         Files of the metadata log that are stored unchanged.
     known : PartitionBackup, optional
-        The partition in an earlier backup, if all files are unchanged since.
+        The partition in an earlier backup, if all files are unchanged since then.
     is_cleaned : bool
         Whether the log is compacted; only set for partitions of an earlier backup of this process.
     """
@@ -90,11 +90,9 @@ class CapturedPartition:
 
     @property
     def bases(self) -> list[int]:
-        """The base offsets of all its logs."""
         return [each.base_offset for each in (self.known.segments if self.known else self.logs)]
 
     def close(self) -> None:
-        """Close its logs."""
         for log in self.logs:
             log.close()
 
@@ -117,7 +115,7 @@ def directory_version(directory: os.stat_result, started_ns: int) -> tuple[int, 
 
 
 def attempts(at_once: int) -> Iterator[int]:
-    """Count attempts, with a pause before each after the first ones."""
+    """Count attempts, with a pause before each after the first `at_once`."""
     for number in range(MAX_ATTEMPTS):
         if number >= at_once:
             time.sleep(_ATTEMPT_PAUSE_S)
@@ -143,7 +141,7 @@ class PartitionInspector:
     def inspect(
         self, partition: TopicPartition, directory: int, before: CapturedPartition | None
     ) -> CapturedPartition:
-        """Return a partition in its current state; `before` itself if it has not changed."""
+        """Return the current state of a partition; `before` itself if it has not changed."""
         after = None
         try:
             if before and before.directory == directory and self._is_unchanged(before):
@@ -156,17 +154,17 @@ class PartitionInspector:
                 _settle(after, before)
             return after
         finally:
-            # Not earlier: while a file is open, no other file gets its inode.
+            # Closed only now: while a file is open, its inode is not reused.
             if before is not None and after is not before:
                 before.close()
 
     def _is_unchanged(self, before: CapturedPartition) -> bool:
-        """Return whether a partition is unchanged, except the end of its last log."""
+        """Return whether a partition is unchanged, except for the end of its last log."""
         try:
             at = os.stat(before.path)
         except FileNotFoundError:
             return False
-        # With the same ctime no name in the directory has changed.
+        # The same ctime means that no name in the directory has changed.
         is_same = (at.st_dev, at.st_ino, at.st_ctime_ns) == before.seen_directory
         return is_same and self._measure(before)
 
@@ -202,7 +200,7 @@ class PartitionInspector:
     def _inspect_until_unchanged(
         self, partition: TopicPartition, directory: int
     ) -> CapturedPartition:
-        """Return a partition from an inspection that found no concurrent change."""
+        """Inspect a partition repeatedly until it does not change concurrently."""
         path = os.path.join(self._directories[directory], partition.directory_name)
         reason = ""
         for number in attempts(at_once=1):
@@ -224,7 +222,7 @@ class PartitionInspector:
     def _known_at(
         self, partition: TopicPartition, path: str, directory: int
     ) -> CapturedPartition | None:
-        """Return a partition if its directory is unchanged since an earlier backup."""
+        """Return a partition whose directory is unchanged since an earlier backup, else None."""
         known = self._known.get(partition)
         if known is None or known.seen_directory is None:
             return None
@@ -274,7 +272,7 @@ class PartitionInspector:
             seen = {each.base_offset: each for each in known.segments} if known and is_known else {}
             bases = _bases(names)
             for base, name in bases.items():
-                # One at a time: open logs are closed if the next one fails.
+                # Appended one by one, so that open logs are closed if the next one fails.
                 logs.append(self._log(directory_fd, f"{path}/{name}", name, base, seen.get(base)))
             earlier = seen.get(logs[-1].base_offset) if logs else None
             if logs and not logs[-1].is_stored_as(earlier):
@@ -327,7 +325,7 @@ class PartitionInspector:
 
 
 class ConcurrentChangeError(Exception):
-    """The partition changed during an inspection, which is repeated."""
+    """The partition changed during an inspection, which is then repeated."""
 
 
 def _bases(names: Sequence[str]) -> dict[int, str]:
@@ -419,16 +417,16 @@ def _settle(after: CapturedPartition, before: CapturedPartition | None) -> None:
         log.settled_bytes = settled if settled <= log.size_bytes else 0
 
 
-#: The topics that are captured first, in this order.
+#: Topics that are captured first, in this order.
 COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
 
 
 class LogCapture:
     """The partitions of data directories, inspected and then captured, group by group.
 
-    `known` is for `PartitionInspector`. `inspected` has the partitions that an earlier backup of
-    this process inspected and other brokers stored. In an unchanged directory only the last log is
-    inspected, and the files that the log cleaner may replace.
+    `known` is passed to `PartitionInspector`. `inspected` has the partitions that an earlier backup
+    of this process inspected and other brokers stored. In an unchanged directory, only the last log
+    and the files that the log cleaner may replace are inspected.
     """
 
     def __init__(
@@ -442,7 +440,7 @@ class LogCapture:
         self._is_requested = is_requested
         self._inspector = PartitionInspector(directories, known)
         self._parsed: dict[str, TopicPartition | None] = {}
-        # The newest listing, and the versions of the directories if none changed meanwhile.
+        # The newest listing, and the directory versions if none changed during it.
         self._listed: list[tuple[TopicPartition, int, int]] = []
         self._listed_at: list[tuple[int, int, int] | None] | None = None
         self._inspected = inspected or {}
@@ -450,15 +448,14 @@ class LogCapture:
         self.skipped: dict[TopicPartition, SkippedError] = {}
 
     def close(self) -> None:
-        """Close all logs."""
         for found in (*self._inspected.values(), *self.partitions.values()):
             found.close()
 
     def inspect(self) -> None:
-        """Inspect all partitions: their batches are older than every capture."""
+        """Inspect all partitions; the batches found precede every capture."""
         earlier, self._inspected = self._inspected, {}
         for partition, directory in self._places(lambda _: True).items():
-            # A partition that cannot be inspected now may be captured a moment later.
+            # A partition that cannot be inspected now may be captured later.
             with suppress(SkippedError, RemovedError):
                 found = self._inspector.inspect(partition, directory, earlier.get(partition))
                 for log in found.logs:
@@ -479,7 +476,7 @@ class LogCapture:
             except SkippedError as error:
                 self.skipped[partition] = error
             except RemovedError:
-                # A deleted partition may be omitted; it may also have moved, or be created again.
+                # A deleted partition may be omitted, but it may also have moved or been recreated.
                 if self._is_back(partition):
                     self.skipped[partition] = SkippedError("it was moved during the capture")
 
@@ -491,7 +488,7 @@ class LogCapture:
         """Return the directories of partitions, from two equal listings or one atomic listing.
 
         The listing is repeated while a partition is in two directories, or in only one of two
-        listings. If that does not end, the partition is skipped.
+        listings. If this does not end, the partition is skipped.
         """
         before = last = None
         for _ in attempts(at_once=2):
@@ -535,7 +532,7 @@ class LogCapture:
         return found
 
     def _partition_named(self, name: str) -> TopicPartition | None:
-        """Return the requested partition whose directory has a name; None for other directories."""
+        """Return the requested partition with this directory name; None for other directories."""
         if name not in self._parsed:
             partition = parse_partition_directory(name)
             is_requested = partition is not None and self._is_requested(partition.topic)

@@ -1,4 +1,4 @@
-"""A captured log: opened, measured, and searched by the headers of its batches."""
+"""A captured log: opened, measured, and searched by batch headers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kafka_index.core.log.scan.batch_search import entry_length
 from kafka_index.core.log.scan.scanner import last_offset_of
 
 _END_ATTEMPTS, _END_PAUSE_S = 5, 0.001
-# A message of magic 0 without key and value.
+# A v0 message without key and value.
 _LEAST_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
 _HEADERS_BYTES = 1 << 20
 _FREE_DESCRIPTORS = 256
@@ -37,7 +37,10 @@ _DESCRIPTORS = "/dev/fd"
 
 
 class SkippedError(Exception):
-    """A partition is skipped by this backup; `is_fault`: a later backup would skip it too."""
+    """The partition is skipped by this backup.
+
+    `is_fault`: a later backup would skip it too.
+    """
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
         super().__init__(reason)
@@ -46,7 +49,7 @@ class SkippedError(Exception):
 
 
 def unreadable(path: str, error: OSError) -> SkippedError:
-    """Return the error for a partition that cannot be read because of the disk or a permission."""
+    """Return the error for a partition that is unreadable because of disk or permission."""
     return SkippedError(f"{path}: cannot be read: {error.strerror}", is_fault=True)
 
 
@@ -60,7 +63,7 @@ class CapturedLog(msgspec.Struct, gc=False):
     settled_bytes : int
         Bytes that existed before any log was captured.
     descriptor : int
-        -1 if the log is not open: no batch must be read, or the process may not open more files.
+        -1 if the log is not open: no batch needs to be read, or too many files are open.
     """
 
     path: str
@@ -74,7 +77,7 @@ class CapturedLog(msgspec.Struct, gc=False):
     descriptor: int = -1
 
     def is_stored_as(self, seen: SeenSegment | None) -> bool:
-        """Return whether an earlier backup stored all of this unchanged file."""
+        """Return whether an earlier backup stored this whole file and it is unchanged."""
         return seen is not None and seen.is_done and self.is_same_file(seen)
 
     def is_same_file(self, seen: SeenSegment | None) -> bool:
@@ -85,9 +88,9 @@ class CapturedLog(msgspec.Struct, gc=False):
         )
 
     def open(self) -> int:
-        """Return the descriptor; the log is opened if it is not open.
+        """Return the descriptor; open the log if necessary.
 
-        Raises `SkippedError` if it is another file now, or cannot be opened.
+        Raises `SkippedError` if the file was replaced or cannot be opened.
         """
         if self.descriptor >= 0:
             return self.descriptor
@@ -125,18 +128,17 @@ class CapturedLog(msgspec.Struct, gc=False):
 
     @property
     def is_preallocated(self) -> bool:
-        """Whether the log can grow while the size of its file stays the same."""
+        """Whether the log can grow without a change of the file size."""
         return self.end_bytes < self.size_bytes
 
     def close(self) -> None:
-        """Close the log."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
 
 class OpenFiles:
-    """Opens logs as long as the process may open files, and leaves some descriptors free."""
+    """Opens logs up to the limit of open files, and leaves some descriptors free."""
 
     def __init__(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -149,14 +151,14 @@ class OpenFiles:
             self._left = 1 << 30
 
     def open_if_allowed(self, log: CapturedLog) -> None:
-        """Open a log if the process may open it; otherwise it is opened when it is read."""
+        """Open a log if the limit allows it; otherwise it is opened when it is read."""
         if log.descriptor < 0 and self._left:
             with suppress(SkippedError):
                 log.open()
                 self._left -= 1
 
     def open(self, name: str, dir_fd: int) -> int:
-        """Open a file; return -1 if no more files may be open."""
+        """Open a file; return -1 if too many files are open."""
         if not self._left:
             return -1
         try:
@@ -174,7 +176,7 @@ class OpenFiles:
 def open_reader(
     log: CapturedLog, end_bytes: int, bandwidth: Bandwidth
 ) -> Iterator[LowImpactReader]:
-    """Open a log to be read up to a position; raises `SkippedError` if it cannot be read."""
+    """Open a log for reading up to a position; raises `SkippedError` if that fails."""
     try:
         with LowImpactReader(log.open(), log.path, end_bytes, bandwidth) as file:
             yield file
@@ -238,7 +240,7 @@ def _seek_to(
 
 
 def last_offset_in(header: bytes) -> int:
-    """Return the last offset of the batch with a header."""
+    """Return the last offset in a batch header."""
     return last_offset_of(np.frombuffer(header, np.uint8))
 
 
@@ -255,6 +257,6 @@ def _end_of_batches(descriptor: int, position: int, size_bytes: int) -> int | No
             if after - position < _LEAST_BATCH_BYTES or after > size_bytes:
                 break
             position = after
-        # The header may be just being written.
+        # The header may be incomplete because the broker is writing it.
         time.sleep(_END_PAUSE_S)
     return None

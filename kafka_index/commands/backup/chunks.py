@@ -1,9 +1,9 @@
-"""Log chunks: ranges of complete batches, read from an open log and put by threads.
+"""Log chunks: ranges of complete batches, read from an open log and uploaded by threads.
 
-A chunk ends at the end of its segment at the latest. The chunks of a log that is not compacted are
-as large as allowed. The log cleaner rewrites a compacted log, but most batches stay unchanged: its
-chunks end after batches that their own checksums select, so that unchanged batches make the same
-chunks at any position.
+A chunk ends at the end of its segment at the latest. Without compaction, chunks have the maximum
+size. The log cleaner rewrites compacted logs, but most batches stay unchanged. So chunks of a
+compacted log end after batches that are selected by their checksums, and unchanged batches form the
+same chunks at any position.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ from kafka_index.core.kernels.scan import (
 from kafka_index.core.log.scan.batch_search import entry_length
 from kafka_index.core.log.scan.scanner import in_order, last_offset_of, only_zeros
 
-#: The smallest chunk of a compacted log; on average a chunk has 192 KiB more.
+#: Minimum size of a chunk of a compacted log; the average is 192 KiB more.
 MIN_CHOSEN_BYTES = 64 << 10
 _CHOSEN_BYTES = 192 << 10
 _CRC_AT = 17
 # The end of the header fields from which the last offset of a batch is computed.
 _OFFSET_DELTA_END = 27
 _CRC_VALUES = 1 << 32
-# The most bytes of chunks that are read and not put yet.
+# Maximum size of chunks that are read and not yet uploaded.
 _MOST_IN_FLIGHT_BYTES = 3 * MAX_CHUNK_BYTES
-# Small chunks are merged if there are at least so many, and the result is so many times larger.
+# Small chunks are merged if there are this many, and the result is larger by this factor.
 _MANY_CHUNKS, _GROWTH = 16, 8
 
 
@@ -84,14 +84,14 @@ class BatchRange(NamedTuple):
 
 
 class LogChunkReader:
-    """Reads the valid batches of a log from a position to a high watermark.
+    """Reads the valid batches of a log from a position up to a high watermark.
 
     Attributes
     ----------
     position, next_offset : int
-        The end of the batches that were read.
+        Position and offset after the batches that were read.
     is_below : bool
-        The high watermark ended the batches, not the log.
+        The batches ended at the high watermark, not at the end of the log.
     settled_offset : int
         End of the batches that existed before any log was captured; 0 if there are none.
     has_gap : bool
@@ -117,12 +117,12 @@ class LogChunkReader:
         self.next_offset = next_offset
         self.settled_offset = self.read_bytes = 0
         self.is_below = self.has_gap = self._is_over = False
-        # The kernel's base: offsets from it up to 2^31 - 1 above it pass.
+        # The kernel accepts offsets up to 2^31 - 1 above this one.
         self._limit_base_offset = log.base_offset
         self._is_at_limit = False
 
     def batch_ranges(self, *, is_cleaned: bool) -> Iterator[BatchRange]:
-        """Yield the batches; raises `SkippedError` if they are damaged, or cannot be read."""
+        """Yield the batches; raises `SkippedError` if they are corrupt or cannot be read."""
         log = self._log
         if self.position >= self._size_bytes:
             return
@@ -159,7 +159,7 @@ class LogChunkReader:
             filled = file.read_into(self.position, buffer.data)
             self.read_bytes += filled
             if filled < wanted:
-                # A preallocated file was truncated to its end.
+                # A preallocated file was truncated to the end of its batches.
                 self._size_bytes = self.position + filled
             found, code = self._scan(buffer[:filled])
             if found.rows or code != SCAN_NEED_BYTES:
@@ -220,7 +220,7 @@ class LogChunkReader:
         return int.from_bytes(rest[:8].tobytes(), "big", signed=True) if is_in_order else None
 
     def _noted(self, batches: BatchColumns, next_offset: int) -> Longs:
-        """Copy the needed columns of batches, because the buffers are filled again."""
+        """Copy the needed columns of batches, because the buffers are reused."""
         is_old = batches.control_type == CONTROL_MESSAGE
         before = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
         self.has_gap |= bool(((batches.base_offset != before + 1) & ~is_old).any())
@@ -266,7 +266,7 @@ class LogChunkReader:
 class _Batches(NamedTuple):
     """Batches in a buffer: their positions, and their first and last offsets.
 
-    `is_old` is not 0 for messages of formats v0 and v1, which contain only the last offset.
+    `is_old` is not 0 for v0 and v1 messages, which contain only the last offset.
     """
 
     buffer: Bytes
@@ -278,7 +278,6 @@ class _Batches(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of batches."""
         return len(self.starts)
 
     @property
@@ -291,15 +290,14 @@ class _Batches(NamedTuple):
         return None if self.is_old[row] else int(self.bases[row])
 
     def first(self, count: int) -> _Batches:
-        """Return the first batches."""
         return _Batches(self.buffer, *(column[:count] for column in self[1:]))
 
 
 def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
-    """Return the numbers of the batches after which chunks end, selected by their checksums.
+    """Return the numbers of the batches after which chunks end, selected by checksum.
 
-    A larger batch is more likely to be selected. Without `is_last`, the batches after the last
-    selected one belong to the next chunk, unless no batch is selected.
+    Larger batches are more likely to be selected. Without `is_last`, the batches after the last
+    selected one belong to the next chunk, unless none is selected.
     """
     starts, ends = found.starts, found.ends
     crcs = np.zeros(len(starts), np.int64)
@@ -321,9 +319,9 @@ def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
 def count_small_chunks(chunks: Sequence[LogChunk], base_offset: int) -> int:
     """Return how many of the last chunks should be merged into one; 0 for none.
 
-    The chunks start at or after a base offset, fit into one chunk, and are much smaller than their
-    sum. So a byte is stored again only a few times, and a log with many small appends has some
-    dozens of chunks instead of one per backup.
+    They start at or after a base offset, fit into one chunk, and are much smaller than their sum.
+    So a byte is stored again only a few times, and a log with many small appends has some dozens of
+    chunks instead of one per backup.
     """
     found = total = largest = 0
     for count, chunk in enumerate(reversed(chunks), 1):
@@ -358,9 +356,9 @@ def read_chunk(
 
 
 class ChunkUploader:
-    """Puts chunks into a repository with threads; a context manager.
+    """Uploads chunks to a repository in threads; a context manager.
 
-    The bytes that are read and not put yet are bounded. Futures raise failures.
+    The bytes that are read and not yet uploaded are limited. Futures raise failures.
     """
 
     def __init__(self, repository: Repository, threads: int) -> None:
@@ -379,7 +377,7 @@ class ChunkUploader:
     def put(
         self, folder: str, known: Collection[str], batch_range: BatchRange
     ) -> Future[tuple[LogChunk, int]]:
-        """Put a chunk unless its object is known; the future has the chunk and the bytes put.
+        """Upload a chunk unless its object is known; return a future of chunk and new bytes.
 
         Raises the failure of an earlier chunk.
         """
@@ -414,7 +412,7 @@ class ChunkUploader:
 
 
 def put_object(repository: Repository, path: str, data: bytes | memoryview) -> None:
-    """Put an object whose name has its hash; a damaged object with the name is replaced."""
+    """Upload an object whose name contains its hash; replace a damaged object of that name."""
     if not repository.put(path, data):
         repository.put_again(path, data)
 
@@ -464,7 +462,7 @@ class PartitionUploader:
         self._has_gap = known.is_compacted
 
     def read(self, put: Callable[[BatchRange], Future[tuple[LogChunk, int]]]) -> None:
-        """Read new batches and put them; raises `SkippedError` if they cannot be read."""
+        """Read and upload new batches; raises `SkippedError` if they cannot be read."""
         self._put = put
         next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
         self._end_offset = next_offset
@@ -478,7 +476,7 @@ class PartitionUploader:
     def put_damaged_again(
         self, damaged: Collection[str], put: Callable[[str, memoryview], None]
     ) -> None:
-        """Put damaged chunks again, given by object name, if the logs still contain them."""
+        """Upload damaged chunks again, given by object name, if the logs still contain them."""
         for log, end in zip(self._logs, [*self.found.bases[1:], INT64_MAX], strict=True):
             position = 0
             for chunk in self._kept:
@@ -547,7 +545,6 @@ class PartitionUploader:
         return backup
 
     def row_of(self, backup: PartitionBackup) -> BackedUpPartition:
-        """Return the row of the report."""
         return BackedUpPartition(
             backup.topic,
             backup.partition,
@@ -565,7 +562,7 @@ class PartitionUploader:
         )
 
     def _read_plain(self) -> int:
-        """Read the batches after the last stored batch, if the log still contains that."""
+        """Read the batches after the last stored batch, if the log still contains that one."""
         logs, earlier = self._logs, self._earlier
         first, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
         if earlier is not None and self._earlier_header is not None and logs:
@@ -579,7 +576,7 @@ class PartitionUploader:
                 if not self._has_gap:
                     position, next_offset = self._give_up_small(logs[first], position, next_offset)
             else:
-                # The log was truncated below stored batches, and has another history since.
+                # The log was truncated below stored batches, and has a different history since.
                 self._settled_offset = 0
                 first, position, next_offset = self._keep_first(earlier)
         for log in logs[:first]:
@@ -597,10 +594,10 @@ class PartitionUploader:
         return next_offset
 
     def _give_up_small(self, log: CapturedLog, position: int, next_offset: int) -> tuple[int, int]:
-        """Drop the small chunks at the end of a log, so that they are read again as one chunk.
+        """Drop small chunks at the end of a log, so that they are read again as one chunk.
 
-        Return the position from which it is read, and the next offset there. What is not in the log
-        as it is stored, or not below the high watermark, is kept.
+        Returns the position from which to read, and the next offset there. Chunks that differ from
+        the log, or are not below the high watermark, are kept.
         """
         count = count_small_chunks(self._kept, log.base_offset)
         small = self._kept[len(self._kept) - count :]
@@ -624,7 +621,7 @@ class PartitionUploader:
     def _keep_first(self, earlier: PartitionBackup) -> tuple[int, int, int]:
         """Keep the first chunks that the log still contains, except the last of them.
 
-        Return the number of the log where they end, the position there, and the next offset. The
+        Returns the number of the log where they end, the position there, and the next offset. The
         last chunk is read again, because the header of its last batch is needed.
         """
         logs = self._logs
@@ -646,7 +643,7 @@ class PartitionUploader:
         return ends[-1]
 
     def _place_of_last(self, header: bytes) -> tuple[int, int] | None:
-        """Return the number of the log with the last stored batch, and the position of its end."""
+        """Return the number of the log with the last stored batch, and the batch's end position."""
         last = last_offset_in(header)
         at = [number for number, log in enumerate(self._logs) if log.base_offset <= last]
         if not at:
@@ -660,7 +657,7 @@ class PartitionUploader:
         return None if found is None else (at[-1], found)
 
     def _read_cleaned(self) -> int:
-        """Read the changed logs: a cleaned log completely, of a grown log the new batches."""
+        """Read the changed logs: cleaned logs completely, grown logs from their old end."""
         next_offset = self._logs[0].base_offset if self._logs else 0
         for number, log in enumerate(self._logs):
             before = self._seen.get(log.base_offset)
@@ -725,11 +722,11 @@ class PartitionUploader:
         return reader.next_offset
 
     def _end_of(self, number: int) -> int | None:
-        """Return the offset at which the next log begins; None for the last one."""
+        """Return the base offset of the next log; None for the last one."""
         return self._logs[number + 1].base_offset if number + 1 < len(self._logs) else None
 
     def _note(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:
-        """Record a log in its current state, for the next backup."""
+        """Record the current state of a log for the next backup."""
         # Two appends to a preallocated log may leave the same size and ctime.
         ctime_ns = 0 if log.is_preallocated else log.ctime_ns
         file = log.device, log.inode, ctime_ns, log.end_bytes

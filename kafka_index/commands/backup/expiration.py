@@ -1,6 +1,6 @@
-"""``backups expire``: removes backups, and deletes the objects that only they use.
+"""``backups expire``: removes backups, and deletes objects that only they use.
 
-`kafka_index.core.fs.backup.repository` has the rules by which an expiration runs concurrently with
+`kafka_index.core.fs.backup.repository` defines the rules for expirations that run concurrently with
 backups and readers.
 """
 
@@ -60,7 +60,7 @@ def keep_reasons(cutoffs: Mapping[str, int], request: ExpireBackupsRequest) -> d
     """Return the complete backups that the ``keep`` options cover, each with the reason.
 
     `cutoffs` are the cutoff times of all complete backups, in milliseconds since the epoch. Only
-    days, weeks and months (UTC) with a backup are counted, from the newest on.
+    days, weeks and months (UTC) with a backup are counted, starting with the newest.
     """
     times = {
         backup_id: datetime.fromtimestamp(cutoff / 1000, UTC)
@@ -151,7 +151,7 @@ def expire_backups(
 ) -> ExpireBackupsResult:
     """Expire the backups that are not kept, and delete unreferenced objects.
 
-    The objects of a backup are deleted by a later call, when its readers and the backups that build
+    The objects of an expired backup are deleted by a later call, when its readers and backups based
     on it have ended. Raises `InputError` if the repository does not exist, and `CorruptObjectError`
     if a manifest cannot be read, because its objects are unknown.
     """
@@ -185,7 +185,7 @@ def expire_backups(
 
 
 def _expire(repository: Repository, backups: Iterable[_BackupBrokers]) -> None:
-    """Move the manifests of backups to `EXPIRED_FOLDER`; for a moment they are in both folders."""
+    """Move the manifests of backups to `EXPIRED_FOLDER`; for a short time they are in both."""
     root = repository.root
     for each in backups:
         for node_id in each.brokers:
@@ -198,9 +198,9 @@ def _expire(repository: Repository, backups: Iterable[_BackupBrokers]) -> None:
 
 
 class _Names:
-    """Names of the objects of a partition, over all manifests.
+    """Names of the objects of a partition in all manifests.
 
-    Consecutive backups have nearly the same objects, so only the differences are formatted.
+    Consecutive backups have nearly the same objects, so only differences are formatted.
     """
 
     def __init__(self) -> None:
@@ -208,7 +208,6 @@ class _Names:
         self._last: frozenset[LogChunk | KeptFile] = frozenset()
 
     def add(self, partition: PartitionBackup) -> None:
-        """Add the names of the objects of a partition."""
         now = frozenset(partition.objects)
         self.names.update(each.object_name for each in now - self._last)
         self._last = now
@@ -223,7 +222,7 @@ class _GarbageCollector:
         # The number of backups that a dry run does not expire.
         self._leaving = leaving
         self._folders: set[str] = set()
-        # Ages refer to this time, because manifests that are put later are not listed.
+        # Ages are relative to this time, because manifests that are put later are not listed.
         self._now_ms = now_ms()
         self._spared_ns = self._ns_before(rules.SPARED_S)
         self.objects = self.bytes = self.waiting = 0
@@ -231,8 +230,9 @@ class _GarbageCollector:
     def delete(self, *, dry_run: bool) -> None:
         """Delete the objects, or only count them."""
         repository = self._repository
-        # Expired manifests first: a backup that builds on an old one has ended, so that its
-        # manifest is listed afterwards. Again at the end: another expiration may have moved one.
+        # List expired manifests first: backups based on an old one have ended, so their manifests
+        # are listed afterwards. List them again at the end, because another expiration may have
+        # moved one.
         old = {key for key, is_free in self._expired() if is_free}
         listed = {
             (backup_id, node_id)
@@ -245,7 +245,7 @@ class _GarbageCollector:
         old -= listed
         young = expired.keys() - old
         self.waiting = len(young) + self._leaving
-        # Another expiration may move a listed manifest, which is young then.
+        # Another expiration may move a listed manifest, which is then young.
         places: dict[tuple[str, int], tuple[str, ...]] = dict.fromkeys(young, (EXPIRED_FOLDER,))
         places |= dict.fromkeys(listed, (BACKUPS_FOLDER, EXPIRED_FOLDER))
         named: defaultdict[str, _Names] = defaultdict(_Names)
@@ -259,7 +259,7 @@ class _GarbageCollector:
             for objects in self._unreferenced(names):
                 self._count(*objects.values())
             return
-        # First the manifests, so that no reader finds a backup without objects.
+        # Manifests first, so that no reader finds a backup without objects.
         paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(old)]
         self._store.delete(paths)
         for path in paths:
@@ -279,7 +279,7 @@ class _GarbageCollector:
         return (self._now_ms - int(seconds * 1000)) * 1_000_000
 
     def _unfinished(self) -> Iterator[str]:
-        """Yield the temporary small files that killed backups left on a local disk."""
+        """Yield temporary files that killed backups left on a local disk."""
         for folder in _FOLDERS_OF_SMALL_FILES if self._store.stages_beside else ():
             for path, _, mtime_ns in self._repository.listed(folder):
                 name = os.path.basename(path)
@@ -310,7 +310,7 @@ class _GarbageCollector:
         return None
 
     def _unreferenced(self, named: Mapping[str, set[str]]) -> Iterator[dict[str, dict[str, int]]]:
-        """Yield old unreferenced objects with sizes, by folder, in parts of bounded size."""
+        """Yield old unreferenced objects with sizes, by folder, in parts of limited size."""
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
         for path, size, mtime_ns in self._repository.listed(DATA_FOLDER):
@@ -332,7 +332,7 @@ class _GarbageCollector:
             is_over = False
             while not is_over:
                 looked_at = time.monotonic()
-                # Backups read the announcements of the time before they began.
+                # Backups read the announcements made shortly before they started.
                 if announced_at is None or looked_at - announced_at > rules.SETTLED_S:
                     self._repository.announce(left)
                     announced_at = time.monotonic()

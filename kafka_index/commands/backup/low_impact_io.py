@@ -1,7 +1,7 @@
 """Reads with low impact on a broker's disk, processors and page cache.
 
 Pages that a read brings into the page cache are dropped again. Pages that were cached before stay,
-because consumers may be reading them. A bandwidth limits all reads.
+because consumers may be reading them. All reads share a bandwidth limit.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from kafka_index.core.fs.local_store import fill
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _WHO_PROCESS, _CLASS_NONE, _CLASS_IDLE, _CLASS_SHIFT = 1, 0, 3, 13
 _NICENESS = 19
-# A read waits while the bucket is in debt; a full bucket holds the bytes of this time.
+# Reads wait while the token bucket is negative; a full bucket holds the bytes of this time.
 _BURST_SECONDS = 0.25
 _IS_RESIDENT = 1
 # O_NONBLOCK, so that opening a named pipe does not block.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _NOATIME_FLAGS = _READ_FLAGS | getattr(os, "O_NOATIME", 0)
 _SMALL_BYTES = 1 << 16
-# The size of one read, of the read-ahead, and of one step of the bandwidth.
+# The size of one read, of the read-ahead, and of one step of the bandwidth limit.
 _STEP_BYTES = 4 << 20
 
 
 def open_noatime(path: str, *, dir_fd: int | None = None, flags: int = 0) -> int:
-    """Open a file or directory for reading; its access time stays unchanged if that is allowed."""
+    """Open a file or directory for reading, without updating its access time if permitted."""
     try:
         return os.open(path, flags | _NOATIME_FLAGS, dir_fd=dir_fd)
     except PermissionError:
@@ -60,10 +60,10 @@ def read_noatime(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.sta
 
 @contextmanager
 def idle_io_priority() -> Iterator[None]:
-    """Give this thread, and those that it starts, idle I/O priority and the lowest CPU priority.
+    """Give this thread, and threads that it starts, idle I/O priority and the lowest CPU priority.
 
-    It has no effect on platforms without I/O priorities, and on disks with the scheduler ``none``.
-    Afterwards the priorities are restored, as far as permitted.
+    Without effect on platforms without I/O priorities, and with the disk scheduler ``none``.
+    Afterwards the priorities are restored, if permitted.
     """
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(OSError):
@@ -99,7 +99,7 @@ class Bandwidth:
         self._tokens = 0.0
 
     def spend(self, size_bytes: int) -> None:
-        """Wait until so many bytes may have been read."""
+        """Wait until this many bytes may be read."""
         if self._rate is None:
             return
         with self._lock:
@@ -113,7 +113,7 @@ class Bandwidth:
 
 
 class LowImpactReader:
-    """A part of an open file that is read in large reads; a context manager.
+    """A part of an open file that is read in large blocks; a context manager.
 
     The caller owns the descriptor, and must not read from it concurrently.
     """
@@ -125,18 +125,17 @@ class LowImpactReader:
         self._bandwidth = bandwidth
 
     def __enter__(self) -> Self:
-        # No read-ahead by the kernel: only pages of this reader become resident.
+        # Disables read-ahead by the kernel, so that only pages of this reader become resident.
         self._advise(os.POSIX_FADV_RANDOM, 0, 0)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the descriptor as it was."""
         self._advise(os.POSIX_FADV_NORMAL, 0, 0)
 
     def read_into(self, position_bytes: int, buffer: memoryview) -> int:
         """Fill a buffer; return the number of bytes, fewer at the end of the part.
 
-        Raises `InputError` if the disk or the file system fails.
+        Raises `InputError` on I/O errors.
         """
         wanted = max(min(len(buffer), self._end_bytes - position_bytes), 0)
         filled = 0
@@ -145,7 +144,7 @@ class LowImpactReader:
         while step:
             self._bandwidth.spend(step)
             start = position_bytes + filled
-            # The next step is read while this one is copied.
+            # The next block is read ahead while this one is copied.
             next_step = min(wanted - filled - step, _STEP_BYTES)
             next_resident = None
             if next_step:
@@ -169,7 +168,7 @@ class LowImpactReader:
             self._advise(os.POSIX_FADV_DONTNEED, (first + start) * mmap.PAGESIZE, size)
 
     def _advise(self, advice: int, start_bytes: int, size_bytes: int) -> None:
-        # Advice is optional: not every file system supports it.
+        # fadvise is optional: not every file system supports it.
         with suppress(OSError):
             os.posix_fadvise(self._descriptor, start_bytes, size_bytes, advice)
 
@@ -177,10 +176,10 @@ class LowImpactReader:
 def _residency(
     descriptor: int, position_bytes: int, size_bytes: int
 ) -> npt.NDArray[np.bool_] | None:
-    """Return for each page of a part of a file whether it is in memory; None if not known.
+    """Return for each page of a file part whether it is in memory; None if unknown.
 
-    The kernel reports residency only to the owner of a file and to processes that may write to it;
-    for others every page is reported as resident.
+    The kernel reports this only to the owner of a file and to processes that may write to it; for
+    others all pages appear resident.
     """
     first = position_bytes // mmap.PAGESIZE * mmap.PAGESIZE
     size_bytes += position_bytes - first
@@ -205,6 +204,6 @@ def _libc() -> ctypes.CDLL:
 
 
 def _ranges(flags: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the ranges of positions where flags are set, end exclusive."""
+    """Return the ranges of set flags, end exclusive."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

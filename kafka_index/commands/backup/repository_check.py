@@ -1,4 +1,4 @@
-"""``backups list`` and ``backups verify``: the backups in a repository, and its stored objects."""
+"""``backups list`` and ``backups verify``: the backups in a repository, and its objects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from kafka_index.core.job.result import ReportSink, RunOutcome
 from kafka_index.core.job.threads import map_requests
 from kafka_index.core.log.scan.file_records import LogBatches
 
-#: The number of manifests or objects that are read at a time.
+#: Number of manifests or objects that are read concurrently.
 READS_AT_A_TIME = 8
 
 
@@ -56,12 +56,12 @@ class BackupManifests(NamedTuple):
 
     @property
     def missing_brokers(self) -> list[int]:
-        """The brokers that the manifests expect and that have no manifest in the backup."""
+        """The expected brokers without a manifest in the backup."""
         return missing_brokers(self.manifests)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all its brokers have readable manifests."""
+        """Whether all expected brokers have readable manifests."""
         return bool(self.manifests) and not self.errors and not self.missing_brokers
 
 
@@ -70,7 +70,7 @@ def read_backups(
 ) -> Iterator[BackupManifests]:
     """Yield the manifests of backups, given by ID with their brokers.
 
-    A backup that expires concurrently is omitted. The bytes of manifests are read ahead, but only
+    Backups that expire concurrently are omitted. The bytes of manifests are read ahead, but only
     one backup at a time is decoded.
     """
 
@@ -109,7 +109,7 @@ def list_backups(
     _listener: Listener | None = None,
     _report: ReportSink | None = None,
 ) -> BackupRepository:
-    """Return the backups in a repository; raises `InputError` if it is not a repository."""
+    """List the backups in a repository; raises `InputError` if it is not a repository."""
     root = absolute_path(request.uri)
     repository = open_repository(root)
     repository.file()
@@ -172,7 +172,7 @@ def _row(found: BackupManifests, now: int) -> dict[str, object]:
 
 
 def _bytes_of(manifests: Iterable[Manifest]) -> int:
-    """Return the bytes of the objects in manifests, each object once."""
+    """Return the size of the objects in manifests, each object once."""
     copies: dict[str, list[tuple[LogChunk | KeptFile, ...]]] = {}
     for manifest in manifests:
         for partition in manifest.partitions:
@@ -192,9 +192,9 @@ def verify_backups(
 ) -> VerifyBackupsResult:
     """Check the objects in the manifests of a backup, or of all backups.
 
-    The names and sizes of all objects are compared with a listing. Each object is read with the
-    probability of the sample; then its hash, and the checksums and offsets of its batches are
-    checked. Raises `InputError` if the repository or backup does not exist.
+    Names and sizes of all objects are compared with a listing. Each object is read with the
+    probability `sample`. Its hash, and the checksums and offsets of its batches, are then verified.
+    Raises `InputError` if the repository or backup does not exist.
     """
     root = absolute_path(request.uri)
     repository = open_repository(root)
@@ -205,7 +205,7 @@ def verify_backups(
         brokers = {name: brokers.get(name, ())}
     rows: list[dict[str, object]] = []
     partitions: dict[str, TopicPartition] = {}
-    # The number of backups with an object, by its folder and its entry in manifests.
+    # Number of backups with an object, by its folder and its entry in manifests.
     backups: Counter[tuple[str, LogChunk | KeptFile]] = Counter()
     for found in read_backups(repository, brokers):
         objects: set[tuple[str, LogChunk | KeptFile]] = set()
@@ -286,7 +286,7 @@ def _manifest_faults(repository: Repository, found: BackupManifests) -> Iterator
 
 
 def _read_fault(repository: Repository, path: str, named: LogChunk | KeptFile) -> dict[str, object]:
-    """Return how an object differs from its entry in manifests, as columns of its row."""
+    """Return the row columns that describe how an object differs from its manifest entry."""
     try:
         data = repository.store.read(path)
     except FileNotFoundError:

@@ -32,14 +32,12 @@ from kafka_index.core.parameters import (
     topics_parameter,
 )
 
-#: How long brokers wait for each other at a barrier.
+#: Timeout of brokers at a barrier.
 DEFAULT_WAIT = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRequest(Request):
-    """Parameters of a backup of one broker."""
-
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
         Group.INPUT,
@@ -155,8 +153,6 @@ class RepositoryRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListBackupsRequest(RepositoryRequest):
-    """Parameters of ``backups list``."""
-
     last: int | None = parameter(
         IntegerKind(1),
         Group.SELECTION,
@@ -167,8 +163,6 @@ class ListBackupsRequest(RepositoryRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyBackupsRequest(RepositoryRequest):
-    """Parameters of ``backups verify``."""
-
     backup: str | None = parameter(
         TextKind("ID"),
         Group.SELECTION,
@@ -197,8 +191,6 @@ def _keep_parameter(text: str, default: int) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireBackupsRequest(RepositoryRequest):
-    """Parameters of ``backups expire``."""
-
     keep_last: int = _keep_parameter("Keep the last N complete backups.", 1)
     keep_daily: int = _keep_parameter(
         "Keep one backup for each of the last N days (UTC) that have one.", 7

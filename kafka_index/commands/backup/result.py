@@ -33,7 +33,7 @@ from kafka_index.core.job.result import (
     report_table,
 )
 
-#: Backups in a row that may skip a partition; after one more it counts as damage.
+#: Consecutive backups that may skip a partition; one more counts as damage.
 MAX_SKIPPED = 2
 
 BACKUP_REPORT_SCHEMA = report_schema(
@@ -51,7 +51,7 @@ BACKUP_REPORT_SCHEMA = report_schema(
     required=("topic", "partition", "status"),
 )
 BACKUP_REPORT = ReportSpec(BACKUP_REPORT_SCHEMA)
-#: A row for each backup.
+#: One row per backup.
 LIST_REPORT = ReportSpec(
     pa.schema(
         [
@@ -71,7 +71,7 @@ LIST_REPORT = ReportSpec(
         ]
     )
 )
-#: A row for each stored object, and for each manifest that cannot be read.
+#: One row per stored object, and per unreadable manifest.
 VERIFY_REPORT = ReportSpec(
     report_schema(
         [
@@ -84,7 +84,7 @@ VERIFY_REPORT = ReportSpec(
         required=("path", "status"),
     )
 )
-#: A row for each backup.
+#: One row per backup.
 EXPIRE_REPORT = ReportSpec(
     pa.schema(
         [
@@ -98,14 +98,14 @@ EXPIRE_REPORT = ReportSpec(
 
 
 class Source(StrEnum):
-    """The origin of the high watermarks of a backup."""
+    """The source of the high watermarks of a backup."""
 
     #: A checkpoint that the broker wrote after the capture.
     CHECKPOINT = "checkpoint"
-    #: A checkpoint from before the capture, because no broker replaces it: the directories are a
-    #: copy, or the broker was killed. Records above its offsets may have been acknowledged.
+    #: A checkpoint from before the capture: the directories are a copy, or the broker was killed,
+    #: so no broker replaces it. Records above its offsets may have been acknowledged.
     OLD_CHECKPOINT = "old checkpoint"
-    #: The ends of the logs, because the broker was shut down cleanly.
+    #: The log ends, because the broker was shut down cleanly.
     LOG_END = "log end"
     #: The response of a running broker.
     BROKER = "broker"
@@ -118,11 +118,11 @@ class BackupStatus(StrEnum):
 
     #: The partition has new chunks.
     STORED = "stored"
-    #: All batches were in the repository before.
+    #: All batches were already in the repository.
     UNCHANGED = "unchanged"
     #: The partition is not in this backup; the next backup tries again.
     SKIPPED = "skipped"
-    #: The partition is damaged, or cannot be read.
+    #: The partition is corrupt or cannot be read.
     UNREADABLE = "unreadable"
 
 
@@ -153,11 +153,11 @@ class BackedUpPartition:
     log_start_offset, log_end_offset, high_watermark : int or None
         The offsets in the backup, the end exclusive, and the high watermark.
     size_bytes, new_bytes, read_bytes : int or None
-        Bytes of all chunks, of the new ones, and read from logs.
+        Size of all chunks, of the new ones, and bytes read from logs.
     chunks : int or None
         Number of chunks.
     backups_skipped : int or None
-        Number of backups in a row, this one included, that skipped the partition.
+        Number of consecutive backups, including this one, that skipped the partition.
     """
 
     topic: str
@@ -177,7 +177,7 @@ class BackedUpPartition:
 
     @property
     def is_fault(self) -> bool:
-        """Whether the partition is damaged, not readable, or was skipped too often."""
+        """Whether the partition is corrupt, unreadable, or was skipped too often."""
         is_skipped = (self.backups_skipped or 0) > MAX_SKIPPED
         return self.status is BackupStatus.UNREADABLE or is_skipped
 
@@ -271,7 +271,7 @@ class BackupResult(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """The partitions that are not in the backup, and with ``--verbose`` those in it."""
+        """The skipped partitions, and with ``--verbose`` those in the backup."""
         faults = [_skipped_line(row) for row in self.skipped_partitions if row.is_fault]
         later = [_skipped_line(row) for row in self.skipped_partitions if not row.is_fault]
         stored = [_stored_line(row) for row in self.partitions if row.reason is None]
@@ -294,12 +294,12 @@ class BackupResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for a partition that cannot be read, or was skipped too often."""
+        """Damage for a partition that is unreadable or was skipped too often."""
         return RunOutcome.DONE.with_damage([row for row in self.partitions if row.is_fault])
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions, the ones with new chunks, and the skipped ones."""
+        """Numbers of partitions, partitions with new chunks, and skipped partitions."""
         stored = [row for row in self.partitions if row.status is BackupStatus.STORED]
         return {
             "partitions": len(self.partitions),
@@ -310,7 +310,7 @@ class BackupResult(Result):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of all chunks, of the new ones, and read from logs."""
+        """Size of all chunks, of the new ones, and bytes read from logs."""
         return {
             "stored": sum(row.size_bytes or 0 for row in self.partitions),
             "new": sum(row.new_bytes or 0 for row in self.partitions),
@@ -394,7 +394,7 @@ class BackupRepository(TableResult):
 
     @property
     def next_command(self) -> str | None:
-        """The command that shows what is damaged."""
+        """The command that shows the damage."""
         return f"kafka-index backups verify {self.root}" if self.counts["damaged"] else None
 
     @property
@@ -410,7 +410,7 @@ class BackupRepository(TableResult):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes that the backups added, and of the newest complete one."""
+        """Bytes that the backups added, and size of the newest complete one."""
         newest = self.newest
         size = 0 if newest is None else newest["bytes"]
         return {"new": pc.sum(self.rows["new_bytes"]).as_py() or 0, "newest": size}
@@ -476,7 +476,7 @@ class VerifyBackupsResult(TableResult):
 
     @property
     def headline(self) -> str:
-        """The number of altered objects; otherwise the number of intact ones."""
+        """The number of altered objects, otherwise of intact ones."""
         counts = self.counts
         faults = sum(counts[name] for name in _ALTERED)
         if faults:
@@ -492,7 +492,7 @@ class VerifyBackupsResult(TableResult):
 
     @property
     def next_command(self) -> str | None:
-        """The command that has damaged objects stored again."""
+        """The command that stores damaged objects again."""
         is_damaged = self.outcome is RunOutcome.DAMAGE and not self.is_repaired
         return f"kafka-index backups verify {self.root} --repair" if is_damaged else None
 
