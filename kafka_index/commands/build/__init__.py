@@ -45,33 +45,33 @@ def build_indexes(
     format : InputFormat or str
         The format of the input: ``log``, ``parquet``, or ``auto``, which detects it.
     tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
+        Remote segments.
     topics : str, re.Pattern or list of str, optional
-        Only topics that match the regular expression in full, or that are named.
+        Only topics whose full name matches the regular expression, or is in the list.
     what : list of str, optional
         The files to build, by default all: ``index``, ``timeindex``, ``txnindex``, ``snapshot``,
         ``epochs``.
     config : path, mapping or LogConfig, optional
-        Kafka's settings, such as a broker's ``server.properties``. What it does not set is taken
-        from the metadata log, if a data directory of the input has one.
+        Kafka settings, such as a broker's ``server.properties``. Missing settings are taken from
+        the metadata log, if a data directory of the input has one.
     expire_producers_at : time, optional
-        Omit producers that are idle then, as a broker does that starts then.
+        Omit producers that are idle at this time, as a broker does that starts then.
     verify_crc : bool
-        Whether checksums are verified.
+        Whether to verify checksums.
     overwrite : bool
         Build every segment, even if its files are correct.
     fail_fast : bool
         Stop at the first segment that fails.
     threads : int, optional
-        Segments scanned at a time; by default one a core, two for remote inputs.
+        Number of segments scanned concurrently; by default one per core, two for remote inputs.
     follow_links : bool
-        Read index files, checkpoints and snapshots also if they are links out of the input.
-        Otherwise they are not opened, and `unread` names them.
+        Whether to read index files, checkpoints and snapshots that are links out of the input.
+        Otherwise they are not opened, and are reported as unread.
 
     Returns
     -------
     BuildResult
-        A row per segment. A damaged segment is a row, not an exception.
+        One row per segment. A corrupt segment is a row, not an exception.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def build_indexes(
     InputError
         Nothing is found, a path cannot be listed, or the output overlaps the input.
     PublishError
-        The output cannot be made, locked or written.
+        The output cannot be created, locked or written.
 
     Examples
     --------

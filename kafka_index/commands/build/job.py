@@ -1,4 +1,4 @@
-"""A build as a whole: its input, its target, what is left to build, and its result."""
+"""A build: its input, target, remaining work, and result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AFTER_FAILURE = "finished segments are kept: run again to continue"
 
 
 class TableBuilder(Protocol):
-    """Builds from a Parquet input or a DataFrame, as `build_parquet` does."""
+    """Builds from a Parquet input or a DataFrame, like `build_parquet`."""
 
     def __call__(
         self,
@@ -48,8 +48,7 @@ class TableBuilder(Protocol):
         *,
         listener: BuildListener,
         fail_fast: bool = False,
-    ) -> None:
-        """Build the segments of the rows."""
+    ) -> None: ...
 
 
 def build(
@@ -60,10 +59,10 @@ def build(
     *,
     build_table: TableBuilder = build_parquet,
 ) -> BuildResult | BuildPlan:
-    """Build the files of logs, or of a Parquet input; in a dry run only plan them.
+    """Build the files of logs or of a Parquet input; in a dry run only plan it.
 
     Raises `InputError` if nothing is found or the output overlaps the input, and `PublishError` if
-    the output cannot be made, locked or written.
+    the output cannot be created, locked or written.
     """
     listener = listener or SILENT
     result: BuildResult | BuildPlan
@@ -86,7 +85,7 @@ def build(
 
 
 def _is_parquet(request: BuildRequest) -> bool:
-    """Return whether the input is Parquet; refuse an input that is both."""
+    """Return whether the input is Parquet; reject a mixed input."""
     if request.tiered is not None or request.format is InputFormat.LOG:
         return False
     if request.format is InputFormat.AUTO:
@@ -131,7 +130,7 @@ def _build_logs(
     listener: Listener,
     report: ReportSink | None,
 ) -> BuildResult:
-    """Build the partitions whose files are not correct yet."""
+    """Build the partitions whose files are not up to date."""
     given = request.config.config
     budget = shared_budget(given.max_decompressed_bytes)
     cluster = find_cluster(None, listing.data_directories, budget)
@@ -198,7 +197,7 @@ def build_from_table(
 def _settings(
     request: BuildRequest, config: LogConfig, outputs: frozenset[Output], listener: Listener
 ) -> BuildSettings:
-    """Return the settings of a run, by default for these files."""
+    """Return the settings of a run; `outputs` are the default files."""
     expires_at = request.expire_producers_at
     return BuildSettings(
         config=config,
@@ -221,12 +220,12 @@ def _held_target(
     *,
     inputs: Sequence[str] = (),
 ) -> Iterator[str | None]:
-    """Lock and sweep the target; give its root, or None if files are next to the logs."""
+    """Lock the target and remove leftovers; yield its root, None for files next to the logs."""
     root, directories = None, []
     lock: DirectoryLock | StoreLock
     if listing is not None:
         directories = listing.partition_directories
-        # A link inside a local data directory leads out of it.
+        # A link inside a local data directory may lead out of it.
         inputs = [*request.folders, *with_links(directories)]
     if settings.target_root is not None:
         root = check_target(settings.target_root, inputs)

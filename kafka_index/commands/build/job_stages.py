@@ -1,7 +1,7 @@
-"""Builds on Spark, wave by wave: the segments of whole partitions are scanned, then published.
+"""Builds on Spark in several jobs: a job scans the segments of complete partitions, then publishes.
 
-Segments are scanned in any order. Scan results wait in files next to the target until all segments
-of their partition are scanned.
+Segments are scanned in any order. The results wait in files next to the target until all segments
+of a partition have been scanned.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.segment_table import SegmentTable
 
-#: Segments of a wave: their rows are objects of the driver, however small the logs are.
+#: Maximum number of segments in a job, since their rows are objects in the driver.
 WAVE_SEGMENTS = 50_000
-# Segments that are published together: so many that the groups of a small wave keep several cores
-# busy, and that one of a large wave costs about what a bin does.
+# Number of segments published together: enough groups to use several cores even in a small job, and
+# in a large job about the cost of a bin per group.
 _GROUPS = 64
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
 
@@ -37,37 +37,34 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Wave(Protocol):
-    """Whole partitions that are scanned, and then published."""
+    """A job: complete partitions that are scanned and then published."""
 
     @property
-    def bins(self) -> int:
-        """About the number of bins of the scan."""
+    def bins(self) -> int: ...
 
     def stage(
         self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
     ) -> list[StagedSegment]:
-        """Scan the segments; with `fail_fast` maybe not all of them, once one has failed."""
+        """Scan the segments; with `fail_fast`, the rest may be omitted after a failure."""
 
     def kept(self, settings: BuildSettings) -> list[SegmentReport]:
-        """Return the rows of segments whose files are correct although the scan has failed."""
+        """Return the rows of segments whose files are up to date although the scan failed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LogWave:
-    """A wave of logs."""
+    """A job over logs."""
 
     segments: SegmentTable
 
     @property
     def bins(self) -> int:
-        """About the number of bins of the scan."""
         count = len(self.segments)
         return count_bins(count, self.segments.total_bytes + COST_BYTES * count)
 
     def stage(
         self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
     ) -> list[StagedSegment]:
-        """Scan the segments."""
         segments = list(self.segments)
         return stage_works(
             workers,
@@ -80,7 +77,7 @@ class LogWave:
         )
 
     def kept(self, settings: BuildSettings) -> list[SegmentReport]:
-        """Return the rows of segments whose files are correct."""
+        """Return the rows of segments whose files are up to date."""
         kept = [keep_segment(segment, settings) for segment in self.segments]
         rows = [each.report for each in kept if each is not None]
         if settings.force:
@@ -90,9 +87,9 @@ class LogWave:
 
 
 def plan_waves(segments: SegmentTable) -> list[LogWave]:
-    """Split segments into waves of whole partitions.
+    """Split segments into jobs of complete partitions.
 
-    A killed run loses one wave at most, which is a small share of a large run.
+    A killed run loses at most one job, which is a small part of a large run.
     """
     max_bytes = wave_bytes(segments.total_bytes + COST_BYTES * len(segments))
     groups = partition_groups(
@@ -104,10 +101,10 @@ def plan_waves(segments: SegmentTable) -> list[LogWave]:
 def partition_groups(
     segments: SegmentTable, *, max_bytes: int, max_segments: int, cost_bytes: int = 0
 ) -> list[SegmentTable]:
-    """Join whole partitions into groups that are scanned and published one after the other.
+    """Combine complete partitions into groups that are scanned and published one after another.
 
-    The limits are those of `group_partitions`; each segment costs so many bytes more. The largest
-    partitions come first, so that small ones fill the cores at the end.
+    The limits are those of `group_partitions`; `cost_bytes` is the additional cost per segment. The
+    largest partitions come first, so that small ones fill the cores at the end.
     """
     partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)
     groups = group_partitions(
@@ -122,10 +119,10 @@ def partition_groups(
 def group_partitions(
     counts: Sequence[int], *, max_segments: int, costs: Sequence[int] = (), max_cost: int = 1
 ) -> list[slice]:
-    """Group whole partitions with these numbers of segments, in their order.
+    """Group complete partitions, given by their numbers of segments, in order.
 
-    A group has so many segments at most, unless it is one larger partition. It ends with the
-    partition by which it reaches the cost.
+    A group has at most `max_segments`, unless it is one larger partition. It ends with the
+    partition at which it reaches the cost limit.
     """
     groups: list[slice] = []
     start = count = cost = 0
@@ -139,7 +136,7 @@ def group_partitions(
 
 
 def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
-    """Return the segments of each partition by base offset, of segments in any order."""
+    """Group segments by partition, sorted by base offset."""
 
     def partition(each: StagedSegment) -> TopicPartition:
         return each.segment.topic_partition
@@ -151,12 +148,12 @@ def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
 def build_waves(
     workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool = False
 ) -> Generator[list[SegmentReport], None, None]:
-    """Build wave after wave and yield the rows of each, once its files are in place.
+    """Run the jobs, and yield the rows of each after its files are published.
 
-    Waves overlap: the works of the next fill the cores that the end of the scan, or the publishing
-    of its partitions, leaves idle. With `fail_fast` it is one wave at a time, so that none is begun
-    after a failure. A failure of the engine or of a signal is raised once the rows of all that is
-    in place have been yielded. However the run ends, its totals are logged.
+    Jobs overlap: the next job uses cores that are idle at the end of a scan or during publication.
+    With `fail_fast`, jobs run one at a time, so that none starts after a failure. Errors of the
+    engine, and signals, are raised after the rows of all published files have been yielded. The
+    totals are logged in any case.
     """
     started = time.monotonic()
     count = segments = log_bytes = 0
@@ -182,7 +179,7 @@ def build_waves(
 def _run_waves(
     workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool
 ) -> Generator[list[SegmentReport], None, None]:
-    # The scan results of the running waves.
+    # The scan results of the running jobs.
     staged_of: dict[Wave, list[StagedSegment]] = {}
 
     def build(wave: Wave) -> list[SegmentReport]:
@@ -232,10 +229,10 @@ def stage_works(
     what: str,
     shares: int | None = None,
 ) -> list[StagedSegment]:
-    """Stage the segments of works in other processes, where their scratch files can be shared.
+    """Stage the segments of tasks in other processes, where their temporary files can be shared.
 
-    `stage` is called as `stage_segments` is; the other parameters are those of `Workers.run`. With
-    `fail_fast`, maybe not all segments are returned, once one has failed.
+    `stage` is called like `stage_segments`; other parameters are those of `Workers.run`. With
+    `fail_fast`, segments may be missing after a failure.
     """
     staging = _Staging(stage, replace(settings, shares_staged=True), fail_fast=fail_fast)
     found = workers.run(works, staging, sizes=sizes, what=what, shares=shares)
@@ -244,9 +241,9 @@ def stage_works(
 
 @dataclass(slots=True)
 class _Staging:
-    """Stages the segments of a work; with `fail_fast`, none after a failed one.
+    """Stages the segments of a task; with `fail_fast`, none after a failed one.
 
-    What runs beside it ends by itself, so that no row is lost.
+    Concurrent tasks end normally, so that no row is lost.
     """
 
     stage: Callable[..., Iterator[StagedSegment]]
@@ -266,16 +263,15 @@ class _Staging:
 
 
 def failed_rows(staged: Sequence[StagedSegment]) -> list[SegmentReport]:
-    """Return the rows of the segments whose scan has failed."""
     return [each.report for each in staged if each.report.status == FAILED]
 
 
 def publish_staged(
     workers: Workers, staged: Sequence[StagedSegment], settings: BuildSettings
 ) -> list[SegmentReport]:
-    """Fold partitions and publish their files; return the rows of their segments.
+    """Merge partitions and publish their files; return the rows of their segments.
 
-    Every segment of each is given, staged by other processes.
+    All segments of each partition must be given, staged by other processes.
     """
     partitions = by_partition(staged)
     share = max(-(-len(staged) // _GROUPS), _FEWEST_TOGETHER)

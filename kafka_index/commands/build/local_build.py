@@ -1,9 +1,8 @@
-"""Building logs: on threads of this process, or by waves of works of other processes.
+"""Builds of logs: on threads of this process, or in Spark jobs.
 
-On threads, the segments of a partition are scanned close together, by whichever are free, and the
-partition is published by the thread that scans the last of them: an interrupted run keeps every
-partition that it has scanned. Small partitions are published in groups, which share the cost of
-making files durable.
+On threads, the segments of a partition are scanned close together, and the thread that scans the
+last one publishes the partition. So an interrupted run keeps every partition that was scanned
+completely. Small partitions are published in groups, which share the cost of fsync.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from kafka_index.core.log.scan.segment_scan import LogFileSource, base_offset_of
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import SegmentTable
 
-# A group is at most this, and at most a small share of the run, so that all threads publish.
+# Size limits of a group, also relative to the run, so that all threads publish.
 _GROUP_BYTES = 256 << 20
 _GROUPS_PER_THREAD = 8
 
@@ -53,10 +52,10 @@ class BuildListener(Protocol):
     """Callbacks of a build; called by one thread at a time."""
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Record that a thread has scanned or kept a segment; Spark counts its tasks instead."""
+        """Receive a segment that a thread has scanned or kept; Spark counts its tasks instead."""
 
     def on_report(self, row: SegmentReport) -> None:
-        """Record the final row of a segment."""
+        """Receive the final row of a segment."""
 
 
 def build_logs(
@@ -67,11 +66,10 @@ def build_logs(
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> None:
-    """Build segments: all segments of each partition are given.
+    """Build segments; all segments of each partition must be given.
 
-    The listener is called with each segment's row. With `fail_fast`, no further segment begins once
-    one has failed: segments that were not begun have no row, nor have those of partitions that were
-    not finished.
+    The listener receives each segment's row. With `fail_fast`, no further segment starts after a
+    failure. Segments that were not started, and those of incomplete partitions, have no row.
     """
     table = SegmentTable.of(segments)
     if workers.in_process:
@@ -107,7 +105,7 @@ def _build_on_threads(
                 publisher.add(number, staged, attempt_id)
 
     def divide(number: int) -> SplittableTask[None]:
-        # The largest of a group first: the last one, which the others wait for, is short.
+        # Largest first, so that the last segment, for which the others wait, is short.
         group = sorted(planned[number], key=lambda segment: -segment.log_size_bytes)
         return SplittableTask([partial(scan, number, segment) for segment in group], _nothing)
 
@@ -116,8 +114,7 @@ def _build_on_threads(
     publisher.finish(done)
 
 
-def _nothing(_pieces: Sequence[None], _attempt_id: str) -> None:
-    """Return that a group is done, which the publisher has reported."""
+def _nothing(_pieces: Sequence[None], _attempt_id: str) -> None: ...
 
 
 def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
@@ -131,10 +128,10 @@ def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
 
 
 class Publisher:
-    """Publishes groups of segments, each once the last of it has been scanned; shared by threads.
+    """Publishes each group of segments after its last one has been scanned; shared by threads.
 
-    A group holds whole partitions; the counts are those of its segments. With `fail_fast`, a
-    segment that fails sets `stopped`. `listed` is as for `publish_partitions`.
+    Groups are complete partitions; `counts` are their numbers of segments. With `fail_fast`, a
+    failed segment sets `stopped`. `listed` is as in `publish_partitions`.
     """
 
     def __init__(
@@ -156,19 +153,19 @@ class Publisher:
         self._lock = threading.Lock()
 
     def finish(self, done: Generator[object, None, None]) -> None:
-        """Wait for all works that add segments; what they left unfinished is reported."""
+        """Wait for all tasks that add segments; report incomplete partitions."""
         try:
             with closing(done):
                 for _ in done:
                     if self.stopped.is_set():
                         break
         finally:
-            # After an interrupt, or an error of our own, the threads finish what they scan.
+            # After an interrupt or an internal error, threads complete their current segment.
             self.stopped.set()
         self._report_unfinished()
 
     def add(self, number: int, staged: StagedSegment, attempt_id: str) -> None:
-        """Add a scanned segment to its group, which is published if it is the last one."""
+        """Add a scanned segment to its group; publish the group if it is the last one."""
         group = self._groups[number]
         with self._lock:
             self._listener.on_scanned(staged.report)
@@ -181,14 +178,13 @@ class Publisher:
             self._publish(group, attempt_id)
 
     def report(self, row: SegmentReport) -> None:
-        """Report the final row of a segment."""
         with self._lock:
             self._listener.on_report(row)
         if self._fail_fast and row.status == FAILED:
             self.stopped.set()
 
     def _report_unfinished(self) -> None:
-        """Publish files that need no other segment; report what failed of unfinished partitions."""
+        """Publish files that need no other segment; report failures of incomplete partitions."""
         for group in self._groups:
             if group and not self._settings.needs_state:
                 self._publish(group, "unfinished")
@@ -207,7 +203,7 @@ class Publisher:
         for row in rows:
             self.report(row)
         for staged in waiting:
-            # What was only there for the fold.
+            # Temporary files that were only needed for the merge.
             staged.remove_scratch(self._settings)
 
 
@@ -223,23 +219,23 @@ def build_segment_files(
     Parameters
     ----------
     log_path : path
-        The ``.log``; its name holds the base offset.
+        The ``.log``; its name contains the base offset.
     target_directory : path
-        An existing folder, which must not be that of the log.
+        An existing folder other than that of the log.
     config : IndexConfig
-        Kafka's settings.
+        Kafka settings.
     verify_crc : bool
-        Whether checksums are verified.
+        Whether to verify checksums.
 
     Returns
     -------
     SegmentReport
-        As a row of a build's report; whatever is wrong with the segment is in there.
+        A row of a build report, including any error of the segment.
 
     Raises
     ------
     InputError
-        The log is missing, its name holds no base offset, or the folder is that of the log.
+        The log is missing, its name has no base offset, or the folder is that of the log.
     """
     path = os.path.abspath(path_of(log_path, "log_path"))
     directory = os.path.abspath(path_of(target_directory, "target_directory"))

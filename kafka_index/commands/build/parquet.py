@@ -1,7 +1,7 @@
 """Builds from Parquet: count the rows, sort them if they are out of order, scan and publish.
 
-Whatever runs them, parts of the work read the row groups of their segments themselves, from any
-store, with the credentials that each process finds.
+On any engine, tasks read the row groups of their segments directly, from any store, with the
+credentials of their process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from kafka_index.core.records.batch_table import (
     ScanStop,
 )
 
-# What stands for an absent value of an optional column.
+# Values for absent optional columns.
 _DEFAULTS = {
     "leader_epoch": NO_LEADER_EPOCH,
     "magic": MAGIC_RECORD_BATCH,
@@ -88,16 +88,16 @@ _DEFAULTS = {
 def segment_source(
     rows: SegmentRows, source: ParquetInput, *, verify_crc: bool
 ) -> MetadataSource | RawBatchSource:
-    """Return the source over the rows of one segment."""
+    """Return the batch source for the rows of one segment."""
     if source.form is ParquetForm.RAW:
         return RawBatchSource(rows, verify_crc=verify_crc)
     return MetadataSource(rows, knows_markers=not source.missing_for_state)
 
 
 class MetadataSource:
-    """A `BatchSource` over the rows of batch metadata of one segment.
+    """A `BatchSource` over rows of batch metadata of one segment.
 
-    `knows_markers`: a control batch without a control type is one without records.
+    `knows_markers`: a control batch without a control type has no records.
     """
 
     def __init__(self, rows: SegmentRows, *, knows_markers: bool) -> None:
@@ -107,13 +107,13 @@ class MetadataSource:
 
     @property
     def log_size_bytes(self) -> int:
-        """End of the last batch met so far."""
+        """End of the last batch so far."""
         return self._rows.end_bytes
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the rows as batch columns.
 
-        Raises `InputError` if a log cannot hold a row, or rows are missing.
+        Raises `InputError` if a log cannot contain a row, or rows are missing.
         """
         for columns in self._columns():
             kept = self._representable(columns)
@@ -152,8 +152,8 @@ class MetadataSource:
             first_row += chunk.num_rows
 
     def _control_codes(self, magic: Longs, attributes: Longs, control_type: Longs) -> Longs:
-        """Return the control types; batches without one get the code that a scan of the log has."""
-        # Negative types are findings of a scan, not for an input to claim.
+        """Return the control types; other batches get the code that a log scan would assign."""
+        # Negative codes are results of a scan, which an input must not contain.
         codes = np.maximum(control_type, CONTROL_NONE)
         if self._knows_markers:
             is_control = attributes & CONTROL_MASK != 0
@@ -165,7 +165,7 @@ class MetadataSource:
         return codes
 
     def _representable(self, columns: BatchColumns) -> int:
-        """Return the number of batches that an index can hold; record where recovery would fail."""
+        """Return the number of batches that fit an index; record where recovery would fail."""
         base_offset = self._rows.key.base_offset
         relative = columns.last_offset - base_offset
         outside = (relative < 0) | (relative > INT32_MAX)
@@ -196,16 +196,16 @@ class RawBatchSource:
 
     @property
     def stop(self) -> ScanStop | None:
-        """The reason why the scan ended before the log did."""
+        """Why the scan ended before the log."""
         return self._bytes.stop
 
     @property
     def log_size_bytes(self) -> int:
-        """End of the last batch met so far."""
+        """End of the last batch so far."""
         return self._rows.end_bytes
 
     def chunks(self) -> Iterator[BatchColumns]:
-        """Scan the bytes; raises as `MetadataSource.chunks` does."""
+        """Scan the bytes; raises as `MetadataSource.chunks`."""
         yield from self._bytes.chunks()
         self._rows.skip_rest()
 
@@ -278,7 +278,7 @@ def _filled(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
 
 
 def _copied(column: pa.Array) -> Longs:
-    # Arrow's memory cannot be written to; numba compiles a kernel again for each such argument.
+    # Arrow memory is read-only, for which numba would compile another kernel.
     values: Longs = column.to_numpy().copy()
     return values
 
@@ -287,7 +287,7 @@ def _copied(column: pa.Array) -> Longs:
 class SegmentRows:
     """The rows of one segment in position order, readable once.
 
-    `row_count` rows were counted before the work began.
+    `row_count` rows were counted before.
     """
 
     key: SegmentKey
@@ -298,7 +298,7 @@ class SegmentRows:
     _latest: pa.RecordBatch | None = field(default=None, init=False, repr=False)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; raises `InputError` if fewer or more come than were counted."""
+        """Yield the rows; raises `InputError` if their number differs from the count."""
         for chunk in self.chunks:
             self.rows_met += chunk.num_rows
             self._latest = chunk
@@ -325,11 +325,11 @@ class SegmentRows:
 def split_segments(
     batches: Iterator[pa.RecordBatch], counts: Mapping[SegmentKey, int] | None = None
 ) -> Iterator[SegmentRows]:
-    """Split a stream of rows into segments; the rows of each segment follow each other.
+    """Split a stream of rows into segments; the rows of each segment are consecutive.
 
     The batches have the canonical columns. `counts` has the number of rows of each wanted segment;
-    by default it is the column `ROW_COUNT`, and all are wanted. Each result is read before the next
-    is asked for; its remaining rows are skipped then.
+    by default all segments are wanted, and the number is in the column `ROW_COUNT`. Each result
+    must be read before the next one; its remaining rows are then skipped.
     """
     for key, found in groupby(_runs(batches), key=_key):
         chunks = iter(found)
@@ -353,7 +353,7 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _end_of_last(chunk: pa.RecordBatch) -> int:
-    """Return the end of the last batch by its own fields, which may be wrong."""
+    """Return the end of the last batch from its own fields, which may be wrong."""
     last = chunk.slice(chunk.num_rows - 1)
     position = last[POSITION][0].as_py() or 0
     if BATCH in last.schema.names:
@@ -367,16 +367,16 @@ def _key(batch: pa.RecordBatch) -> SegmentKey:
     return SegmentKey(*(batch[name][0].as_py() for name in KEY_COLUMNS))
 
 
-#: How far a build in other processes is, in all.
+#: Progress units of a build in other processes.
 SHARES = 100
-#: How far it is once the rows have been counted.
+#: Progress units of counting rows.
 COUNT_SHARES = 10
 #: Reason codes of segments that were not built from their rows.
 NO_SEGMENT = "no_segment"
 INPUT_CHANGED = "input_changed"
 
 _GONE = "the input changed since it was counted: the rows of this segment are gone"
-# So that no worker waits long for the last one.
+# Several, so that no worker waits long for the last one.
 _BINS_PER_WORKER = 4
 
 
@@ -390,11 +390,11 @@ def build_parquet(
 ) -> None:
     """Build from a Parquet input of `open_parquet`, on threads.
 
-    A target root is needed, and every segment is built, whatever exists; one is published only
-    where all the rows that were counted have been read. Rows in no order are sorted by DuckDB. With
-    `fail_fast`, no further bin begins once a segment has failed. Raises `InputError` without a
-    target folder, for files that need columns which the input lacks, or if the input as a whole
-    cannot be used (`count_segments`), and `PublishError` if there is no room to sort it.
+    Requires a target root. Every segment is built, whatever exists, and published only if all
+    counted rows were read. DuckDB sorts rows that are not in order. With `fail_fast`, no further
+    bin starts after a segment has failed. Raises `InputError` without a target folder, for files
+    that need missing columns, or if the input is not usable (`count_segments`), and `PublishError`
+    if there is no disk space for sorting.
     """
     check_settings(source, settings)
     named = PathListener(source.path, listener)
@@ -422,7 +422,7 @@ def build_parquet(
 def stage_bin(
     source: ParquetInput, work: Bin, settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage each segment of a bin once, also if a read fails."""
+    """Stage each segment of a bin once, even if a read fails."""
     waiting = {segment.key: segment for segment in work.segments}
     counts = {segment.key: segment.row_count for segment in work.segments}
     failure: KafkaIndexError | None = None
@@ -432,13 +432,13 @@ def stage_bin(
         try:
             yield from read_bin(source, work)
         except KafkaIndexError as error:
-            # Staging makes it the row of the segment that is read, and ends as if all were read.
+            # Staging converts it to the row of the current segment, and then ends.
             failure = error
             raise
 
     try:
         for staged in stage_stream(rows(), source, settings, counts=counts, attempt_id=attempt_id):
-            # An input that has changed may have it twice.
+            # A changed input may contain it twice.
             del waiting[_key_of(staged)], counts[_key_of(staged)]
             yield staged
     except KafkaIndexError as error:
@@ -458,7 +458,7 @@ def stage_stream(
     attempt_id: str,
     counts: Mapping[SegmentKey, int] | None = None,
 ) -> Iterator[StagedSegment]:
-    """Stage segments from rows in segment and position order, counted as for `split_segments`."""
+    """Stage segments from rows in segment and position order, counted as in `split_segments`."""
     for rows in split_segments(batches, counts):
         batches_of = segment_source(rows, source, verify_crc=settings.verify_crc)
         segment = _segment_file(source, rows.key, settings)
@@ -469,7 +469,7 @@ def stage_stream(
 
 
 def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
-    """Refuse settings without a target folder, or with files for which columns are missing."""
+    """Reject settings without a target folder, or with files for which columns are missing."""
     if settings.target_root is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
     if settings.needs_state and source.missing_for_state:
@@ -498,22 +498,20 @@ def split_refused(
 
 @dataclass(frozen=True, slots=True)
 class PathListener:
-    """Passes on rows with the input as their log path, because the logs have no files."""
+    """Replaces the log path in rows by the input, because the logs have no files."""
 
     path: str
     listener: BuildListener
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Pass on a row."""
         self.listener.on_scanned(replace(row, log_path=self.path))
 
     def on_report(self, row: SegmentReport) -> None:
-        """Pass on a final row."""
         self.listener.on_report(replace(row, log_path=self.path))
 
 
 def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCount]]:
-    """Join whole partitions into groups that are published together."""
+    """Combine complete partitions into groups that are published together."""
     partitions: dict[tuple[str, int], list[SegmentCount]] = {}
     for segment in segments:
         partitions.setdefault(segment.key[:2], []).append(segment)
@@ -528,9 +526,9 @@ def _key_of(staged: StagedSegment) -> SegmentKey:
 
 
 def _segment_file(source: ParquetInput, key: SegmentKey, settings: BuildSettings) -> SegmentFile:
-    """Return a stand-in whose log path names the files as a real log would.
+    """Return a placeholder whose log path has the name of a real log.
 
-    What an earlier run has recorded does not match it.
+    It matches no entry of an earlier build manifest.
     """
     folder = TopicPartition(key.topic, key.partition).directory_name
     log_path = os.path.join(source.path, folder, segment_file_name(key.base_offset, LOG_SUFFIX))

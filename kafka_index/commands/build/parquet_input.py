@@ -1,4 +1,4 @@
-"""Parquet input: its files, its columns, and reading them in bounded memory."""
+"""Parquet input: its files and columns, and reading with limited memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from kafka_index.core.fs.registry import readable, store_of
 from kafka_index.core.fs.store import FileInfo
 from kafka_index.core.job.threads import map_requests
 
-#: How many rows a segment has in all; joined to each row, so that a task knows when it has met all.
+#: Total number of rows of a segment, joined to each row, so that a task detects the last one.
 ROW_COUNT = "segment_rows"
 
-# What Spark and Hive name the folder of rows without a value.
+# Spark's and Hive's folder name for null.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
-# Footers that are read at a time: a request of a store waits more than it works.
+# Concurrent reads of footers, since requests to a store mostly wait.
 _FOOTERS_AT_A_TIME = 8
-# Bytes that are read of a column at a time: of a store by a request.
+# Bytes read from a column at once; remote reads are one request each.
 _LOCAL_BUFFER_BYTES = 1 << 20
 _STORE_BUFFER_BYTES = 4 << 20
 
@@ -41,7 +41,7 @@ KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
 POSITION = "position_bytes"
 BATCH = "batch"
 METADATA_COLUMNS = ("size_bytes", "last_offset", "max_timestamp_ms")
-#: What the state of a partition is made of, besides the needed columns.
+#: Columns needed for the state of a partition, besides the required columns.
 OPTIONAL_COLUMNS = (
     "base_offset",
     "magic",
@@ -60,10 +60,10 @@ OPTIONAL_COLUMNS = (
 class ParquetInput:
     """A checked Parquet input.
 
-    The report names it by `path`: the one input path, or the folder that all of them share. The
-    files are absolute, in the order they are read; those of a store in the version that was found
-    first. The needed columns come first. `missing_for_state` are the columns without which
-    producers, transactions and leader epochs are not known.
+    `path`, for reports, is the only input path, or the common folder of all. Files are absolute and
+    in read order; remote files have the version that was found first. Required columns come first.
+    `missing_for_state` are the columns without which producers, transactions and leader epochs are
+    unknown.
     """
 
     path: str
@@ -81,10 +81,10 @@ class ParquetInput:
 def open_parquet(paths: Sequence[str]) -> ParquetInput:
     """Find the files of a Parquet input and check every file's columns.
 
-    The paths are Parquet files, folders of them (searched through; names that start with ``_`` or
-    ``.`` are skipped), or globs of either; local paths or URIs. Raises `InputError` if a path is
-    missing, there is no file, one cannot be read, or columns are missing or of the wrong type: all
-    of them are named in the one error.
+    Paths are Parquet files, folders (searched recursively; names starting with ``_`` or ``.`` are
+    skipped), or globs of either; local paths or URIs. Raises `InputError` if a path is missing,
+    there is no file, one cannot be read, or columns are missing or have the wrong type; the error
+    lists all such columns.
     """
     roots = [root for path in paths for root in expand_input(path)]
     files = list({file.path: file for root in roots for file in _files(root)}.values())
@@ -101,9 +101,9 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
 def input_of_schemas(
     path: str, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> ParquetInput:
-    """Return an input whose files have some schemas, or, without files, whose rows have one.
+    """Return an input with the given file schemas; without files, a DataFrame with one schema.
 
-    Raises `InputError` if columns are missing or of the wrong type.
+    Raises `InputError` if columns are missing or have the wrong type.
     """
     form = choose_form(schemas)
     check_columns(form, files, schemas)
@@ -124,14 +124,14 @@ def input_of_schemas(
 
 
 def is_parquet_path(path: str) -> bool:
-    """Return whether a path is a Parquet file, or a folder that holds some directly."""
+    """Return whether a path is a Parquet file, or a folder that directly contains some."""
     if is_input_directory(path):
         return any(_is_wanted(entry.name) for entry in scan_input(path))
     return path.endswith(_SUFFIXES)
 
 
 def for_each_footer(files: Sequence[FileInfo], read: Callable[[FileInfo], _Found]) -> list[_Found]:
-    """Return the result of a read of each file's footer, several at a time."""
+    """Apply a function to each file, several at a time."""
     return list(map_requests(read, files, threads=_FOOTERS_AT_A_TIME, name="footer"))
 
 
@@ -148,7 +148,7 @@ def _files(root: str) -> list[FileInfo]:
 
 
 def _local_file(path: str) -> FileInfo:
-    # It is opened by its path: what else is known of it does not matter.
+    # It is opened by path, so size and time are not needed.
     return FileInfo(path, 0, 0)
 
 
@@ -159,7 +159,7 @@ def _stored_files(root: str) -> list[FileInfo]:
     for page in store.list_tree(root):
         for row in page.to_pylist():
             *folders, name = row["path"].split("/")
-            # HDFS lists a file as what is below it, without a name.
+            # HDFS lists a file as its own child, with an empty name.
             is_folder |= bool(name)
             if _is_wanted(name) and not any(each.startswith(("_", ".")) for each in folders):
                 path = f"{root}/{row['path']}"
@@ -200,15 +200,15 @@ class NumberedGroup(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About the bytes of its rows."""
+        """Approximate size of its rows."""
         return self.group.rows * self.group.row_bytes
 
 
 @contextmanager
 def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for bounded reading: pages are streamed, not whole row groups.
+    """Open a Parquet file for streaming: pages are read one by one, not whole row groups.
 
-    Raises `InputError` if it cannot be read, then or later.
+    Raises `InputError` if it cannot be read, now or later.
     """
     path = file.path
     size = _STORE_BUFFER_BYTES if store_of(path).needs_requests else _LOCAL_BUFFER_BYTES
@@ -223,9 +223,9 @@ def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
 def read_row_group(
     source: ParquetInput, group: RowGroup, names: list[str], batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Stream the columns of a row group in their canonical types; absent ones are nulls.
+    """Stream the columns of a row group in their canonical types; absent ones are null.
 
-    Raises `InputError` if the file cannot be read, or a value does not fit 64 bits.
+    Raises `InputError` if the file cannot be read, or a value exceeds 64 bits.
     """
     schema = pa.schema([source.schema.field(name) for name in names])
     folders = folder_values(group.file.path)
@@ -252,12 +252,12 @@ def read_row_group(
 
 
 def same_names(schema: pa.Schema, name: str) -> list[str]:
-    """Return the columns that have a name, in upper or lower case, as Spark resolves names."""
+    """Return the columns with a name, case-insensitive as in Spark."""
     return [found for found in schema.names if found.lower() == name]
 
 
 def folder_values(path: str) -> dict[str, str | None]:
-    """Return the key columns that folders of a path have in their names, as Spark writes them."""
+    """Return the key columns in the names of a path's folders, as Spark writes them."""
     values: dict[str, str | None] = {}
     for folder in path.split("/")[:-1]:
         name, equals, value = folder.partition("=")
@@ -274,13 +274,13 @@ class ParquetForm(Enum):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the columns that must be there."""
+        """Names of the required columns."""
         own = (BATCH,) if self is ParquetForm.RAW else METADATA_COLUMNS
         return (*KEY_COLUMNS, POSITION, *own)
 
 
 def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
-    """Return the form that the files of an input have in common."""
+    """Return the common form of an input's files."""
     names = [{name.lower() for name in schema.names} for schema in schemas]
     with_batch = [BATCH in each for each in names]
     with_metadata = [each.issuperset(METADATA_COLUMNS) for each in names]
@@ -291,7 +291,7 @@ def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
 def check_columns(
     form: ParquetForm, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> None:
-    """Raise `InputError` if columns are not those of a form; it names every file and column."""
+    """Raise `InputError` if columns do not match a form, listing all files and columns."""
     bad: dict[tuple[str, ...], list[str]] = {}
     for path, schema in zip([file.path for file in files] or [""], schemas, strict=True):
         problems = tuple(_problems(form, schema, folder_values(path)))
@@ -333,7 +333,7 @@ def _problems(
 
 
 def _expected(name: str, found: pa.DataType) -> str | None:
-    """Return the expected type of a column; None if it has that type."""
+    """Return the expected type of a column; None if it has this type."""
     kind = found.value_type if pa.types.is_dictionary(found) else found
     if name == "topic":
         types = pa.types
@@ -348,7 +348,7 @@ def _expected(name: str, found: pa.DataType) -> str | None:
 
 
 def canonical_type(name: str) -> pa.DataType:
-    """Return the type that a column is read as."""
+    """Return the type as which a column is read."""
     if name == "topic":
         return pa.string()
     return pa.large_binary() if name == BATCH else pa.int64()

@@ -1,8 +1,8 @@
-"""The order of a Parquet input: the segments that it holds, and where their rows lie.
+"""The order of a Parquet input: its segments, and the location of their rows.
 
-One pass over the key and position columns counts the rows of each segment, and finds out whether
-the rows of each lie together, in position order. They are read in that order, several bins of
-segments at a time; rows in any other order are sorted first, by DuckDB.
+One pass over the key and position columns counts the rows of each segment, and detects whether they
+are consecutive and in position order. If so, they are read in that order, several bins of segments
+concurrently. Otherwise DuckDB sorts them first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kafka_index.core.job.engine import Workers
 
 Codes = npt.NDArray[np.integer[Any]]
 
-#: About the bytes of a row of batch metadata.
+#: Approximate size of a row of batch metadata.
 METADATA_ROW_BYTES = 128
 _COUNT_ROWS = 256 * 1024
 _CHUNK_ROWS = 64 * 1024
@@ -53,17 +53,15 @@ _CHUNK_BYTES = 16 << 20
 
 
 class SegmentKey(NamedTuple):
-    """The key of a segment."""
-
     topic: str
     partition: int
     base_offset: int
 
 
-#: Rows of a segment that lie in one batch of the input: where they begin in the whole input, the
-#: positions of the first and the last one, and about the size of the log up to there. `in_order`:
-#: they follow each other, in position order, as do those of all segments in the batch. A pickled
-#: `error` takes the place of what cannot be counted, for processes that would try it again.
+#: Rows of a segment in one batch of the input: first row in the whole input, positions of the first
+#: and last row, and approximate size of the log so far. `in_order`: they are consecutive and in
+#: position order, and so are those of all segments in the batch. A pickled `error` replaces rows
+#: that cannot be counted, because raising would cause a retry in other processes.
 PART_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -78,8 +76,8 @@ PART_SCHEMA = pa.schema(
         ("error", pa.binary()),
     ]
 )
-#: The segments that parts are of, for DuckDB and for Spark. `is_sorted`: the rows of a segment
-#: follow each other in the input, in position order.
+#: The segments of parts, for DuckDB and Spark. `is_sorted`: the rows of a segment are consecutive
+#: in the input and in position order.
 SEGMENTS_QUERY = """
 WITH parts AS (
     SELECT
@@ -106,10 +104,10 @@ GROUP BY topic, partition, segment_base_offset
 
 @dataclass(frozen=True, slots=True)
 class SegmentCount:
-    """The rows of a segment, in all files; in a sorted input they follow each other.
+    """The rows of a segment in all files; in a sorted input they are consecutive.
 
-    The first row counts over the whole input. The size is about that of the log (exact only for
-    batch metadata that is in order).
+    `first_row` is a row number in the whole input. `size_bytes` is the approximate size of the log,
+    exact only for batch metadata in order.
     """
 
     key: SegmentKey
@@ -118,15 +116,15 @@ class SegmentCount:
     size_bytes: int
 
     def read_bytes(self, form: ParquetForm) -> int:
-        """Return about the bytes that are read to build it."""
+        """Return the approximate number of bytes read to build it."""
         return self.size_bytes if form is ParquetForm.RAW else self.row_count * METADATA_ROW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class CountedInput:
-    """A Parquet input with its row groups and segments, both in the order of the input.
+    """A Parquet input with its row groups and segments, both in input order.
 
-    `is_sorted` means that the rows of each segment follow each other, in position order.
+    `is_sorted`: the rows of each segment are consecutive and in position order.
     """
 
     source: ParquetInput
@@ -137,23 +135,23 @@ class CountedInput:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Segments that are read together, and the row groups that hold them."""
+    """Segments that are read together, and the row groups that contain them."""
 
     segments: Sequence[SegmentCount]
     groups: Sequence[NumberedGroup]
 
     @property
     def size_bytes(self) -> int:
-        """About the bytes of the logs."""
+        """Approximate size of the logs."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
     """Count the rows of each segment, row group by row group, in threads.
 
-    Raises `InputError` if there are no rows, a file cannot be read, or a key column holds a null or
-    a partition that is not a 32-bit integer: those rows belong to no segment, and no report row
-    could name them. Raises `PublishError` if there is no room to count.
+    Raises `InputError` if there are no rows, a file cannot be read, or a key column has a null or a
+    partition that is not a 32-bit integer: such rows belong to no segment and cannot be reported.
+    Raises `PublishError` if there is no disk space for counting.
     """
     groups = row_groups(source)
     counted = workers.run(
@@ -177,7 +175,7 @@ def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
 
 
 def segment_counts(table: pa.Table) -> list[SegmentCount]:
-    """Return rows of `SEGMENTS_QUERY` as segments."""
+    """Convert rows of `SEGMENTS_QUERY`."""
     keys = map(SegmentKey, *(table[name].to_pylist() for name in KEY_COLUMNS))
     counts = (table[name].to_pylist() for name in ("first_row", "row_count", "size_bytes"))
     return list(map(SegmentCount, keys, *counts))
@@ -213,9 +211,9 @@ def _row_groups(source: ParquetInput, file: FileInfo) -> list[RowGroup]:
 
 
 def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.RecordBatch]:
-    """Yield `PART_SCHEMA` of a row group; raises as `count_segments` does."""
+    """Yield `PART_SCHEMA` of a row group; raises as `count_segments`."""
     first_row = group.first_row
-    # The size of a segment's last batch is not known yet: a mean one stands for it.
+    # The size of a segment's last batch is unknown here; the mean is used instead.
     last_bytes = group.group.row_bytes if source.form is ParquetForm.RAW else 0
     for batch in read_row_group(source, group.group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
         nulls = [batch[name].null_count for name in KEY_COLUMNS]
@@ -235,7 +233,7 @@ def why_no_segment(key: SegmentKey) -> str | None:
 
 
 def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
-    """Split the segments of a sorted input into about so many bins, each for one read."""
+    """Split the segments of a sorted input into about this many bins."""
 
     def weight(segment: SegmentCount) -> int:
         return segment.read_bytes(counted.source.form)
@@ -263,7 +261,7 @@ def _bin(work: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -> Bin:
 def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a bin, and those of segments between them.
 
-    Raises `InputError` if a file cannot be read (any more).
+    Raises `InputError` if a file cannot be read.
     """
     last = work.segments[-1]
     start, end = work.segments[0].first_row, last.first_row + last.row_count
@@ -287,9 +285,9 @@ def read_whole_group(source: ParquetInput, group: RowGroup) -> Iterator[pa.Recor
 
 @contextmanager
 def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInput]:
-    """Sort an input that is not sorted, into a file that is removed at the end.
+    """Sort an input into a file that is removed at the end.
 
-    Raises `InputError` if it cannot be read, and `PublishError` if there is no room to sort.
+    Raises `InputError` if it cannot be read, and `PublishError` if there is no disk space.
     """
     if counted.is_sorted:
         yield counted
@@ -317,17 +315,17 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
                     writer.write_batch(batch.cast(source.schema))
         except OSError as error:
             raise publish_error(error, path, "sort the input") from error
-        # A segment whose positions are not unique is in no order, and its rows are together.
+        # A segment with repeated positions has no order, but its rows are consecutive.
         yield count_segments(replace(source, files=(FileInfo(path, 0, 0),)), workers)
 
 
 def _batch_rows(group: RowGroup) -> int:
-    """Return the number of rows for a batch of bounded size."""
+    """Return the number of rows for a batch of limited size."""
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
 
 
 def key_codes(batch: pa.RecordBatch, name: str) -> Codes:
-    """Return a key column as integers; a topic as its place in a dictionary of this batch."""
+    """Return a key column as integers; topics as indices into a dictionary of this batch."""
     column = batch[name]
     if name == "topic":
         column = column.dictionary_encode().indices
@@ -336,7 +334,7 @@ def key_codes(batch: pa.RecordBatch, name: str) -> Codes:
 
 
 def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
-    """Return the rows at which any of the columns differs from the row before; row 0 first."""
+    """Return the rows at which any column differs from the previous row; row 0 first."""
     changes = np.zeros(keys[0].size, np.bool_)
     changes[:1] = True
     for key in keys:
@@ -345,7 +343,7 @@ def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
 
 
 def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
-    """Refuse rows whose keys cannot name a segment, by the nulls of each of `KEY_COLUMNS`."""
+    """Reject rows whose keys do not identify a segment, by the nulls of each of `KEY_COLUMNS`."""
     for name, count in zip(KEY_COLUMNS, nulls, strict=True):
         if count:
             raise InputError(
@@ -358,7 +356,7 @@ def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
 
 
 def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.RecordBatch:
-    """Return `PART_SCHEMA` of a batch; if one part is out of order, all are marked so."""
+    """Return `PART_SCHEMA` of a batch; if one part is out of order, all are marked."""
     keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     position = batch[POSITION].fill_null(-1).to_numpy()
     starts = run_starts(keys)

@@ -41,17 +41,17 @@ class InputFormat(StrEnum):
 
 
 class RowKind(StrEnum):
-    """The subject of a row of the report."""
+    """The subject of a report row."""
 
     SEGMENT = "segment"
     PARTITION = "partition"
-    #: An entry of the input that a broker would not load.
+    #: An input entry that a broker would not load.
     SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest(LogRequest):
-    """Parameters of a build; with neither `output` nor `in_place` a dry run."""
+    """Parameters of a build; with neither `output` nor `in_place`, a dry run."""
 
     output: str | None = parameter(
         PathKind(),

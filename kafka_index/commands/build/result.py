@@ -1,4 +1,4 @@
-"""The rows and the results of a build: of its segments, and of a dry run."""
+"""The results of a build and of a dry run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from kafka_index.core.log.recovery.report import (
 )
 from kafka_index.core.log.recovery.settings import BuildSettings
 
-#: The status of a partition in the report of a dry run.
+#: Status of a partition in the report of a dry run.
 PLANNED = "planned"
 SKIPPED = "skipped"
 #: `REPORT_SCHEMA`, and: the subject of the row (``kind``, a `RowKind`), its number of segments
@@ -90,11 +90,11 @@ _SHOWN = (
     *("topic", "partition", "segment_base_offset", "status"),
     *("batch_count", "next_offset", "reason"),
 )
-#: Rows of segments that are held back, and written together.
+#: Number of segment rows that are buffered before writing.
 _ROWS_AT_A_TIME = 64 * 1024
-#: Damaged segments that a result has; further ones are only counted.
+#: Maximum number of damaged segments in a result; further ones are only counted.
 _MAX_DAMAGED = 100
-# The worst one last: the status of a partition is the worst of its segments.
+# From best to worst: the status of a partition is the worst of its segments.
 _RANKED = [UNCHANGED, BUILT, TRUNCATED, FAILED]
 _SUMS = (
     "log_size_bytes",
@@ -111,23 +111,23 @@ _MAXIMA = ("next_offset", "max_timestamp_ms", "rank", "retriable")
 
 @dataclass(frozen=True, repr=False)
 class BuildResult(Result):
-    """The result of `build_indexes`: a row per segment, as in ``build --report``.
+    """The result of `build_indexes`: one row per segment, as in ``build --report``.
 
     Parameters
     ----------
     segments, log_bytes : mapping of str to int
-        The number of segments by status, and the bytes of their logs.
+        The number of segments by status, and the size of their logs.
     offset_entries, time_entries : int
-        The number of entries of their index files.
+        The number of entries in their index files.
     target : str, optional
         The folder of the index files; None if they are next to the logs.
     damaged : tuple of SegmentReport
         The first damaged segments: those with status ``truncated`` or ``failed``, or with batches
-        out of order (reason code ``overlap``). A preallocated tail is no damage.
+        out of order (reason code ``overlap``). A preallocated tail is not damage.
     damaged_count, retriable_count : int
         The number of damaged segments, and of those that failed because of the environment.
     not_started : int
-        Segments that were not begun.
+        Segments that were not started.
     preallocated : int
         Logs that end in preallocated zeros.
     notes : int
@@ -135,11 +135,11 @@ class BuildResult(Result):
     assumed : str, optional
         The settings that were assumed, as a line.
     skipped : tuple of (str, str)
-        Entries of the input that a broker would not load, with the reason.
+        Input entries that a broker would not load, with reasons.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     rows : pa.Table
-        The rows of the report, if a function returns the result.
+        The rows of the report, if a Python function was called.
     """
 
     segments: Mapping[str, int]
@@ -164,7 +164,7 @@ class BuildResult(Result):
 
     @property
     def headline(self) -> str:
-        """The number of segments by status, and the place of their files."""
+        """The number of segments by status, and the location of their files."""
         found = [f"{count:,} {status}" for status, count in self.segments.items()]
         total = sum(self.segments.values())
         text = f"{plural(total, 'segment')}: {', '.join(found) or 'none finished'}"
@@ -180,7 +180,7 @@ class BuildResult(Result):
 
     @property
     def statuses(self) -> list[Status]:
-        """The segments by status, with the bytes of their logs."""
+        """The segments by status, with the size of their logs."""
         return [
             Status(status, (count,), *_MEANINGS[status], size_bytes=self.log_bytes[status])
             for status, count in self.segments.items()
@@ -188,7 +188,7 @@ class BuildResult(Result):
 
     @property
     def facts(self) -> list[str]:
-        """The index entries, logs with preallocated tails, a note, and assumed settings."""
+        """Index entries, logs with preallocated tails, a note, and assumed settings."""
         lines = [f"{self.offset_entries:,} offset entries, {self.time_entries:,} time entries"]
         if self.preallocated:
             lines.append(
@@ -211,7 +211,7 @@ class BuildResult(Result):
 
     @property
     def next_command(self) -> str | None:
-        """The command that shows the first damaged log, unless a repeated run may finish."""
+        """The command that shows the first damaged log, unless a repeated run may succeed."""
         if self.outcome is RunOutcome.ENVIRONMENT:
             return None
         paths = [row.log_path for row in self.damaged if row.log_path.endswith(LOG_SUFFIX)]
@@ -219,7 +219,7 @@ class BuildResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for damaged segments, the environment for failed reads and lost jobs."""
+        """Damage for damaged segments, environment for failed reads and lost jobs."""
         was_stopped = FAILED in self.segments
         if self.retriable_count or (self.not_started and not was_stopped):
             return RunOutcome.ENVIRONMENT
@@ -237,7 +237,7 @@ class BuildResult(Result):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the logs, and of those that were read."""
+        """Size of the logs, and of those that were read."""
         return {"logs": sum(self.log_bytes.values()), "log_read": self.work_bytes}
 
     @property
@@ -268,11 +268,11 @@ class BuildPlan(Result):
     Parameters
     ----------
     partitions : mapping of TopicPartition to (int, int)
-        The number of segments of each partition, and the bytes of their logs.
+        The number of segments of each partition, and the size of their logs.
     skipped : tuple of (str, str)
-        Entries of the input that a broker would not load, with the reason.
+        Input entries that a broker would not load, with reasons.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     """
 
     partitions: Mapping[TopicPartition, tuple[int, int]]
@@ -283,7 +283,7 @@ class BuildPlan(Result):
 
     @classmethod
     def of_sizes(cls, sizes: Sequence[tuple[TopicPartition, int, int]]) -> Self:
-        """Return the plan of partitions, which may come several times, in parts."""
+        """Create the plan from partitions, which may be given in several parts."""
         sums: dict[TopicPartition, tuple[int, int]] = {}
         for partition, count, size_bytes in sizes:
             before, before_bytes = sums.get(partition, (0, 0))
@@ -292,7 +292,6 @@ class BuildPlan(Result):
 
     @property
     def headline(self) -> str:
-        """The totals."""
         return (
             f"would build {plural(self.counts['segments'], 'segment')} of "
             f"{plural(len(self.partitions), 'partition')}, "
@@ -301,7 +300,6 @@ class BuildPlan(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """The partitions."""
         lines = [
             f"{partition.directory_name}: {plural(count, 'segment')}, {format_bytes(size_bytes)}"
             for partition, (count, size_bytes) in self.partitions.items()
@@ -315,17 +313,15 @@ class BuildPlan(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions and segments."""
         segments = sum(count for count, _ in self.partitions.values())
         return {"partitions": len(self.partitions), "segments": segments}
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the logs."""
         return {"logs": sum(size_bytes for _, size_bytes in self.partitions.values())}
 
     def to_arrow(self) -> pa.Table:
-        """Return a row per partition, with the columns of the report."""
+        """Return one row per partition, with the columns of the report."""
         rows = [
             {
                 "topic": partition.topic,
@@ -341,10 +337,10 @@ class BuildPlan(Result):
 
 
 class BuildRows:
-    """Counts the rows of a build, keeps what is wrong, and writes all rows into the report.
+    """Counts the rows of a build, keeps the damaged ones, and writes all rows to the report.
 
-    A context manager around the build. Rows come from one thread at a time. `planned` is the number
-    of segments in all, 0 if it is unknown.
+    A context manager around the build; rows come from one thread at a time. `planned` is the total
+    number of segments, 0 if unknown.
     """
 
     def __init__(
@@ -383,7 +379,6 @@ class BuildRows:
             error.add_note(f"{kept:,}{of_all} segments are finished and kept")
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Show that a segment was scanned."""
         self._listener.on_done(1, row.log_size_bytes)
 
     def on_report(self, row: SegmentReport) -> None:
@@ -392,12 +387,12 @@ class BuildRows:
         self._hold(1)
 
     def on_unchanged(self, rows: pa.Table) -> None:
-        """Add the rows of a partition whose files are correct."""
+        """Add the rows of a partition whose files are up to date."""
         self._unchanged.append(rows.select(REPORT_SCHEMA.names))
         self._hold(rows.num_rows)
 
     def result(self, skipped: Sequence[Skipped] = (), assumed: str | None = None) -> BuildResult:
-        """Write the rows of partitions and of skipped entries; return the result."""
+        """Write the rows of partitions and skipped entries; return the result."""
         self._flush()
         if self._partitions is not None:
             rows = self._partitions.sort_by(_ORDER[:2])
@@ -482,7 +477,7 @@ class BuildRows:
     def _add_to_partitions(self, table: pa.Table) -> None:
         keys = ["topic", "partition", "output_path"]
         table = table.append_column("rank", pc.index_in(table["status"], pa.array(_RANKED)))
-        # Made of columns alone, tables have the same schema, in which all fields are nullable.
+        # Built from columns only, so that all tables have the same schema with nullable fields.
         table = pa.table({name: table[name] for name in (*keys, *_SUMS, *_MAXIMA)})
         if self._partitions is not None:
             table = pa.concat_tables([self._partitions, table])
