@@ -34,30 +34,30 @@ def verify(
     paths : path, or list of path
         Data directories, partition directories, or globs of either; local paths or URIs.
     tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
+        Remote segments.
     indexes : path, optional
-        Folder that mirrors the partition directories and holds the files to verify; by default
-        they are next to the logs.
+        Folder with the files to verify, in one folder per partition; by default they are next to
+        the logs.
     metadata : path, optional
-        The metadata log directory, by default the one in the dump. It has the ids of topics, and
-        the topics that are compacted.
+        The metadata log directory, by default the one in the dump. It contains topic IDs and
+        cleanup policies.
     against : path, or list of path
-        Compare the batches with those of another copy instead: no file is verified.
+        Compare the batches with those of another copy instead of verifying files.
     topics : str, re.Pattern or list of str, optional
-        Only topics that match the regular expression in full, or that are named.
+        Only topics whose full name matches the regular expression, or is in the list.
     fast : bool
-        Read the headers of batches only: checksums are not verified.
+        Read only the headers of batches: checksums are not verified.
     config : path, mapping or LogConfig, optional
-        Kafka's settings, such as a broker's ``server.properties``. The node id and the directory of
-        the metadata log among them are compared with the directories.
+        Kafka settings, such as a broker's ``server.properties``. Its node ID and metadata log
+        directory are compared with the data directories.
     threads : int, optional
-        Segments scanned at a time; by default one a core, two for remote inputs.
+        Number of segments scanned concurrently; by default one per core, two for remote inputs.
     now : time, optional
-        The time at which a broker would start, by default now. It decides the producers that have
+        The time at which a broker would start, by default now. It determines which producers have
         expired.
     follow_links : bool
-        Whether index files, checkpoints and snapshots are read also if they are links out of the
-        input. Otherwise they are not opened, and are reported as unread.
+        Whether to read index files, checkpoints and snapshots that are links out of the input.
+        Otherwise they are not opened, and are reported as unread.
 
     Returns
     -------

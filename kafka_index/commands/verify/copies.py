@@ -1,10 +1,10 @@
-"""Two copies of a partition, compared by the bytes of their batches.
+"""Comparison of two copies of a partition by the bytes of their batches.
 
-Batches that differ are decoded, for a cleaner may have been at one copy only; records that it
-removed are counted, and are harmful only if the topic is not compacted. It also sets the
-horizon of tombstones, and, since Kafka 4, writes old messages as batches; it keeps the offset
-range, epoch, producer and sequence of a batch, and the records that it leaves (Kafka's
-``MemoryRecords.filterTo``). The copies may be split into segments at different offsets.
+Different batches are decoded, because only one copy may have been compacted. Records removed by
+compaction are counted, and are harmful only if the topic is not compacted. The log cleaner also
+sets the delete horizon and, since Kafka 4, rewrites old messages as batches. It keeps the offset
+range, epoch, producer and sequence of a batch, and the remaining records (Kafka's
+``MemoryRecords.filterTo``). The copies may have different segments.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 _BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_MARKED = range(8)
 _COLUMNS = 8
 _FIRST, _SECOND = "the first copy", "the second copy"
-#: What two equal batches share.
+# The fields that equal batches have in common.
 _COMPARED = slice(0, _SIZE + 1)
 
 _KEPT = (
@@ -61,18 +61,19 @@ _Record = tuple[int, object, object, tuple[tuple[object, object], ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopySegments:
-    """A copy of a partition: all its segments by base offset, and what is known of compaction."""
+    """A copy of a partition: its segments by base offset, and knowledge about compaction."""
 
     segments: Sequence[SegmentFile]
     cleaning: Cleaning = field(default_factory=Cleaning)
 
 
 class _Copy:
-    """The batches of a copy, as columns that are dropped from the front.
+    """The batches of a copy, as columns that are consumed from the front.
 
-    A cleaner has been over all offsets below `cleaned_to`, by its checkpoint and the batches that
-    were dropped; over none if the topic is not compacted. `thinned` counts the records that batches
-    lack, from `thinned_from` on. With `is_rewritten`, a batch has other bytes, and those records.
+    The log cleaner has processed all offsets below `cleaned_to`, according to its checkpoint and
+    the consumed batches; none if the topic is not compacted. `thinned` counts the records that
+    batches lack, from `thinned_from` on. If `is_rewritten`, a batch has other bytes but the same
+    records.
     """
 
     def __init__(self, copy: CopySegments) -> None:
@@ -88,11 +89,11 @@ class _Copy:
         self.fill()
 
     def is_empty(self) -> bool:
-        """Return whether all batches were dropped."""
+        """Return whether all batches were consumed."""
         return self.rows.shape[1] == 0
 
     def fill(self) -> None:
-        """Read on where nothing is left."""
+        """Read more if no batch is left."""
         while self.is_empty():
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -109,7 +110,7 @@ class _Copy:
             self.fill()
 
     def skip_to(self, offset: int) -> None:
-        """Drop the batches that end before an offset."""
+        """Consume the batches that end before an offset."""
         while not self.is_empty():
             count = int(np.searchsorted(self.rows[_LAST], offset))
             self.drop(count)
@@ -117,24 +118,25 @@ class _Copy:
                 return
 
     def first_bytes(self, count: int = 1) -> Bytes:
-        """Return the bytes of the first batches."""
         start = int(self.rows[_POSITION, 0]) - self._start
         end = int(self.rows[_POSITION, count - 1] + self.rows[_SIZE, count - 1]) - self._start
         return self._window[start:end]
 
     def lacks(self, other: _Copy, count: int) -> None:
-        """Record that the first batches of another copy are not in this one."""
+        """Record that this copy lacks the first batches of another copy."""
         first, end = int(other.rows[_BASE, 0]), int(other.rows[_LAST, count - 1]) + 1
         self.missing = [*self.unexplained(), (first, end, count)]
 
     def thin(self, records: int) -> None:
-        """Record that the first batch lacks records."""
         if records and not self.thinned:
             self.thinned_from = int(self.rows[_BASE, 0])
         self.thinned += records
 
     def unexplained(self) -> list[tuple[int, int, int]]:
-        """Return the missing offsets where no cleaner has been: first offset, end, and batches."""
+        """Return the missing offsets that compaction does not explain, with their batches.
+
+        Each item is first offset, end offset, and number of batches.
+        """
         return [each for each in self.missing if each[1] > self.cleaned_to]
 
 
@@ -166,7 +168,7 @@ def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Long
 def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement:
     start = 0
     if not (one.is_empty() or other.is_empty()):
-        # Retention may have removed more of one of them.
+        # Retention may have deleted more of one copy.
         start = max(int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0]))
         for copy in (one, other):
             copy.skip_to(start)
@@ -218,7 +220,7 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement
 
 
 def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Judgement | None:
-    """Return the judgement of first batches that differ under equal headers; None if none do."""
+    """Classify the first batches with equal headers and different bytes; None if all are equal."""
     unequal = np.flatnonzero(one.first_bytes(count) != other.first_bytes(count))
     if not len(unequal):
         return None
@@ -235,7 +237,7 @@ def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Judgement | None:
 
 
 def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
-    """Return the judgement of copies that did not diverge, which are read to their ends."""
+    """Classify copies that did not diverge, reading them to their ends."""
     ends = _end(one), _end(other)
     lacking = [
         f"{side} lacks {sum(run[2] for run in missing)} batches from offset {missing[0][0]} on"
@@ -288,24 +290,24 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
 
 
 def _drop_missing(one: _Copy, other: _Copy, *, is_message: bool) -> None:
-    """Drop the batches that the copy whose next batch begins later does not have."""
+    """Consume the batches that the copy whose next batch starts later does not have."""
     bases = int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0])
     ahead, behind = (other, one) if bases[0] < bases[1] else (one, other)
-    # The first offset of a compressed message is inside: each is held against the next one.
+    # The first offset of a compressed message is inside, so messages are compared one by one.
     count = 1 if is_message else int(np.searchsorted(behind.rows[_BASE], max(bases)))
     ahead.lacks(behind, count)
     behind.drop(count)
 
 
 def _end(copy: _Copy) -> int:
-    """Return where a copy ends, reading it to its end."""
+    """Return the end offset of a copy, reading it to its end."""
     while not copy.is_empty():
         copy.drop(copy.rows.shape[1])
     return copy.end_offset
 
 
 def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: str) -> Finding:
-    """Return the row of a partition that has two copies; an unreadable copy is a row too."""
+    """Return the row of a partition with two copies; an unreadable copy is a row too."""
     first, second = copies
     segment = (first.segments or second.segments)[-1]
     row = finding_of(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
@@ -323,7 +325,7 @@ def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: s
 def compare_partitions(
     workers: Workers, pairs: Sequence[tuple[CopySegments, CopySegments]]
 ) -> Iterator[Finding]:
-    """Yield the row of each pair of copies, in their order."""
+    """Yield the rows of pairs of copies, in order."""
     sizes = [sum(each.log_size_bytes for each in first.segments) for first, _ in pairs]
     return workers.run(
         pairs, comparison_finding, sizes=sizes, what="compare {:,} partitions", ordered=True
@@ -340,9 +342,9 @@ class _Batch(NamedTuple):
 def lacking_records(
     first: Bytes, second: Bytes, budget: DecompressionBudget
 ) -> tuple[int, int] | None:
-    """Return how many records each of two whole entries of a log lacks that the other has.
+    """Return the number of records that each of two complete entries lacks and the other has.
 
-    None if they differ in more than what a cleaner changes.
+    None if they differ in more than the log cleaner changes.
     """
     try:
         one, other = _read(first, budget), _read(second, budget)
@@ -362,7 +364,7 @@ def lacking_records(
 
 
 def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
-    """Return an entry with its records; None where they cannot be read."""
+    """Return an entry with its records; None if they cannot be read."""
     records: dict[int, _Record] = {}
     for found in decode_entry(entry, budget, _records, RecordParts.ALL):
         if isinstance(found, BatchDamage):
@@ -376,7 +378,7 @@ def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
     is_thinned = len(records) <= int(header["last_offset_delta"])
     return _Batch(
         magic,
-        # Only a cleaner can have written it.
+        # Only the log cleaner can have written it.
         is_thinned or bool(attributes & DELETE_HORIZON_MASK),
         (attributes & ~DELETE_HORIZON_MASK, *(int(header[name]) for name in _KEPT)),
         records,

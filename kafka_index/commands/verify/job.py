@@ -1,4 +1,4 @@
-"""A verification as a whole: list the dump, read its cluster, verify or compare, report rows."""
+"""A verification: list the dump, read its cluster metadata, verify or compare, report rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def verify(
 def _read_cluster(
     request: VerifyRequest, listing: Listing
 ) -> tuple[FoundCluster, KafkaIndexError | None]:
-    """Return the metadata of the cluster, and the first damage of the metadata log."""
+    """Return the metadata of the cluster, and the first corruption of the metadata log."""
     budget = shared_budget(request.config.config.max_decompressed_bytes)
     try:
         return find_cluster(request.metadata, listing.data_directories, budget), None
@@ -96,13 +96,13 @@ def _read_cluster(
         return FoundCluster(fault=str(cause)), cause
 
 
-#: A partition, None for findings of other files, with findings.
+#: A partition, or None for other files, with its findings.
 _Results = Iterator[tuple[VerifiedPartition | None, Iterable[Finding]]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Dump:
-    """A listed dump and its cluster."""
+    """A listed dump and its cluster metadata."""
 
     request: VerifyRequest
     listing: Listing
@@ -114,7 +114,7 @@ class _Dump:
     ) -> _Results:
         """Yield the findings of the root files, then of each partition.
 
-        `damage` is the damage of the metadata log.
+        `damage` is the corruption of the metadata log.
         """
         request, segments = self.request, self.segments
         given = request.config

@@ -1,7 +1,8 @@
-"""One partition: its segments folded as a build folds them, and every file of it judged.
+"""Verification of one partition: merge its segments like a build, and classify its files.
 
-Threads share the segments of a partition, a task of Spark scans them in turn. Where a file is
-harmful, or an entry in the place of a file is none, a start is predicted with the broker's loader.
+Threads share the segments of a partition; a Spark task scans them in sequence. If a file is
+harmful, or an entry in place of a file is not a file, a startup is simulated with the broker's
+loader.
 """
 
 from __future__ import annotations
@@ -116,20 +117,25 @@ _SPLIT = (
     "splits it."
 )
 _SKIPPED = "Consumers skip the missing offsets silently, and brokers do not report them."
-#: How many ranges of missing offsets are named in the row of a log.
+#: Maximum number of missing ranges listed in the row of a log.
 _SHOWN = 20
 _OVERLAPS = "A fetch returns one of the records with the same offset, depending on its position."
 
 
 @dataclass
 class LogChecker:
-    """Judges the logs of a partition, segment by segment.
+    """Classifies the logs of a partition, segment by segment.
 
-    `missing` are the missing offsets of the partition, `lost` the lost ranges so far.
-    `is_state_known`: producers and transactions are known at the end of the judged segments.
-    `end_offset` is the end of the segments so far, by their headers; None before the first one, and
-    after a log that could not be read. `has_unread_log`: a log could not be read because of
-    permission, disk, memory or a concurrent change.
+    Attributes
+    ----------
+    missing, lost
+        Missing offsets of the partition, and lost ranges so far.
+    is_state_known
+        Whether producers and transactions are known at the end of the checked segments.
+    end_offset
+        End of the segments so far, from headers; None before the first one and after an unread log.
+    has_unread_log
+        A log could not be read because of permission, disk, memory or a concurrent change.
     """
 
     missing: MissingOffsets
@@ -140,7 +146,7 @@ class LogChecker:
     _judged: int = 0
 
     def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
-        """Return the row of the next segment's log, from its scan and its row after the fold."""
+        """Return the row of the next segment's log, from its scan and its row after the merge."""
         segment, place = check.segment, check.place
         base_offset = segment.base_offset
         finding = finding_of(
@@ -162,7 +168,7 @@ class LogChecker:
             judgement = _corrupt(check.facts.unknown_magic, _UNREADABLE)
         if judgement is None and check.bad_message is not None:
             judgement = _corrupt(check.bad_message, _BAD_INSIDE)
-        # The tail is a row of the checkpoint that knows it.
+        # The missing tail is reported in the row of the checkpoint that shows it.
         gaps = [each for each in gaps if each.why != BY_CHECKPOINTS]
         unnamed = self.missing.unnamed.get(number, 0)
         if judgement is None and gaps:
@@ -186,7 +192,7 @@ class LogChecker:
         return finding
 
     def _damage(self, check: SegmentCheck, row: SegmentReport) -> Judgement | None:
-        """Return the damage of a log; None where all of it is batches."""
+        """Classify the corruption of a log; None if it consists of batches only."""
         place, code = check.place, row.reason_code
         if not _is_damage(row) or check.is_split:
             return None
@@ -217,7 +223,7 @@ class LogChecker:
         )
 
     def _lose_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
-        """Add the lost range after the valid batches of a damaged log."""
+        """Add the lost range after the valid batches of a corrupt log."""
         facts, whole = check.facts, check.whole
         end = whole.end_offset if whole.end_offset > facts.end_offset else None
         base_offset, position = check.segment.base_offset, facts.end_bytes
@@ -226,12 +232,11 @@ class LogChecker:
 
 
 def is_read(row: SegmentReport) -> bool:
-    """Return whether a log could be read."""
     return not (row.reason_code == ERROR and row.status == FAILED)
 
 
 def _is_damage(row: SegmentReport) -> bool:
-    # Overlaps are judged by all of the log.
+    # Overlapping batches are checked in the whole log.
     if row.reason_code in (STATE_UNKNOWN, OVERLAP) or not is_read(row):
         return False
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
@@ -250,7 +255,7 @@ def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Judgement:
 
 
 def _named(gaps: Sequence[MissingRange], unnamed: int) -> str:
-    """Return which offsets are missing, for people."""
+    """Describe which offsets are missing."""
     more = max(len(gaps) - _SHOWN, 0) + unnamed
     shown = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in gaps[:_SHOWN])
     found = f"offsets {shown} are missing"
@@ -287,7 +292,7 @@ def _intact(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
     return Judgement(FileClass.INTACT, found=found, effect=_SPLIT if check.is_split else None)
 
 
-#: Producers' clocks may be ahead by this: the default of ``message.timestamp.after.max.ms``.
+#: Tolerated clock difference of producers: the default of ``message.timestamp.after.max.ms``.
 _LOGS_ONLY = "A broker reads every log and rebuilds the rest; it needs partition.metadata."
 _NOT_WHOLE = "A log could not be read, so the partition was not verified completely."
 _NO_OFFSET_INDEX = "A broker that starts here recovers the segment, and truncates it at any damage."
@@ -298,9 +303,9 @@ _NO_TIME_INDEX = (
 
 
 class PartitionVerification:
-    """Verifies a partition, of which all segments are given: `check` for each, then `finish`.
+    """Verifies a partition: `check` for each of its segments, then `finish`.
 
-    `check` may be called in any order and thread; `root` holds the partition.
+    `check` may be called in any order and thread; `root` is the data directory of the partition.
     """
 
     def __init__(
@@ -318,23 +323,22 @@ class PartitionVerification:
         self._checks: Sequence[SegmentCheck] = ()
 
     def _place(self, segment: SegmentFile) -> SegmentPlace:
-        """Return how a start treats a segment."""
+        """Return how startup treats a segment."""
         root = self._root
         is_unflushed = root.has_root_files and segment.base_offset >= self._first_recovered
-        # No start recovers a segment of tiered storage.
+        # Startup never recovers remote segments.
         is_clean = is_segment_path(self._directory) or root.is_clean
         is_recovered = not is_clean and (segment.is_last or is_unflushed)
         return SegmentPlace(segment.is_last, is_recovered, is_clean)
 
     def check(self, segment: SegmentFile, attempt_id: str) -> SegmentCheck:
-        """Scan a segment."""
         cleaned_to = self._root.cleaned_to(self._partition) or 0
         return check_segment(
             segment, self._place(segment), self._settings, cleaned_to, attempt_id=attempt_id
         )
 
     def finish(self, checks: Iterable[SegmentCheck], attempt_id: str) -> PartitionFindings:
-        """Judge the files that depend on all segments, once these were checked."""
+        """Classify the files that depend on all segments, after these were checked."""
         self._checks = sorted(checks, key=lambda check: check.segment.base_offset)
         folded = fold_partition(
             [check.staged for check in self._checks],
@@ -415,7 +419,7 @@ class PartitionVerification:
     def _verified(
         self, judge: LogChecker, found: Sequence[Finding], start: int
     ) -> VerifiedPartition:
-        """Return the partition for the result; `start` is its log start offset."""
+        """Return the result of the partition; `start` is its log start offset."""
         partition, latest = self._partition, self._settings.now_ms + CLOCK_SKEW_MS
         future = [each for each in self._checks if each.whole.max_timestamp_ms > latest]
         return VerifiedPartition(
@@ -433,7 +437,7 @@ class PartitionVerification:
         )
 
     def _gaps(self, missing: MissingOffsets) -> FoundGaps:
-        """Return the missing offsets that compaction does not explain, for the result."""
+        """Return the missing offsets that compaction does not explain."""
         partition = self._partition
         gaps = tuple(
             OffsetGap(
@@ -458,7 +462,7 @@ class PartitionVerification:
         return end if unstable is None else min(unstable, end)
 
     def _entries(self) -> Sequence[Entry]:
-        """Return the entries of the directory; none of a remote one without segments."""
+        """Return the entries of the directory; none for a remote one without segments."""
         directory = self._directory
         is_listed = any(each.partition_directory == directory for each in self._segments)
         if is_segment_path(directory) or (not is_listed and store_of(directory).needs_requests):
@@ -473,7 +477,7 @@ class PartitionVerification:
     def _missing_offsets(
         self, rows: Sequence[SegmentReport], lost_ends: Mapping[int, int]
     ) -> MissingOffsets:
-        """Return the missing offsets, by the batches before any damage and the remaining ends."""
+        """Return missing offsets, from the batches before any corruption and the remaining ends."""
         partition, root = self._partition, self._root
         topic = self._settings.topics.get(partition.topic)
         policy = None if topic is None else topic.cleanup_policy
@@ -496,7 +500,7 @@ class PartitionVerification:
         )
 
     def _missing_indexes(self, check: SegmentCheck) -> Iterator[Finding]:
-        """Yield the rows of index files that are not there."""
+        """Yield the rows of missing index files."""
         segment = check.segment
         if check.row.status == FAILED:
             return
@@ -545,7 +549,7 @@ class PartitionVerification:
             yield finding.judged(check.place.softened(row))
 
     def _with_refusal(self, found: list[Finding], entries: Sequence[Entry]) -> list[Finding]:
-        """Return rows with what a start fails on, where an entry is not the file it names."""
+        """Add the error of a startup if an entry is not the kind of file that its name suggests."""
         directory = self._directory
         is_suspect = self._is_loaded and any(
             entry.why_not_a_file() is not None and parse_segment_file(entry.name) is not None
@@ -570,7 +574,7 @@ class PartitionVerification:
         return [owner if one is same else one for one in found]
 
     def _shortened(self, found: list[Finding]) -> list[Finding]:
-        """Return one row for all files but logs and those at the root, where none is there."""
+        """Merge all rows except those of logs and root files into one, if no such file exists."""
         kinds = (FileKind.LOG, FileKind.ROOT)
         if any(one.file_class is not FileClass.MISSING for one in found if one.kind not in kinds):
             return found
@@ -604,7 +608,7 @@ class PartitionVerification:
         return row if end is None or not is_started else self._started(row, end)
 
     def _started(self, row: Finding, end_offset: int) -> Finding:
-        """Return the row of the partition with the effect of a start on it."""
+        """Return the row of the partition with the effect of a startup on it."""
         prefix = "With the clean shutdown file here"
         if not self._root.is_clean:
             prefix = "Without a clean shutdown file"
@@ -621,10 +625,10 @@ class PartitionVerification:
         return replace(row, effect=f"{text}.", expected=f"offsets up to {end_offset}")
 
     def _refused_start(self) -> Finding | None:
-        """Return the row of what a broker does not start over, or loses records over.
+        """Return the row of a file that keeps a broker from starting, or makes it lose records.
 
-        Its path is the directory where no one file is at fault. None where neither happens, or a
-        read fails, which the rows of the files have.
+        Its path is the directory if no single file is the cause. None if startup succeeds without
+        loss, or a read fails, which other rows report.
         """
         row = finding_of(
             self._partition, self._directory, FileKind.ROOT, FileClass.CORRUPT, harmful=True
@@ -645,10 +649,10 @@ class PartitionVerification:
         return replace(row, found=found, effect=f"A broker {_loss(lost)}.")
 
     def _load(self) -> tuple[LoadedLog, LostRecords]:
-        """Load the partition as a broker does; return what it has then, and what is lost."""
+        """Load the partition like a broker; return the loaded log, and what is lost."""
         loading = self._settings.loading(self._root, self._partition)
         with load_partition(self._partition, self._directory, loading) as loaded:
-            # A broker reads partition.metadata once the log is loaded.
+            # A broker reads partition.metadata after loading the log.
             read_topic_id(self._directory)
             lost, _ = lost_records(loaded, loading.log_start_offset)
             return loaded.log, lost
@@ -665,13 +669,13 @@ def _loss(lost: LostRecords) -> str:
 
 
 def _aborted(built: Mapping[str, bytes], check: SegmentCheck) -> AbortedTxns:
-    """Return the transactions that the log of a segment aborts, as a fold has made them."""
+    """Return the aborted transactions of a segment, as merged."""
     name = index_name_for(os.path.basename(check.segment.log_path), TXN_INDEX_SUFFIX)
     return np.frombuffer(built.get(name, b""), ABORTED_TXN)
 
 
 def _built(folded: FoldedPartition) -> dict[str, bytes]:
-    """Return the state files that a fold has made, by name, and remove them."""
+    """Return the merged state files by name, and delete them."""
     built = {}
     for staged in chain(folded.own_files, *(segment.files for segment in folded.segments)):
         with open(staged.scratch_path, "rb") as file:
@@ -683,7 +687,7 @@ def _built(folded: FoldedPartition) -> dict[str, bytes]:
 def verify_partitions(
     workers: Workers, segments: SegmentTable, settings: VerifySettings
 ) -> Generator[PartitionFindings, None, None]:
-    """Verify partitions, the largest first; yield their findings."""
+    """Verify partitions, largest first; yield their findings."""
     partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)
     try:
         yield from workers.run_parts(

@@ -29,14 +29,14 @@ from kafka_index.core.job.result import (
 )
 from kafka_index.core.logdir.partition_files import SegmentFile
 
-#: The first rows of a kind that a result keeps.
+#: Number of rows of each list that a result keeps.
 _FIRST_ROWS = 20
 #: The command that shows more about a file.
 _DUMP = "kafka-index dump {path}"
 
 
 class FileKind(StrEnum):
-    """The kind of file that a row is about."""
+    """The kind of file of a row."""
 
     LOG = "log"
     INDEX = "index"
@@ -47,22 +47,21 @@ class FileKind(StrEnum):
     METADATA = "metadata"
     ROOT = "root"
     PARTITION = "partition"
-    #: Two copies of a partition, of ``--against``.
+    #: Two copies of a partition, with ``--against``.
     COPY = "copy"
 
 
 def kind_of(suffix: str) -> FileKind:
-    """Return the kind of the files of a segment with a suffix."""
+    """Return the file kind for a suffix of a segment's file."""
     return FileKind(suffix.removeprefix("."))
 
 
 class FileClass(StrEnum):
-    """The class of a file, compared with the file that a build writes, and what it means."""
+    """The class of a file compared with a build, and its meaning."""
 
     explained: str
 
     def __new__(cls, value: str, explained: str = "") -> Self:
-        """Return a class with its meaning."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.explained = explained
@@ -92,7 +91,7 @@ class FileClass(StrEnum):
     UNREADABLE = "unreadable", "could not be read, or changed while it was read"
 
 
-#: What a class means for two copies, whose rows are of partitions.
+#: Meanings of classes for two copies, whose rows are partitions.
 _MEANINGS_OF_COPIES = {
     FileClass.IDENTICAL: "identical bytes in the offset range that both copies have",
     FileClass.EQUIVALENT: "identical, except for batches that the log cleaner removed or rewrote",
@@ -101,7 +100,7 @@ _MEANINGS_OF_COPIES = {
 _GOOD = (FileClass.IDENTICAL, FileClass.INTACT, FileClass.EQUIVALENT, FileClass.PREFIX)
 
 
-#: The effect of a file that a broker fails on.
+#: The effect of a file on which a broker fails.
 REFUSED = "A broker takes the data directory offline, or exits."
 
 
@@ -112,22 +111,22 @@ class Finding:
     Parameters
     ----------
     topic, partition, segment_base_offset
-        The owner of the file; None for files in the root of a data directory.
+        The owner of the file; None for files at the root of a data directory.
     path : str
-        The file; of a partition its directory.
+        The file, or for a partition its directory.
     kind : FileKind
         The kind of file.
     file_class : FileClass
         Its class.
     harmful : bool
-        Whether a broker that starts on the directory loses or hides records, answers
-        wrongly, or does not start, because of this file.
+        Whether a broker that starts on the directory loses records, makes records unreadable,
+        returns wrong results, or does not start, because of this file.
     position_bytes : int, optional
         The position in the file.
     entry : int, optional
-        The number of an entry of an index, snapshot or checkpoint; the first is 0.
+        The number of an entry of an index, snapshot or checkpoint, from 0.
     expected, found : str, optional
-        The detail.
+        The expected and the actual content.
     effect : str, optional
         The effect on a broker that starts on it, in one sentence.
     retriable : bool
@@ -155,14 +154,14 @@ class Finding:
         return self.kind is FileKind.METADATA and self.harmful and self.file_class in stray
 
     def judged(self, judgement: Judgement) -> Self:
-        """Return the row of the same file with a judgement."""
+        """Return a copy of this finding with a classification."""
         names = (field.name for field in fields(judgement))
         return replace(self, **{name: getattr(judgement, name) for name in names})
 
     def unread(
         self, why: str | None, *, retriable: bool, position_bytes: int | None = None
     ) -> Self:
-        """Return the row of the same file, not read."""
+        """Return a copy of this finding with class ``unreadable``."""
         return replace(
             self,
             file_class=FileClass.UNREADABLE,
@@ -174,13 +173,13 @@ class Finding:
         )
 
     def unreadable(self, error: KafkaIndexError) -> Self:
-        """Return the row of the same file, which an error keeps from being read."""
+        """Return a copy of this finding for a file that cannot be read because of an error."""
         return self.unread(
             str(error), retriable=is_retriable(error), position_bytes=error.position_bytes
         )
 
     def refused(self, error: KafkaIndexError, effect: str = REFUSED) -> Self:
-        """Return the row of the file at fault, which a broker fails on."""
+        """Return a copy of this finding for a file on which a broker fails."""
         return replace(
             self,
             path=error.path or self.path,
@@ -202,13 +201,13 @@ def finding_of(
     base_offset: int | None = None,
     harmful: bool = False,
 ) -> Finding:
-    """Return the row of a file of a partition, before it is judged."""
+    """Return the finding of a partition's file before its classification."""
     return Finding(owner.topic, owner.partition, base_offset, path, kind, file_class, harmful)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The judgement of the content of a file: the fields of a `Finding` that it decides."""
+    """The classification of a file's content: the fields of a `Finding` that it determines."""
 
     file_class: FileClass
     harmful: bool = False
@@ -220,26 +219,26 @@ class Judgement:
 
 
 def found_by(error: KafkaIndexError) -> str:
-    """Return what is wrong by an error, and what was found instead."""
+    """Return the message of an error, with the actual content."""
     return ": ".join(filter(None, (error.message, error.found)))
 
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Offsets that no readable batch of a partition holds, and that compaction does not explain.
+    """Offsets that no readable batch of a partition contains, and that compaction does not explain.
 
     Parameters
     ----------
     first_offset : int
-        Where it begins.
+        The first lost offset.
     end_offset : int or None
-        The offset after it; None if damage hides it.
+        The offset after the last one; None if a corruption makes it unknown.
     segment_base_offset : int
-        The segment that it was found in.
+        The segment in which the loss was found.
     position_bytes : int
-        Where in its log.
+        The position in its log.
     size_bytes : int
-        Bytes of the log that cannot be used; 0 for offsets without any bytes.
+        Unusable bytes of the log; 0 for offsets without any bytes.
     reason : str
         A code, such as ``bad_crc`` or ``gap``.
     """
@@ -254,27 +253,27 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPartition:
-    """A partition that was verified; the rows of its files are in the report.
+    """A verified partition; the rows of its files are in the report.
 
     Parameters
     ----------
     topic, partition
-        Its name.
+        The partition.
     directory : str
         Its directory.
     is_harmful : bool
         Whether any of its files is harmful.
     lost : tuple of LostRange
-        The offsets that no readable batch has, by offset.
+        The offsets that no readable batch contains, in order.
     missing_offsets : MissingOffsets
-        The offsets that no batch has, and that compaction does not explain.
+        The offsets that no batch contains, and that compaction does not explain.
     log_start_offset, log_end_offset : int or None
-        Those of the existing records; None if a log could not be read.
+        Bounds of the existing records; None if a log could not be read.
     log_bytes : int
         Size of its logs.
     future_segments, future_bytes : int
-        Segments whose largest timestamp is in the future, and the size of their logs. Retention by
-        time does not delete them before that timestamp.
+        Segments whose largest timestamp is in the future, and the size of their logs. Time-based
+        retention does not delete them before that time.
     """
 
     topic: str
@@ -292,7 +291,7 @@ class VerifiedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFindings:
-    """A verified partition with its findings: one for each file, the one of the partition last."""
+    """A verified partition with its findings: one per file, and last that of the partition."""
 
     partition: VerifiedPartition
     findings: tuple[Finding, ...]
@@ -325,7 +324,7 @@ VERIFY_REPORT = ReportSpec(
             each.value: Meaning(
                 GOOD if each in _GOOD else NOTABLE,
                 each.explained,
-                # A file that does not exist cannot be dumped.
+                # A missing file cannot be dumped.
                 None if each is FileClass.MISSING else _DUMP,
             )
             for each in FileClass
@@ -340,7 +339,6 @@ _CLASS = {"class": "file_class"}
 
 
 def findings_table(findings: Iterable[Finding]) -> pa.Table:
-    """Return findings as rows of `VERIFY_SCHEMA`."""
     rows = list(findings)
     columns = {
         name: [_plain(getattr(row, _CLASS.get(name, name))) for row in rows]
@@ -352,7 +350,7 @@ def findings_table(findings: Iterable[Finding]) -> pa.Table:
 def _plain(value: object) -> object:
     if isinstance(value, StrEnum):
         return value.value
-    # A path may hold bytes that are not UTF-8.
+    # A path may contain bytes that are not UTF-8.
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
@@ -363,13 +361,13 @@ class FindingCounts:
     Attributes
     ----------
     files, harmful : Counter of str
-        The rows of files, or of compared partitions, by class; and the harmful ones among them.
+        The rows of files, or of compared partitions, by class; and the harmful ones.
     retriable : int
-        Those that could not be read, and may be later.
+        The rows that could not be read because of the environment.
     is_comparison : bool
-        The rows are of two copies.
+        Whether the rows are comparisons of two copies.
     logs_only : int
-        Partitions without any other file.
+        Partitions that have only logs.
     harmful_rows, thinned_rows, unread_rows : pa.Table
         The first rows of files and partitions.
     """
@@ -410,12 +408,12 @@ class FindingCounts:
 
     @property
     def partitions(self) -> int:
-        """The partitions that were verified or compared."""
+        """Number of verified or compared partitions."""
         return self.files.total() if self.is_comparison else self._partitions
 
     @property
     def harmful_partitions(self) -> int:
-        """The partitions with harmful files or differences."""
+        """Number of partitions with harmful files or differences."""
         return self.harmful.total() if self.is_comparison else self._harmful_partitions
 
     @property
@@ -447,7 +445,7 @@ def _lost_text(partitions: Iterable[VerifiedPartition]) -> str:
     offsets, has_more = 0, False
     for partition in partitions:
         counted_to = 0
-        # A gap that begins where a damaged log ends has the end that the damage hides.
+        # The end of a gap that starts at a corrupt log end is the end of the corruption.
         ranges = sorted(partition.lost, key=lambda one: (one.first_offset, one.end_offset is None))
         for lost in ranges:
             if lost.end_offset is None:
@@ -470,17 +468,17 @@ class Verification(Result):
     found : FindingCounts
         Counts of all rows.
     partitions : list of VerifiedPartition
-        By topic and number; empty for a comparison.
+        In order of topic and partition number; empty for a comparison.
     rows : pa.Table
-        All rows. On the command line, where a report gets them, only the first harmful ones.
+        All rows. If a report is written, only the first harmful rows.
     log_bytes : int
         Size of the logs.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     skipped : tuple of (str, str)
-        Entries of the input that a broker would not load, with the reason.
+        Input entries that a broker would not load, with reasons.
     topics : str or None
-        The pattern of the topics that were verified; None for all.
+        The pattern of the verified topics; None for all.
     is_fast : bool
         Whether only the headers of batches were read.
     metadata_fault : str or None
@@ -518,7 +516,7 @@ class Verification(Result):
 
     @property
     def headline(self) -> str:
-        """What is harmful, how much could not be read, and how many offsets are lost."""
+        """Harmful files, unread data, and lost offsets."""
         found = self.found
         if found.is_harmful:
             text = found.harm
@@ -535,7 +533,7 @@ class Verification(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for harmful rows and unread entries, the environment for failed reads."""
+        """Damage for harmful rows and unread entries, environment for failed reads."""
         faults = [True] * bool(self.found.retriable)
         faults += [False] * bool(self.is_harmful or self.unread)
         return RunOutcome.of_faults(faults)
@@ -568,7 +566,7 @@ class Verification(Result):
 
     @property
     def statuses(self) -> list[Status]:
-        """The number of files, or of compared partitions, by class, and of the harmful ones."""
+        """The number of files or compared partitions by class, and of harmful ones."""
         found = self.found
         meanings = _MEANINGS_OF_COPIES if found.is_comparison else {}
         return [
@@ -657,14 +655,14 @@ class Verification(Result):
         return self.command_after_harm if self.is_harmful else None
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows: files in the root of data directories first, then by partition."""
+        """Return the rows: root files of data directories first, then by partition."""
         topics = pc.fill_null(self.rows["topic"], "")
         keys = pa.table([topics, self.rows["partition"]], ["topic", "partition"])
         order = [("topic", "ascending"), ("partition", "ascending")]
         return self.rows.take(pc.sort_indices(keys, order))
 
     def _shown(self) -> pa.Table:
-        """Return the harmful rows, or all of them if none is harmful."""
+        """Return the harmful rows, or all if none is harmful."""
         rows = self.to_arrow()
         harmful = rows.filter(rows["harmful"])
         shown = harmful if harmful.num_rows else rows
@@ -684,7 +682,7 @@ def _row_line(row: Mapping[str, object]) -> str:
 
 
 def _found_text(row: Mapping[str, object]) -> str:
-    """Return what was found, after the expected content unless `found` is complete without it."""
+    """Return the actual content, after the expected one unless it is clear without it."""
     is_complete = row["class"] == FileClass.GAP or row["kind"] == FileKind.PARTITION
     if row["expected"] is None or is_complete:
         return str(row["found"])

@@ -1,4 +1,4 @@
-"""One segment: its log scanned as a build scans it, its index files judged on the way."""
+"""Verification of one segment: scan its log like a build, and classify its index files."""
 
 from __future__ import annotations
 
@@ -82,16 +82,16 @@ _SHORT_LAST = (
 
 _REBUILDS_SEGMENT = "A broker that starts here recovers the segment and rebuilds its indexes."
 
-#: Whether batches of a producer's transactions are left in a range of offsets.
+#: Returns whether batches of a producer's transactions exist in a range of offsets.
 HasData = Callable[[int, int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """The treatment of a segment by a broker that starts on the directory.
+    """How a starting broker treats a segment.
 
-    `is_last`: it is the active one. `is_recovered`: its indexes are rebuilt. `is_clean`: the data
-    directory has a clean shutdown file.
+    `is_last`: it is the active segment. `is_recovered`: its indexes are rebuilt. `is_clean`: the
+    data directory has a clean shutdown file.
     """
 
     is_last: bool
@@ -99,7 +99,7 @@ class SegmentPlace:
     is_clean: bool
 
     def softened(self, judgement: Judgement) -> Judgement:
-        """Return the judgement of an index file, harmless where a start rebuilds it."""
+        """Return the classification of an index file, harmless if startup rebuilds it."""
         if not self.is_recovered or judgement.file_class is FileClass.IDENTICAL:
             return judgement
         return replace(judgement, harmful=False, effect=_REBUILT)
@@ -107,7 +107,7 @@ class SegmentPlace:
 
 @dataclass(frozen=True, slots=True)
 class _EntryRules:
-    """The rules of a kind of index: zeros and torn bytes after its entries may be harmful."""
+    """The rules of a kind of index: whether zeros and torn bytes after its entries are harmful."""
 
     size: int
     effects: Mapping[FileClass, str]
@@ -128,10 +128,10 @@ def judge_index(
     misfit: IndexMismatch | None,
     place: SegmentPlace,
 ) -> Judgement:
-    """Judge an ``.index`` or ``.timeindex`` that differs from the built one.
+    """Classify an ``.index`` or ``.timeindex`` that differs from the built one.
 
-    `built` is None if the segment cannot be built; the misfit is the first entry that does not fit
-    the log, for ordered entries only.
+    `built` is None if the segment cannot be built. `misfit` is the first entry that does not match
+    the log; only for ordered entries.
     """
     rules = _RULES[kind]
     judgement = _misfit(entries, misfit, rules)
@@ -169,11 +169,11 @@ def _misfit(
 
 
 def _stale_offsets(judgement: Judgement, misfit: IndexMismatch, place: SegmentPlace) -> Judgement:
-    """Return the judgement of entries after the end: worst where the log end is read from them."""
+    """Classify entries after the log end; worst if the broker reads the log end from them."""
     if place.is_last:
         return replace(judgement, effect=_SHORT_LAST)
     if misfit.expected.startswith("an offset"):
-        # Lookups of later offsets go to later segments, and never get there.
+        # Lookups of later offsets use later segments, never these entries.
         effect = "Lookups in the index are correct: no offset of the segment uses these entries."
         return replace(judgement, harmful=False, effect=effect)
     return judgement
@@ -206,7 +206,7 @@ def _padded(entries: StoredEntries, rules: _EntryRules) -> Judgement:
 
 
 def _shorter_or_valid(data: bytes, built: bytes | None, rules: _EntryRules) -> Judgement:
-    """Return the judgement of entries that all fit: a prefix of the built ones, or others."""
+    """Classify entries that all match the log: a prefix of the built ones, or others."""
     if built is None:
         return Judgement(FileClass.EQUIVALENT, found="every entry fits the headers of the log")
     size = rules.size
@@ -243,7 +243,7 @@ def judge_transaction_index(
     *,
     is_known: bool,
 ) -> Judgement:
-    """Judge a ``.txnindex``, against the built one if it is known.
+    """Classify a ``.txnindex``, compared with the built one if it is known.
 
     `has_data` and `next_start` are those of `compare_aborted_txns`. `is_known`: the producers
     before the segment are known.
@@ -322,7 +322,7 @@ def _at(
 
 @dataclass
 class LogFacts:
-    """The facts about the batches of a log; the largest timestamp is -1 for none."""
+    """Facts about the batches of a log; the largest timestamp is -1 for none."""
 
     offsets: LogOffsets
     batches: int = 0
@@ -332,7 +332,7 @@ class LogFacts:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last batch; before any batch the segment's base offset."""
+        """The offset after the last batch, or the segment's base offset."""
         return self.offsets.end_offset
 
     @property
@@ -341,7 +341,6 @@ class LogFacts:
         return self.offsets.end_bytes
 
     def observe(self, batches: BatchColumns) -> None:
-        """Look at a chunk of batches."""
         self.offsets.observe(batches)
         self.epochs.observe(batches)
         self.batches += batches.rows
@@ -353,12 +352,21 @@ class LogFacts:
 class SegmentCheck:
     """The result of the scan of a segment.
 
-    The state of the staged build waits for the fold. `facts` are those of the valid batches,
-    `whole` those of all batches by their headers, past a wrong checksum. Without an offset index a
-    broker rebuilds everything. `bad_message` is the first compressed message of magic 0 or 1 whose
-    messages cannot be read, or have wrong checksums, which that of the compressed one does not
-    show. `is_tail`: a broker cuts off the end of the log at any start, if it is the partition's
-    last. `is_split`: all batches are intact, and a broker that recovers the segment splits it.
+    Attributes
+    ----------
+    staged
+        The staged build, whose state is needed for the merge.
+    facts, whole
+        Facts about the valid batches; about all batches from their headers, past CRC mismatches.
+    has_offset_index, has_time_index
+        Without an offset index, a broker rebuilds everything.
+    is_tail
+        If this is the last segment, every startup truncates the end of its log.
+    is_split
+        All batches are valid, and recovery splits the segment.
+    bad_message
+        The first compressed v0 or v1 message whose inner messages are unreadable or have wrong
+        checksums. The checksum of the compressed message does not show this.
     """
 
     segment: SegmentFile
@@ -380,7 +388,6 @@ class SegmentCheck:
 
 
 def index_path(segment: SegmentFile, settings: VerifySettings, kind: FileKind) -> str:
-    """Return the path of a segment's index file."""
     suffix = f".{kind.value}"
     name = index_name_for(os.path.basename(segment.log_path), suffix)
     if settings.indexes is not None:
@@ -391,7 +398,7 @@ def index_path(segment: SegmentFile, settings: VerifySettings, kind: FileKind) -
 def read_stored(
     segment: SegmentFile, settings: VerifySettings, kind: FileKind
 ) -> tuple[Finding, bytes | None]:
-    """Return the row of an index file and its bytes; None if it does not exist."""
+    """Return the finding of an index file and its bytes; None if it does not exist."""
     path = index_path(segment, settings, kind)
     finding = finding_of(segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset)
     try:
@@ -413,16 +420,17 @@ def check_segment(
     *,
     attempt_id: str,
 ) -> SegmentCheck:
-    """Scan a segment, and judge its two indexes.
+    """Scan a segment, and classify its two indexes.
 
-    The cleaner's checkpoint is `cleaned_to`. The attempt id names scratch files; no two scans at a
-    time share it.
+    `cleaned_to` is the cleaner checkpoint's entry. The attempt ID names temporary files; concurrent
+    scans must not share it.
     """
     offsets = _StoredIndex(segment, settings, FileKind.INDEX)
     times = _StoredIndex(segment, settings, FileKind.TIME_INDEX)
     facts = whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
-    # Reading a remote log again would cost more than comparing entries that may be those built.
+    # Reading a remote log again would cost more than comparing entries that may equal the built
+    # ones.
     compared = [offsets, times] if store_of(segment.log_path).needs_requests else []
     messages = _CompressedMessages()
     observers: list[BatchObserver] = [
@@ -436,7 +444,7 @@ def check_segment(
     built = _built(staged, settings, attempt_id)
     is_split = False
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
-        # A broker that does not verify checksums reads on.
+        # A broker that does not verify checksums reads past a mismatch.
         whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
         unread = _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
         if staged.report.reason_code == OFFSET_OVERFLOW and unread is None:
@@ -471,7 +479,7 @@ def check_segment(
 
 
 class _CompressedMessages:
-    """Compressed messages of magic 0 and 1, each with messages inside that have own checksums.
+    """Compressed v0 and v1 messages, whose inner messages have their own checksums.
 
     `first_bytes` is the position of the first one.
     """
@@ -481,14 +489,13 @@ class _CompressedMessages:
         self._end_bytes = 0
 
     def observe(self, batches: BatchColumns) -> None:
-        """Look at a chunk."""
         rows = np.flatnonzero(holds_messages(batches))
         if len(rows) and self.first_bytes is None:
             self.first_bytes = int(batches.position_bytes[rows[0]])
         self._end_bytes = batches.end_bytes
 
     def bad_message(self, segment: SegmentFile) -> ScanStop | None:
-        """Return the first batch whose messages are damaged; the log is read again."""
+        """Return the first batch whose inner messages are corrupt; reads the log again."""
         source = LogFileSource(
             segment.log_path,
             verify_crc=False,
@@ -512,7 +519,7 @@ class _CompressedMessages:
 
 
 class _StoredIndex:
-    """An offset or time index that lies there; its entries are read when they are needed."""
+    """A stored offset or time index; its entries are read on demand."""
 
     def __init__(self, segment: SegmentFile, settings: VerifySettings, kind: FileKind) -> None:
         self._base_offset = segment.base_offset
@@ -521,7 +528,7 @@ class _StoredIndex:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a file, readable or not."""
+        """Whether the file exists, readable or not."""
         return self.stored is not None or self.finding.file_class is FileClass.UNREADABLE
 
     def observers(self) -> list[BatchObserver]:
@@ -537,7 +544,7 @@ class _StoredIndex:
         return [self._fit] if self._entries.disorder is None else []
 
     def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
-        """Judge the file, once the observers have seen the log."""
+        """Classify the file after the observers have processed the log."""
         if isinstance(self._fit, OffsetEntryFit):
             misfit = self._fit.misfit(whole.end_offset, whole.end_bytes)
         else:
@@ -552,7 +559,7 @@ class _StoredIndex:
 def _read_headers(
     segment: SegmentFile, observers: Sequence[BatchObserver]
 ) -> KafkaIndexError | None:
-    """Read a log for observers; return the failure of its disk or store."""
+    """Read a log for observers; return an error of its disk or store."""
     if not observers:
         return None
     try:
@@ -561,7 +568,7 @@ def _read_headers(
             for observer in observers:
                 observer.observe(batches)
     except KafkaIndexError as error:
-        # The damage that the first scan met is in the row of the log.
+        # The row of the log has the corruption found by the first scan.
         return error if is_retriable(error) else None
     return None
 
@@ -577,7 +584,7 @@ def _is_intact(segment: SegmentFile, *, verify_crc: bool) -> bool:
 def _built(
     staged: StagedSegment, settings: VerifySettings, attempt_id: str
 ) -> tuple[bytes | None, bytes | None]:
-    """Return the two indexes as built, and remove their files."""
+    """Return the two built indexes, and delete their files."""
     if staged.report.status == FAILED:
         return None, None
     build, paths = settings.build_settings(), staged.paths
@@ -587,14 +594,14 @@ def _built(
         with open(scratch, "rb") as file:
             found.append(file.read())
         remove_scratch(scratch)
-    # What is built of a log that is cut does not cover what lies there.
+    # The index of a truncated log does not cover the whole stored log.
     return (None, None) if staged.report.reason_code == BAD_CRC else (found[0], found[1])
 
 
 def has_data(
     checks: Sequence[SegmentCheck], up_to_base_offset: int, producer: int, first: int, last: int
 ) -> bool:
-    """Return whether the segments up to one have batches of a producer in a range of offsets."""
+    """Return whether a producer has batches in a range of offsets, up to a segment."""
     for check in checks:
         if check.segment.base_offset > up_to_base_offset or check.whole.end_offset <= first:
             continue

@@ -1,4 +1,4 @@
-"""The settings that every partition of a verification shares, and the topics that are known."""
+"""Settings shared by all partitions of a verification, and the known topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kafka_index.core.startup.partition_loading import Loading
 class KnownTopic:
     """A topic in the metadata.
 
-    ``cleanup.policy`` is None if neither the metadata nor the settings of the broker set it.
+    ``cleanup.policy`` is None if neither the metadata nor the broker's settings set it.
     """
 
     topic_id: str
@@ -33,7 +33,7 @@ class KnownTopic:
 def known_topics(
     found: FoundCluster, segments: SegmentTable, properties: Mapping[str, str] | None = None
 ) -> dict[str, KnownTopic]:
-    """Return the topics of segments that the metadata knows, by name.
+    """Return the topics of segments that exist in the metadata, by name.
 
     `properties` are all settings of the broker.
     """
@@ -49,7 +49,7 @@ def known_topics(
     }
 
 
-# Epochs are judged by those of the batches: a build starts from the file itself.
+# Epochs are compared with those of batches, since a build starts from the file itself.
 _OUTPUTS = ALL_OUTPUTS - {Output.EPOCHS}
 
 
@@ -57,11 +57,18 @@ _OUTPUTS = ALL_OUTPUTS - {Output.EPOCHS}
 class VerifySettings:
     """The settings of a verification.
 
-    `now_ms` is the time at which the broker would start: producers that are idle then do not count.
-    `indexes` is a folder that mirrors the partition directories and holds the files to verify; by
-    default they are next to the logs. `fast` reads the headers of batches only: checksums are not
-    verified. No two runs share a run id. `tiered` has the facts about partitions with remote
-    segments, and `topics` those of the cluster's metadata, by name.
+    Attributes
+    ----------
+    now_ms
+        Time at which the broker would start; producers that are idle then are ignored.
+    indexes
+        Folder with the files to verify, in one folder per partition; default next to the logs.
+    fast
+        Read only batch headers, without verifying checksums.
+    run_id
+        Unique ID of the run.
+    tiered, topics
+        Partitions with remote segments, and topics in the cluster metadata, by name.
     """
 
     now_ms: int
@@ -77,7 +84,7 @@ class VerifySettings:
         return os.path.join(workspace(), f"verify-{self.run_id}")
 
     def build_settings(self) -> BuildSettings:
-        """Return the settings of the build that makes those files."""
+        """Return the settings of the build that creates the expected files."""
         return BuildSettings(
             config=self.config,
             target_root=self.scratch_root(),
@@ -90,11 +97,10 @@ class VerifySettings:
         )
 
     def loading(self, root: DataDirectory, partition: TopicPartition) -> Loading:
-        """Return the loading of a partition of a data directory by a broker that starts."""
+        """Return the conditions with which a starting broker loads a partition."""
         return Loading.of(root, partition, self.config, lambda: self.now_ms)
 
     def index_directory(self, segment: SegmentFile) -> str:
-        """Return the folder with the index files of a segment."""
         directory = segment.partition_directory
         if self.indexes is None:
             return directory

@@ -1,7 +1,7 @@
-"""Judging the files beside the logs of a partition that are not of one live segment alone.
+"""Classification of files that do not belong to a single live segment.
 
-Leader epochs are compared with those of the batches; for snapshots, presence and content count.
-Then come ``partition.metadata`` and the files of segments that are not live.
+Leader epochs are compared with those of batches. Snapshots are checked for presence and content.
+Also checked are ``partition.metadata`` and files of segments that are not live.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ _REGISTERS_UNCLEAN = "Logs are loaded as after a clean shutdown; the broker regi
 
 @dataclass(frozen=True, slots=True)
 class JudgedRoot:
-    """The root of a data directory, with a row per file.
+    """The root of a data directory, with a finding per file.
 
-    `identity` is its ``meta.properties``, None if a broker cannot read it; `refused` are the
-    reasons why a broker exits over that, or does not use the directory.
+    `identity` is its ``meta.properties``, None if a broker cannot read it. `refused` are reasons
+    why a broker exits because of it, or does not use the directory.
     """
 
     directory: DataDirectory
@@ -130,12 +130,11 @@ class JudgedRoot:
 
     @property
     def path(self) -> str:
-        """The path of the directory."""
         return self.directory.path
 
     @classmethod
     def of(cls, directory: DataDirectory) -> JudgedRoot:
-        """Judge the files of a directory whose faults are tolerated."""
+        """Classify the files of a directory whose errors are tolerated."""
         path = directory.path
         if not directory.has_root_files:
             effect = "The directory has partitions only: a broker also needs meta.properties."
@@ -210,7 +209,7 @@ def _row(path: str, file_class: FileClass) -> Finding:
 def checkpoint_findings(
     directory: DataDirectory, partition: TopicPartition, log_end_offset: int
 ) -> Iterator[Finding]:
-    """Yield a row per checkpoint whose entry for a partition its log contradicts."""
+    """Yield a finding per checkpoint whose entry for a partition contradicts the log."""
     for name in OFFSET_CHECKPOINTS:
         offset = directory.offset(name, partition)
         if offset is None or offset <= log_end_offset:
@@ -238,11 +237,11 @@ def identity_findings(
     metadata: str | None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield a row for each reason why directories of one broker do not belong together.
+    """Yield a finding for each reason why directories of one broker do not belong together.
 
-    The directories may be of several brokers; the metadata log that was given counts if it is of
-    the same broker. The settings are those of the broker with their node id, or with their data
-    directories; where no directory has that node id, each is compared with it.
+    The directories may belong to several brokers; the given metadata log is included if it belongs
+    to the same broker. The settings apply to the broker with their node ID, or with their data
+    directories. If no directory has this node ID, all are compared with it.
     """
     given, place = None, None
     if metadata is not None and store_of(metadata).hosts_brokers:
@@ -278,7 +277,7 @@ def identity_findings(
         is_given = (
             given is not None
             and (given.cluster_id, given.node_id) == key
-            # A copy of a directory of the dump says nothing of where the metadata log is.
+            # A copy of a directory in the dump does not show where the metadata log is.
             and not any(
                 one.directory_id == given.directory_id
                 and os.path.isdir(os.path.join(path, METADATA_LOG))
@@ -296,19 +295,19 @@ def identity_findings(
 
 
 def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
-    """Return the report row for damage in the given metadata log."""
+    """Return the finding for a corruption in the given metadata log."""
     return _row(path, FileClass.CORRUPT).refused(damage, _CUT_METADATA)
 
 
 def _metadata_log_findings(path: str) -> Iterator[Finding]:
-    """Yield a row for what a node exits over in its metadata log, beside the log's own files."""
-    if not os.path.isdir(path):  # nor is a URI one
+    """Yield findings for errors in the metadata log directory on which a node exits."""
+    if not os.path.isdir(path):  # A URI is not a directory either.
         return
     for why_not in (topic_id_error, why_not_snapshots, why_not_quorum_state):
         try:
             refusal = why_not(path)
         except StartRefusedError:
-            # The row of its partition.metadata says so.
+            # The finding of its partition.metadata reports this.
             continue
         except KafkaIndexError as error:
             yield _row(path, FileClass.UNREADABLE).unreadable(error)
@@ -329,10 +328,9 @@ def root_findings(
     metadata: str | None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield the findings in data directories outside the partitions that are verified.
+    """Yield the findings in data directories outside the verified partitions.
 
-    `metadata` is the directory of the metadata log that was given, `properties` are all settings of
-    the broker.
+    `metadata` is the given metadata log directory, `properties` are all settings of the broker.
     """
     roots = [
         JudgedRoot.of(DataDirectory(path, tolerated=True))
@@ -340,7 +338,7 @@ def root_findings(
     ]
     found = [row for root in roots for row in root.findings]
     yield from found
-    # The directory of the metadata log may be a data directory of the input, too.
+    # The metadata log directory may also be a data directory of the input.
     known = {(row.path, row.found) for row in found if row.harmful}
     for row in identity_findings(roots, metadata, properties):
         if (row.path, row.found) not in known:
@@ -351,7 +349,7 @@ def root_findings(
 def _unlisted_findings(
     listing: Listing, roots: Sequence[DataDirectory], settings: VerifySettings
 ) -> Iterator[Finding]:
-    """Yield a row per directory without verified logs over which a broker does not start."""
+    """Yield a finding per directory without verified logs on which a broker does not start."""
     by_path = {root.path: root for root in roots}
     verified = {each.directory for each in SegmentTable.of(listing.segments).partitions}
     paths = {one.path for one in listing.skipped} | set(listing.partition_directories) - verified
@@ -409,10 +407,10 @@ def epoch_findings(
     *,
     has_indexes: bool,
 ) -> Iterator[Finding]:
-    """Yield the row of the checkpoint of a partition; none if it is not missed.
+    """Yield the finding of a leader epoch checkpoint; none if it is not needed.
 
-    `runs` are those of its batches, in order, and `offsets` the start and the end of the log, None
-    if unknown. Without index files it is a dump of logs alone.
+    `runs` are the epochs of the batches, in order, and `offsets` the start and the end of the log,
+    None if unknown. Without index files, the dump consists of logs only and needs no checkpoint.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     finding = finding_of(partition, path, FileKind.EPOCHS, FileClass.MISSING)
@@ -440,7 +438,7 @@ def _judge_epochs(
     log_start_offset: int,
     end_offset: int | None,
 ) -> Judgement:
-    """Judge the text of a checkpoint; epochs before the start of the log are not kept."""
+    """Classify a checkpoint; epochs before the log start are not kept."""
     wrong = first_wrong_epoch(cache, runs, log_start_offset)
     if wrong is not None:
         return Judgement(
@@ -483,13 +481,13 @@ def judge_snapshots(
     is_compacted: bool,
     recovered_from: int | None,
 ) -> Iterator[Finding]:
-    """Yield a row per snapshot.
+    """Yield a finding per snapshot.
 
-    `built` has the expected snapshots by name, None if they are not known. A broker that starts now
-    drops the producers that the expiration finds idle. `offsets` are the start and the end of the
-    log, the end None if unknown. `is_clean`: there is a clean shutdown file; `is_compacted`:
-    batches of producers may be gone. Snapshots after `recovered_from`, the base offset of the
-    first segment that a start recovers, are removed.
+    `built` has the expected snapshots by name, None if unknown. A broker that starts now drops the
+    producers that `expiration` finds idle. `offsets` are the start and the end of the log, the end
+    None if unknown. `is_clean`: there is a clean shutdown file. `is_compacted`: batches of
+    producers may be missing. Snapshots after `recovered_from`, the base offset of the first
+    recovered segment, are deleted by startup.
     """
     start, end = offsets
     wanted = {
@@ -556,9 +554,9 @@ def _snapshot_row(partition: TopicPartition, path: str, offset: int) -> Finding:
 def _within(
     data: bytes, offset: int, at_end: bytes | None, expiration: ProducerExpiration
 ) -> Judgement:
-    """Return the judgement of a snapshot taken inside the last segment, as at a shutdown.
+    """Classify a snapshot taken within the last segment, as at a shutdown.
 
-    A producer whose last batch lies before it was the same then.
+    A producer whose last batch is before the snapshot must have the same state in it.
     """
     entries = decode_snapshot(data)
     stored = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
@@ -591,10 +589,10 @@ def _judge_snapshot(
     *,
     is_compacted: bool,
 ) -> Judgement:
-    """Judge a ``.snapshot``, against the built one if it is known.
+    """Classify a ``.snapshot``, compared with the built one if it is known.
 
-    A transaction may be open since before `first_offset`, where the log begins; in a compacted
-    topic batches of producers may be gone.
+    A transaction may be open since before `first_offset`, where the log starts; in a compacted
+    topic, batches of producers may be missing.
     """
     if data == built:
         return IDENTICAL
@@ -622,10 +620,10 @@ def other_files(
     entries: Sequence[Entry],
     lost: Collection[int],
 ) -> Iterator[Finding]:
-    """Yield a row per file of a segment that is not live.
+    """Yield a finding per file of a segment that is not live.
 
-    `entries` is the directory, scanned; `lost` are the base offsets of the logs that are gone while
-    their indexes are there.
+    `entries` are those of the directory; `lost` are the base offsets of missing logs whose indexes
+    remain.
     """
     live = {os.path.basename(segment.log_path) for segment in segments}
     swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
@@ -660,7 +658,7 @@ def other_files(
 
 
 def _judge_name(name: str) -> Judgement | None:
-    """Return the judgement of a file whose name is not that of a segment's file."""
+    """Classify a file whose name is not that of a segment's file."""
     if is_refused_name(name):
         found, effect = NO_OFFSET, "A broker exits."
     elif is_misnamed_log(name):
@@ -674,10 +672,10 @@ def _judge_name(name: str) -> Judgement | None:
 def judge_metadata(
     partition: TopicPartition, directory: str, topic: KnownTopic | None, *, is_known: bool
 ) -> Iterator[Finding]:
-    """Yield the row of a ``partition.metadata``.
+    """Yield the finding of a ``partition.metadata``.
 
-    `topic` is that of the cluster's metadata. `is_known`: the directory lies in a data directory,
-    where a broker wants the file.
+    `topic` comes from the cluster metadata. `is_known`: the partition is in a data directory, where
+    a broker requires the file.
     """
     path = os.path.join(directory, PARTITION_METADATA)
     finding = finding_of(partition, path, FileKind.METADATA, FileClass.MISSING)
