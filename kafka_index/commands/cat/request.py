@@ -40,7 +40,7 @@ class TopicKind(TextKind):
     completes = "topic"
 
     def convert(self, value: Any, name: str, now: int) -> str:
-        """Return the name; refuse what cannot be one, such as a path."""
+        """Validate the name; rejects paths, for example."""
         text = super().convert(value, name, now)
         if not is_legal_topic(text):
             raise ConfigError(
@@ -52,12 +52,12 @@ class TopicKind(TextKind):
 
 
 class OffsetRangeKind(Kind):
-    """Offsets as ``A..B``, ``A..``, ``..B``, or ``A``, which is ``A..``; the end is exclusive."""
+    """Offsets as ``A..B``, ``A..``, ``..B``, or ``A`` (the same as ``A..``); end exclusive."""
 
     metavar = "A..B"
 
     def convert(self, value: Any, name: str, now: int) -> tuple[int | None, int | None]:  # noqa: ARG002
-        """Return the first offset and the end; None for those of the log."""
+        """Return the first offset and the end; None for the bounds of the log."""
         match = _RANGE.fullmatch(value)
         if match is None or not (match[1] or match[3]):
             raise ConfigError(
@@ -131,12 +131,12 @@ class CatRequest(LogRequest):
 
     @property
     def last(self) -> int | None:
-        """The number of records if the last ones are read, None for the first ones or all."""
+        """The limit if the last records are requested, otherwise None."""
         return (self.limit or _DEFAULT_TAIL) if self.is_tail else None
 
     @property
     def first(self) -> int | None:
-        """The number of records if the first ones are read, None for the last ones or all."""
+        """The limit if the first records are requested, otherwise None."""
         return None if self.is_tail else self.limit
 
 

@@ -1,4 +1,4 @@
-"""A read of a topic, and its result: records that are read while the caller iterates."""
+"""A read of a topic, and its result: records that are read during iteration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kafka_index.core.query.settings import ReadSettings, RecordFilter
 
 
 class TopicRecords(SearchedRecords):
-    """The records of a topic, in the order that the request asks for."""
+    """The records of a topic, in the requested order."""
 
     command = "cat"
 
@@ -96,10 +96,9 @@ def read_topic(
 
 
 def _listed(request: CatRequest) -> ListedPartitions:
-    """List the partitions that are read."""
     listed = list_partitions(
         request.inputs,
-        # The full stop is the only character of names that patterns read otherwise.
+        # In topic names, the full stop is the only special character of regular expressions.
         topics=re.compile(request.topic.replace(".", r"\.")),
         tiered=request.tiered,
         indexes=request.indexes,

@@ -1,4 +1,4 @@
-"""The records of partitions: the offsets that hold them, the last of them, and all by time."""
+"""Plans for the records of partitions: all, the last ones, or sorted by time."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ from kafka_index.core.query.read_plan import (
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.settings import ReadSettings
 
-#: About the bytes of records that are held to be put in order of time, of all partitions, and the
-#: least of each.
+#: Approximate size of records buffered for sorting, for all partitions, and minimum per partition.
 _SORTED_BYTES = 16 * 1024 * 1024
 _MIN_SORTED_BYTES = 256 * 1024
-#: How much further back each step of a search for the last records begins.
+#: Each step of a search for the last records starts this many times further back.
 _STEP_FACTOR = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecords:
-    """The splits that hold the records of a partition.
+    """The splits with the records of a partition.
 
-    `records` is their number, where the last ones were asked for, and `read` the offsets that are
-    asked for. With an `error`, the partition cannot be read.
+    `records` is their number if the last records are requested, and `read` the requested offsets.
+    With an `error`, the partition cannot be read.
     """
 
     splits: tuple[RecordSplit, ...] = ()
@@ -53,10 +52,9 @@ class PartitionRecords:
 def plan_records(
     files: PartitionFiles, bounds: ReadBounds, settings: ReadSettings, *, last: int | None = None
 ) -> PartitionRecords:
-    """Plan the read of a partition, or of its last records; damage is left out.
+    """Plan the read of a partition, or of its last records; corrupt ranges are skipped.
 
-    The read begins at the first record as late as the filter of the settings asks for: those before
-    are all earlier.
+    The read starts at the first record at or after the start time of the filter.
     """
     try:
         with PartitionLog(
@@ -76,15 +74,15 @@ def plan_records(
 
 
 def _as_late(log: PartitionLog, wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
-    """Return a range without the offsets before the first record that is late enough."""
+    """Return a range without the offsets before the first record at or after the start time."""
     times = settings.record_filter
-    # Sound records may follow the damage at an end.
+    # Valid records may follow a corrupt end.
     if times is None or not times.from_ms or log.segments[-1].end_damage is not None:
         return wanted
     try:
         first = first_as_late(log, times.from_ms)
     except CorruptLogError:
-        # The read comes to the damage, and passes over it.
+        # The read reaches the corruption and skips it.
         return wanted
     return wanted.within(log.end_offset if first is None else first, INT64_MAX)
 
@@ -92,10 +90,10 @@ def _as_late(log: PartitionLog, wanted: OffsetRange, settings: ReadSettings) -> 
 def _last_records(
     log: PartitionLog, wanted: OffsetRange, settings: ReadSettings, count: int
 ) -> tuple[int, int]:
-    """Return the offset of the first of the last records, and how many there are.
+    """Return the offset of the first of the last records, and their number.
 
-    They are counted from the end on: where compaction, transactions or times leave records out,
-    each step begins further back.
+    Records are counted backwards from the end. If compaction, transactions or times exclude
+    records, each step starts further back.
     """
     counted = replace(settings, columns=("offset",))
     end = log.end_offset if wanted.end_offset is None else wanted.end_offset
@@ -114,10 +112,9 @@ def _last_records(
 def _last_offsets(
     log: PartitionLog, part: OffsetRange, settings: ReadSettings, count: int
 ) -> Longs:
-    """Return the offsets of the last records of a range."""
     last: Longs = np.zeros(0, np.int64)
     for split in split_range(log, part, settings):
-        # It is reported when the records are read.
+        # The corruption is reported when the records are read.
         for batch in RecordReader(split, settings, on_left_out=lambda _: None):
             last = np.concatenate([last, batch.column("offset").to_numpy()])[-count:]
     return last
@@ -128,9 +125,9 @@ def matches_by_time(
 ) -> Generator[SplitMatches, None, None]:
     """Yield the records of partitions, each with its splits, by timestamp.
 
-    Within a partition the offsets stay in order: a record that is earlier than one before it comes
-    with that. Records of one time are by partition. The settings have the columns ``offset`` and
-    ``timestamp``, and `OnDamage.DROP`.
+    Offsets of a partition stay in order: a record with a smaller timestamp directly follows the
+    previous record. Records with equal timestamps are sorted by partition. The settings need the
+    columns ``offset`` and ``timestamp``, and `OnDamage.DROP`.
     """
     max_bytes = max(_SORTED_BYTES // max(len(partitions), 1), _MIN_SORTED_BYTES)
     streams = [_Stream(rank, splits, settings, max_bytes) for rank, splits in enumerate(partitions)]
@@ -139,7 +136,7 @@ def matches_by_time(
         held = [stream for stream in streams if len(stream.times)]
         batches: list[pa.RecordBatch] = []
         if held:
-            # The rest of a partition is not earlier than its last record here.
+            # Later records of a partition sort after its last buffered record.
             unread = [(int(each.times[-1]), each.rank) for each in held if not each.is_read]
             bound = min(unread, default=(INT64_MAX, len(streams)))
             taken = [stream.take(*bound) for stream in held]
@@ -157,9 +154,9 @@ def matches_by_time(
 
 
 class _Stream:
-    """The records of a partition, a few MiB at a time; its rank breaks ties.
+    """The records of a partition, a few MiB at a time; `rank` breaks ties.
 
-    `times` has, for each record that is held, the largest timestamp up to it.
+    `times` has, for each buffered record, the maximum timestamp up to it.
     """
 
     def __init__(
@@ -175,11 +172,11 @@ class _Stream:
 
     @property
     def is_read(self) -> bool:
-        """Whether there is no more to read."""
+        """Whether all records have been read."""
         return not self._splits
 
     def fill(self) -> Iterator[SplitMatches]:
-        """Read on where no record is held, and yield what is read."""
+        """Read more if the buffer is empty, and yield what is read."""
         while self._splits and not len(self.times):
             matches = match_split(
                 self._splits.popleft(), "", settings=self._settings, max_bytes=self._max_bytes
@@ -194,7 +191,7 @@ class _Stream:
             yield matches
 
     def take(self, time: int, rank: int) -> tuple[Longs, pa.RecordBatch]:
-        """Return, and hold no longer, the records up to a time of the stream of a rank."""
+        """Remove and return the records up to a time, with ties resolved by rank."""
         side = "right" if self.rank <= rank else "left"
         count = int(np.searchsorted(self.times, time, side))  # type: ignore[call-overload]
         taken = self.times[:count], self._rows.slice(0, count)

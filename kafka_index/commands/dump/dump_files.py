@@ -1,4 +1,4 @@
-"""Finds out what the files of a dump are, and refuses what cannot be printed of them."""
+"""Identify the files to dump, and reject options that do not apply to them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _KINDS: dict[str, _Dump] = {
     **dict.fromkeys(OFFSET_CHECKPOINTS, dump_offset_checkpoint),
     **dict.fromkeys(PROPERTY_FILES, dump_properties),
 }
-# The kinds whose rows are selected by offset, and by time.
+# File kinds whose rows can be selected by offset and by time.
 _WITH_OFFSETS = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _WITH_TIMES = (LOG_SUFFIX, TIME_INDEX_SUFFIX)
 
@@ -57,10 +57,10 @@ def dump_files(
     _listener: Listener | None = None,
     _report: ReportSink | None = None,
 ) -> DumpResult:
-    """Find out what the files and directories of a request are; the result prints them.
+    """Identify the files and directories of a request; the result prints them.
 
     Raises `InputError` or `ArgumentError` if one does not exist, is of an unknown kind, or lacks
-    what its rows are selected by.
+    the fields of a selection.
     """
     verify_crc = request.verify_crc
     log: _Dump = partial(dump_log, verify_crc=verify_crc)
@@ -86,7 +86,7 @@ def dump_files(
 
 
 def _dump_file(dump: _Dump, file: DumpedFile, output: SelectedRows) -> list[KafkaIndexError]:
-    """Print a file; return what is wrong with it."""
+    """Print a file; return its errors."""
     try:
         fault = dump(file, output)
         output.end()
@@ -96,7 +96,7 @@ def _dump_file(dump: _Dump, file: DumpedFile, output: SelectedRows) -> list[Kafk
 
 
 def _refuse_without_rows(request: DumpRequest, selection: Selection, file: DumpedFile) -> None:
-    """Refuse a selection by what a file does not have."""
+    """Reject a selection by fields that a file does not have."""
     if request.records and file.kind != LOG_SUFFIX:
         request.refuse("{records} requires a .log", path=file.path)
     if request.offset is not None and file.kind not in _WITH_OFFSETS:
@@ -109,11 +109,11 @@ def _refuse_without_rows(request: DumpRequest, selection: Selection, file: Dumpe
 
 
 def _known_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFile]:
-    """Return the files to dump; refuse unknown ones.
+    """Return the files to dump; reject unknown ones.
 
-    A glob of a URI is expanded, as the shell does for paths, to files that can be dumped. The kinds
-    are their suffixes and names. Raises `InputError` if a file does not exist, is not a file, or is
-    of another kind.
+    A glob of a URI is expanded to files of a known kind, as the shell does for paths. `kinds` are
+    suffixes and names. Raises `InputError` if a file does not exist, is not a file, or is of
+    another kind.
     """
     files: list[DumpedFile] = []
     for path in given:

@@ -1,4 +1,4 @@
-"""Dumps logs: a row per record batch or per record, and for directories a row per segment."""
+"""Dump logs: a row per record batch or record, and for directories a row per segment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SCHEMA = pa.schema(
 
 
 def dump_log(file: DumpedFile, output: SelectedRows, *, verify_crc: bool) -> KafkaIndexError | None:
-    """Print the batches of a log; return the damage that ended the scan."""
+    """Print the batches of a log; return the corruption that ended the scan."""
     size_bytes = file.size_bytes
     title = f"log, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
     output.begin(file.path, title)
@@ -72,7 +72,7 @@ def dump_log(file: DumpedFile, output: SelectedRows, *, verify_crc: bool) -> Kaf
 def log_end(
     path: str, size_bytes: int, stop: ScanStop | None, found: str, output: SelectedRows
 ) -> KafkaIndexError | None:
-    """Print how many batches or records were `found` and why the scan ended; return the damage."""
+    """Print the number of batches or records, and why the scan ended; return the corruption."""
     if stop is None:
         output.remark(f"{found} up to the end of the file")
         return None
@@ -87,13 +87,13 @@ def log_end(
 
 
 def out_of_order(path: str, stop: ScanStop, output: SelectedRows) -> KafkaIndexError:
-    """Print where batches are out of order; return the damage."""
+    """Print where batches are out of order; return the error."""
     output.remark(f"corrupt: the batch at byte {stop.position_bytes}: {stop.text}", bad=True)
     return damage_of(path, stop)
 
 
 def damage_of(path: str, stop: ScanStop) -> CorruptLogError:
-    """Return the error of damage that a scan has met."""
+    """Return the error for the reason why a scan stopped."""
     return stop.error(CorruptLogError, path)
 
 
@@ -104,9 +104,9 @@ def dump_records(
     verify_crc: bool,
     budget: DecompressionBudget,
 ) -> KafkaIndexError | None:
-    """Print the records of a log; return the first damage.
+    """Print the records of a log; return the first corruption.
 
-    The dump continues after a batch whose records cannot be read.
+    Batches whose records cannot be read are skipped.
     """
     path, size_bytes = file.path, file.size_bytes
     title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
@@ -156,7 +156,7 @@ def dump_records(
 def _in_order(
     source: LogFileSource, base_offset: int
 ) -> Iterator[tuple[Bytes, int, BatchColumns | ScanStop]]:
-    """Yield the windows of a log, with batches that are in order, or why some are left out."""
+    """Yield the windows of a log, with batches in order, or the reason why some are omitted."""
     order = BatchOrder(base_offset)
     for window, start, batches in source.windows():
         for found in order.follow(batches):
@@ -164,9 +164,9 @@ def _in_order(
 
 
 def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list[KafkaIndexError]:
-    """Print the segments of a data directory or a partition directory; return their damage.
+    """Print the segments of a data directory or a partition directory; return their errors.
 
-    Raises `InputError` if it holds no segments.
+    Raises `InputError` if it contains no segments.
     """
     segments = list_dump([path], topics=None).segments
     sizes = format_count(sum(segment.log_size_bytes for segment in segments))
@@ -196,7 +196,7 @@ def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list
 
 
 def _scan(segment: SegmentFile, *, verify_crc: bool) -> tuple[dict[str, object], ScanStop | None]:
-    """Return what the batches of a segment are, and why they end before its log does."""
+    """Return the row of a segment, and why its batches end before its log."""
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc, recovers=False)
     count, next_offset, codecs = 0, segment.base_offset, 0
     first_ms = max_ms = NO_TIMESTAMP

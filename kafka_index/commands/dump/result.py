@@ -1,4 +1,4 @@
-"""The result of ``dump``: files that are printed, and what is wrong with them."""
+"""The result of ``dump``: printed files, and their errors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kafka_index.core.errors import Faults, KafkaIndexError, plural
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.result import BAD, Result, RunOutcome, Section
 
-#: Prints a file or directory; returns what is wrong with it.
+#: Prints a file or directory; returns its errors.
 Dump = Callable[[SelectedRows], Iterable[KafkaIndexError]]
 _SCHEMA = pa.schema([("path", pa.string()), ("rows", pa.int64()), ("reason", pa.string())])
 
 
 class DumpResult(Result):
-    """Files and directories, by their paths; `print_rows` prints them, and finds what is wrong."""
+    """Files and directories by path; `print_rows` prints them and collects errors."""
 
     command = "dump"
 
@@ -31,7 +31,6 @@ class DumpResult(Result):
         self._unread: tuple[str, ...] = ()
 
     def print_rows(self, printer: RowPrinter) -> None:
-        """Print the selected rows of all files."""
         output = SelectedRows(printer, self._selection)
         with reading_inputs(follow_links=self._follows_links) as unread:
             for path, dump in self._dumps:
@@ -44,13 +43,13 @@ class DumpResult(Result):
 
     @property
     def headline(self) -> str:
-        """The number of rows and files, and of errors."""
+        """The number of rows, files and errors."""
         text = f"{plural(self.counts['rows'], 'row')} of {plural(len(self._dumps), 'input')}"
         return f"{text}; {plural(self._faults.total, 'error')}" if self._faults.total else text
 
     @property
     def facts(self) -> Sequence[str]:
-        """The times of files of which no row is in the selected range."""
+        """The time ranges of files without a row in the selected range."""
         return self._notes
 
     @property
@@ -66,7 +65,7 @@ class DumpResult(Result):
 
     @property
     def unread(self) -> Sequence[str]:
-        """Entries of the input that were not read, each with the reason."""
+        """Input entries that were not read, with reasons."""
         return self._unread
 
     @property
@@ -76,5 +75,5 @@ class DumpResult(Result):
         return {"files": len(self._dumps), "rows": rows, "damaged": self._faults.total}
 
     def to_arrow(self) -> pa.Table:
-        """Return a row per file that was printed."""
+        """Return a row per printed file."""
         return pa.Table.from_pylist(self._rows, schema=_SCHEMA)

@@ -1,6 +1,6 @@
-"""A file to dump, and which of its rows are printed.
+"""A file to dump, and the selection of its rows.
 
-Rows are selected column by column with Arrow's kernels: a 2 GiB log can contain 25 million batches.
+Rows are selected by column with Arrow's kernels: a 2 GiB log can contain 25 million batches.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.printed_records import PrintedRecords, Row
 from kafka_index.core.records.batch_table import BatchColumns
 
-# First and last offset of each kind of row.
+# Columns of first and last offset, by kind of row.
 _OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))
-# First and last time of each kind of row.
+# Columns of first and last time, by kind of row.
 _TIMES = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp_ms"))
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedFile:
-    """A file that can be dumped, by path or URI.
+    """A file to dump, by path or URI.
 
-    The base offset is that of its name, 0 for a checkpoint; the kind is its suffix, or its name.
+    The base offset is that of its name, 0 for a checkpoint; `kind` is its suffix or name.
     """
 
     path: str
@@ -43,19 +43,17 @@ class DumpedFile:
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a file."""
         return store_of(self.path).is_file(self.path)
 
     @property
     def size_bytes(self) -> int:
-        """Its size."""
         try:
             return store_of(self.path).info(self.path).size_bytes
         except FileNotFoundError:
             raise InputError("no such file", path=self.path) from None
 
     def content(self) -> bytes:
-        """Return its bytes; the file is small."""
+        """Return the content of a small file."""
         try:
             return store_of(self.path).read(self.path)
         except FileNotFoundError as error:
@@ -63,22 +61,22 @@ class DumpedFile:
             raise InputError(f"cannot read the file: {reason}", path=self.path) from error
 
     def fetched(self) -> bytes | None:
-        """Return the content of a file of a store; None for a local one, which is opened."""
+        """Return the content of a remote file; None for a local one, which is opened instead."""
         return self.content() if store_of(self.path).needs_requests else None
 
     def fetched_array(self) -> Bytes | None:
-        """Return the same as an array."""
+        """Return `fetched` as an array."""
         content = self.fetched()
         return None if content is None else np.frombuffer(content, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows that a dump prints of each file, at most `limit`.
+    """The rows of each file to print, at most `limit`.
 
     By offset: batches and transactions that contain it, the record at it, and the index entry from
-    which a search for it starts. By time: records and entries from a time on, and before another,
-    and batches that may contain such records.
+    which a search for it starts. By time: records and entries in a time range, and batches that may
+    contain such records.
     """
 
     offset: int | None = None
@@ -88,7 +86,6 @@ class Selection:
 
     @classmethod
     def of_request(cls, request: DumpRequest) -> Selection:
-        """Return the selection of a request."""
         if request.at_time is not None:
             return cls(request.offset, request.at_time, None, 1)
         return cls(
@@ -97,11 +94,10 @@ class Selection:
 
     @property
     def has_times(self) -> bool:
-        """Whether rows are selected by time."""
         return self.from_ms is not None or self.to_ms is not None
 
     def of_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a table that are selected; index entries by offset are not."""
+        """Return the selected rows of a table; index entries are not selected by offset."""
         masks = []
         names = rows.schema.names
         for first, last in _OFFSETS:
@@ -116,7 +112,7 @@ class Selection:
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
 
     def of_batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
-        """Return which batches may contain records that are selected."""
+        """Return which batches may contain selected records."""
         kept = np.ones(batches.rows, np.bool_)
         if self.offset is not None:
             kept &= (batches.base_offset <= self.offset) & (batches.last_offset >= self.offset)
@@ -125,7 +121,6 @@ class Selection:
         return kept
 
     def has_record(self, row: Row) -> bool:
-        """Return whether a record is selected."""
         if self.offset is not None and row.offset != self.offset:
             return False
         if self.from_ms is not None and row.timestamp_ms < self.from_ms:
@@ -133,7 +128,7 @@ class Selection:
         return self.to_ms is None or 0 <= row.timestamp_ms < self.to_ms
 
     def is_past(self, first_offset: int) -> bool:
-        """Return whether nothing from an offset on is selected."""
+        """Return whether no row from an offset on is selected."""
         return self.offset is not None and first_offset > self.offset
 
     def _time_masks(self, first: pa.Array, last: pa.Array) -> list[pa.Array]:
@@ -146,28 +141,28 @@ class Selection:
 
 
 class RowPrinter(Protocol):
-    """Prints the rows of one file after another."""
+    """Prints the rows of several files."""
 
     def begin(self, path: str, title: str) -> None:
-        """Begin a file."""
+        """Start a file."""
 
     def rows(self, batch: pa.RecordBatch) -> None:
-        """Print rows that have the columns of the file."""
+        """Print rows with the columns of the file."""
 
     def records(self, records: PrintedRecords, select: SelectedRows | None) -> None:
-        """Print records of a log, those that are selected."""
+        """Print the selected records of a log."""
 
     def skipped_batch(self, position_bytes: int, reason: str) -> None:
-        """Report a batch none of whose records is printed, to programs."""
+        """Report a skipped batch, in JSON output only."""
 
     def remark(self, text: str, *, bad: bool = False) -> None:
-        """Print a line about the file, to people."""
+        """Print a line about the file, in table output only."""
 
 
 class SelectedRows:
-    """Passes the selected rows of one file after another to a printer.
+    """Passes the selected rows of several files to a printer.
 
-    `printed` counts the rows of the file. `notes` are about files of which no row is selected.
+    `printed` counts the rows of the file. `notes` describe files without selected rows.
     """
 
     def __init__(self, printer: RowPrinter, selection: Selection) -> None:
@@ -180,11 +175,11 @@ class SelectedRows:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more rows of the file are to be printed."""
+        """Whether the limit of the file is reached."""
         return self.selection.limit is not None and self.printed >= self.selection.limit
 
     def begin(self, path: str, title: str) -> None:
-        """Begin a file."""
+        """Start a file."""
         self._path, self._span = path, TimeSpan()
         self.printed = 0
         self._printer.begin(path, title)
@@ -193,20 +188,19 @@ class SelectedRows:
         """Track the times of the next rows of the file, if rows are selected by time."""
         for first, last in _TIMES:
             if self.selection.has_times and first in rows.schema.names and len(rows):
-                # The timestamp of the first row stands for the file.
+                # The timestamp of the first row represents the start of the file.
                 first_ms = rows.column(first)[0].as_py() if self._span.first_ms is None else None
                 self._span = self._span.with_times(first_ms, pc.max(rows.column(last)).as_py())
                 return
 
     def end(self) -> None:
-        """End a file; note its times if none of its rows is in the selected range."""
+        """End a file; note its time range if none of its rows is selected."""
         selection = self.selection
         if selection.has_times and not self.printed:
             text = empty_range_text(selection.from_ms, selection.to_ms, self._span, "the file")
             self.notes.append(f"{self._path}: {text}")
 
     def rows(self, batch: pa.RecordBatch) -> None:
-        """Print the selected rows."""
         self.track_times(batch)
         batch = self.selection.of_rows(batch)
         if self.selection.limit is not None:
@@ -215,7 +209,6 @@ class SelectedRows:
         self._printer.rows(batch)
 
     def records(self, records: PrintedRecords) -> None:
-        """Print the selected records."""
         if self.selection == Selection():
             self.printed += len(records)
             self._printer.records(records, None)
@@ -223,7 +216,7 @@ class SelectedRows:
             self._printer.records(records, self)
 
     def select(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the selected records of some, and count them."""
+        """Yield the selected records, and count them."""
         for row in rows:
             if self.is_full:
                 return
@@ -232,19 +225,19 @@ class SelectedRows:
                 yield row
 
     def skipped_batch(self, position_bytes: int, reason: str) -> None:
-        """Report a batch none of whose records is printed, to programs."""
+        """Report a skipped batch, in JSON output only."""
         self._printer.skipped_batch(position_bytes, reason)
 
     def limited(self) -> None:
-        """Remark that the file may have more rows."""
+        """Print that the file may have more rows."""
         self.remark(f"stopped after {plural(self.printed, 'row')} (limit)")
 
     def fault(self, fault: KafkaIndexError | None) -> None:
-        """Remark on the corruption of a file, if there is one."""
+        """Print the corruption of a file, if any."""
         if fault is not None:
             place = "" if fault.position_bytes is None else f" at byte {fault.position_bytes}"
             self.remark(f"corrupt{place}: {fault.message}", bad=True)
 
     def remark(self, text: str, *, bad: bool = False) -> None:
-        """Print a line about the file, to people."""
+        """Print a line about the file, in table output only."""
         self._printer.remark(text, bad=bad)

@@ -1,4 +1,4 @@
-"""Dumps the files next to a log: indexes, snapshots, epochs, checkpoints and properties."""
+"""Dump the files next to a log: indexes, snapshots, epochs, checkpoints and properties."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ from kafka_index.core.logdir.metadata_files import read_text, read_topic_id
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")
 _HEADER_LINES = 2
-#: Files of names and values.
 PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
 
 
@@ -52,8 +51,8 @@ PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
 class _Form:
     """The differences between the two kinds of index.
 
-    `names` are those of the two columns, and `offset_column` is the one with the offset. `strict`,
-    per column: it ascends with every entry; otherwise it may repeat.
+    `names` are the two columns, and `offset_column` the one with the offset. `strict`, per column:
+    whether it ascends with every entry, or may repeat.
     """
 
     open: type[OffsetIndex | TimeIndex]
@@ -72,7 +71,7 @@ _FORMS = {
 
 
 def dump_sparse_index(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print the entries of an ``.index`` or a ``.timeindex``; return its first fault."""
+    """Print the entries of an ``.index`` or a ``.timeindex``; return its first error."""
     form, content = _FORMS[file.kind], file.fetched_array()
     with form.open(file.path, file.base_offset, writable=False, content=content) as index:
         return _dump(index, output, form)
@@ -125,7 +124,7 @@ def _print(columns: Sequence[Longs], form: _Form, output: SelectedRows) -> None:
 def _floor(
     columns: tuple[Longs, Longs], form: _Form, offset: int, before: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    """Return the last entry so far that is not above an offset."""
+    """Return the last entry so far at or below an offset."""
     rows = np.flatnonzero(columns[form.offset_column] <= offset)
     if not rows.size:
         return before
@@ -139,7 +138,7 @@ def _first_fault(
     columns: tuple[Longs, Longs],
     before: tuple[int, int] | None,
 ) -> KafkaIndexError | None:
-    """Return the first value of a chunk that is out of order, as DumpLogSegments checks it."""
+    """Return the first value of a chunk that is out of order, as checked by DumpLogSegments."""
     faults: list[tuple[int, str, str, int]] = []
     for number, (name, values) in enumerate(zip(form.names, columns, strict=True)):
         least = index.base_offset if number == form.offset_column else 0
@@ -168,7 +167,7 @@ def _first_fault(
 
 
 def dump_transaction_index(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print the entries of a ``.txnindex``; return the first fault in it, if there is one."""
+    """Print the entries of a ``.txnindex``; return its first error, if any."""
     path, base_offset = file.path, file.base_offset
     with TransactionIndex(path, base_offset, writable=False, content=file.fetched()) as index:
         count = plural(len(index.entries), *_ENTRY)
@@ -184,7 +183,7 @@ def dump_transaction_index(file: DumpedFile, output: SelectedRows) -> KafkaIndex
 
 
 def dump_snapshot(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print the producers of a ``.snapshot``; return what makes a broker throw it away, if so."""
+    """Print the producers of a ``.snapshot``; return why a broker would discard it, if so."""
     path, offset, data = file.path, file.base_offset, file.content()
     fault: KafkaIndexError | None = None
     try:
@@ -199,7 +198,7 @@ def dump_snapshot(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | N
 
 
 def dump_leader_epochs(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print a ``leader-epoch-checkpoint``; return the first fault in it, if there is one."""
+    """Print a ``leader-epoch-checkpoint``; return its first error, if any."""
     path = file.path
     entries = parse_leader_epoch_checkpoint(read_text(path) or "", path=path)
     output.begin(path, f"leader epochs, {plural(len(entries), *_ENTRY)}")
@@ -222,7 +221,7 @@ def _first_transaction_fault(index: TransactionIndex) -> KafkaIndexError | None:
         index.sanity_check()
     except CorruptIndexError as error:
         fault = error
-    # Offsets that do not ascend Kafka only refuses to append.
+    # Kafka rejects offsets that do not ascend only when it appends.
     last = index.entries["last_offset"].astype(np.int64)
     falls = np.flatnonzero(last[1:] <= last[:-1]) + 1
     if not falls.size:
@@ -241,7 +240,7 @@ def _first_transaction_fault(index: TransactionIndex) -> KafkaIndexError | None:
 
 
 def _readable_entries(data: bytes) -> NDArray[np.void]:
-    """Return the readable entries of a damaged snapshot."""
+    """Return the readable entries of a corrupt snapshot."""
     if len(data) < SNAPSHOT_HEADER.itemsize:
         return np.empty(0, SNAPSHOT_ENTRY)
     header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]
@@ -253,7 +252,7 @@ def _readable_entries(data: bytes) -> NDArray[np.void]:
 
 
 def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexError | None:
-    """Return the first line that a broker refuses, ignores, or drops others for."""
+    """Return the first line that a broker rejects or ignores, or that makes it drop other lines."""
     epochs = LeaderEpochCache()
     for number, entry in enumerate(entries, start=1 + _HEADER_LINES):
         before = epochs.entries
@@ -271,7 +270,7 @@ def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexErro
 
 
 def dump_offset_checkpoint(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print the offsets of a checkpoint of a data directory; return why it is malformed, if so."""
+    """Print an offset checkpoint of a data directory; return why it is malformed, if so."""
     try:
         offsets = parse_offset_checkpoint(_text(file), path=file.path)
     except InputError as error:
@@ -289,7 +288,7 @@ def dump_offset_checkpoint(file: DumpedFile, output: SelectedRows) -> KafkaIndex
 
 
 def dump_properties(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print ``meta.properties`` or ``partition.metadata``; return what a broker refuses in it."""
+    """Print ``meta.properties`` or ``partition.metadata``; return why a broker rejects it."""
     text = _text(file)
     is_metadata = file.kind == PARTITION_METADATA
     pairs = properties_of(text.replace(":", "=") if is_metadata else text)

@@ -1,4 +1,4 @@
-"""A search for records, and its result: records that are searched while they are read."""
+"""A search for records, and its result: records that are searched during iteration."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 
 class FoundRecords(SearchedRecords):
-    """The result of `find_records`: records that meet the conditions.
+    """The result of `find_records`: the matching records.
 
-    Iterating yields record batches of a few MiB, in the order of topic, partition and offset; each
-    time the dump is searched again. `ok`, `counts` and `damage` are about the last search that came
-    to its end.
+    Iteration yields record batches of a few MiB, in order of topic, partition and offset; each
+    iteration searches the dump again. `ok`, `counts` and `damage` describe the last completed search.
 
     Parameters
     ----------
     engine : object
-        The engine that searches.
+        The engine that runs the search.
     listener : object
-        Follows the search.
+        Receives the progress of the search.
     listed : object
         The partitions of the input.
     plan : object
-        The parts of the logs that are searched.
+        The parts of the logs to search.
     request : object
-        Its limit and its topics.
+        The limit and the topics.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     """
 
     command = "find"
@@ -83,7 +82,7 @@ class FoundRecords(SearchedRecords):
 
     @property
     def facts(self) -> Sequence[str]:
-        """The records that were not searched, and the times of the logs."""
+        """The records that were not searched, and the time range of the logs."""
         if self._is_limited:
             return ()
         facts = []
@@ -101,7 +100,7 @@ class FoundRecords(SearchedRecords):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Records found, partitions, ranges that were skipped, and skipped entries of the input."""
+        """Numbers of found records, partitions, skipped corrupt ranges, and skipped entries."""
         counts = dict(super().counts)
         found = counts.pop("records")
         return {"matches": found, "records_found": found, **counts}

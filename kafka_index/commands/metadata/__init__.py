@@ -1,4 +1,4 @@
-"""Read Kafka's own topics, and list partitions."""
+"""Read Kafka's internal topics, and list partitions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def read_metadata(
     Parameters
     ----------
     paths : path, or list of path
-        Data directories, metadata log directories, or directories of partitions of Kafka's own
-        topics; local paths or URIs.
+        Data directories, metadata log directories, or partition directories of internal topics;
+        local paths or URIs.
     what : str, optional
         The table: ``topics``, ``partitions``, ``brokers``, ``groups``, ``offsets``,
         ``transactions``, ``producers`` or ``remote-segments``; ``lag`` or ``lag-history`` of the

@@ -1,4 +1,4 @@
-"""Reads the tables and the overview of Kafka's own topics, and the list of partitions."""
+"""Read the tables and the overview of Kafka's internal topics, and the list of partitions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _row_counts(found: ClusterMetadata) -> pa.Table:
 
 
 def _overview(found: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]:
-    """Return the members of the overview; those of topics that are not in the input are None."""
+    """Return the members of the overview; None for topics that are not in the input."""
     cluster = found.cluster
     of_cluster: dict[str, object] = dict.fromkeys(
         ("topics", "partitions", "brokers", "features", "next_producer_id")
@@ -119,7 +119,7 @@ def _overview(found: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _records(found: ClusterMetadata, *, is_known: bool) -> dict[str, dict[str, int]]:
-    """Return the numbers of records of each topic by their types, known ones or others."""
+    """Return the numbers of records of each topic by type, for known or for unknown types."""
     return {
         topic: {
             name.name: count for name, count in sorted(counts.items()) if name.is_known == is_known
@@ -157,7 +157,7 @@ def find_partitions(request: PartitionsRequest) -> PartitionList:
 
 
 def _end_of(files: PartitionFiles) -> tuple[int | None, KafkaIndexError | None]:
-    """Return the end of a log, or why it cannot be read."""
+    """Return the log end offset, or why it cannot be read."""
     try:
         with PartitionLog(files, config=IndexConfig()) as log:
             return log.log_end_offset, None

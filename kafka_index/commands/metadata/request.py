@@ -16,7 +16,7 @@ from kafka_index.core.parameters import (
 
 
 class TableName(StrEnum):
-    """The tables of Kafka's own topics."""
+    """The tables of Kafka's internal topics."""
 
     TOPICS = "topics"
     PARTITIONS = "partitions"
@@ -26,15 +26,15 @@ class TableName(StrEnum):
     TRANSACTIONS = "transactions"
     PRODUCERS = "producers"
     REMOTE_SEGMENTS = "remote-segments"
-    #: The committed offsets of groups, compared with the ends of the logs.
+    #: Committed offsets of groups, compared with the log ends.
     LAG = "lag"
-    #: The same for each commit, at its time.
+    #: The lag at the time of each commit.
     LAG_HISTORY = "lag-history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest(InputRequest):
-    """Parameters of a read of Kafka's own topics."""
+    """Parameters of a read of Kafka's internal topics."""
 
     what: TableName | None = parameter(
         ChoiceKind(TableName),

@@ -15,25 +15,25 @@ from kafka_index.core.job.result import BAD, Section, TableResult
 
 @dataclass(frozen=True, repr=False)
 class Metadata(TableResult):
-    """The result of `read_metadata`: the rows of a table, or how many each table has.
+    """The result of `read_metadata`: the rows of a table, or the number of rows of each table.
 
     Parameters
     ----------
     rows : pa.Table
         The rows.
     ended : RunOutcome
-        Damage if records do not decode, the environment for failed reads.
+        Damage if records cannot be decoded, environment for failed reads.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     what : str or None
         The table; None for the overview.
     faults : tuple of KafkaIndexError
         The first reasons why records are missing.
     fault_count : int
-        The number of all of them.
+        The number of all reasons.
     overview : mapping
-        Without a table: partitions that were read, what the cluster has, and records by topic and
-        type. A topic that is not in the input has None.
+        For the overview: partitions that were read, contents of the cluster, and records by topic
+        and type; None for a topic that is not in the input.
     """
 
     what: str | None = None
@@ -69,7 +69,7 @@ class Metadata(TableResult):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """The number of faults."""
+        """The number of reasons why records are missing."""
         return {"faults": self.fault_count}
 
 
@@ -119,16 +119,16 @@ class PartitionList(TableResult):
         Topic, partition, path, log start and end offset, number and size of segments. If the end of
         a log cannot be read, it is null, and `reason` has the error.
     ended : RunOutcome
-        Damage, or the environment, if the end of a log cannot be read.
+        Damage or environment if the end of a log cannot be read.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     """
 
     command = "lookup"
 
     @property
     def headline(self) -> str:
-        """The number of partitions and topics, and of ends that cannot be read."""
+        """The number of partitions and topics, and of log ends that cannot be read."""
         topics = len(set(self.rows["topic"].to_pylist()))
         text = f"{plural(self.rows.num_rows, 'partition')} of {plural(topics, 'topic')}"
         unknown = self.rows["log_end_offset"].null_count
@@ -142,10 +142,10 @@ class PartitionList(TableResult):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the logs."""
+        """Size of the logs."""
         return {"logs": sum(self.rows["size_bytes"].to_pylist())}
 
     def _shown(self) -> pa.Table:
-        """Return the rows with the longest column, the path, at the end."""
+        """Return the rows with the longest column, the path, last."""
         names = [name for name in self.rows.column_names if name != "path"]
         return self.rows.select([*names, "path"])

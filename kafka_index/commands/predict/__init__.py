@@ -32,11 +32,11 @@ def predict(
     metadata : path, optional
         The metadata log directory; by default that of the settings, or the one in the directories.
     config : path, mapping or LogConfig, optional
-        Kafka's settings, such as the broker's ``server.properties``.
+        Kafka settings, such as the broker's ``server.properties``.
     known_losses : path, optional
-        A restore report. The offsets that it lists as lost are not predicted as losses.
+        A restore report. The lost offsets in it are not predicted as losses.
     max_decompressed_bytes : int
-        The most bytes of decompressed metadata that this process holds at a time.
+        Memory limit for decompressed metadata, in bytes.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def predict(
     Raises
     ------
     InputError
-        A directory cannot be read, or a running broker holds it.
+        A directory cannot be read, or is locked by a running broker.
     ConfigError
         An argument is wrong.
 

@@ -1,4 +1,4 @@
-"""A prediction as a whole: the conditions of a start, the prediction, its report."""
+"""A prediction: its conditions, its computation, and its report."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def predict(
     _listener: Listener | None = None,
     report: ReportSink | None = None,
 ) -> Prediction:
-    """Predict the start of a broker.
+    """Predict the startup of a broker.
 
-    Raises `InputError` if a directory cannot be read, or a running broker holds it.
+    Raises `InputError` if a directory cannot be read, or is locked by a running broker.
     """
     directories = input_directories(request.inputs)
     conditions = start_conditions(
@@ -49,7 +49,7 @@ def predict(
 
 
 def _segments(directories: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the segments of directories; none if they have no log."""
+    """Yield the segments of directories; none if there is no log."""
     try:
         listed = list_dump(directories, topics=None)
     except KafkaIndexError:

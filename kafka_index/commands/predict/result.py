@@ -1,4 +1,4 @@
-"""The result of ``predict``: the prediction as texts, counts, and rows of segments."""
+"""The result of ``predict``: texts, counts, and rows of segments."""
 
 from __future__ import annotations
 
@@ -80,23 +80,23 @@ class Prediction(Result, StartPrediction):
     Parameters
     ----------
     verdict : Verdict
-        The verdict.
+        The overall result.
     refused : tuple of Refusal
         The reasons why the broker does not start.
     partitions : tuple of PartitionPrediction
-        By directory, topic and number.
+        In order of directory, topic and partition number.
     notes : tuple of str
         Facts that do not change the verdict.
     has_marker : bool
         Whether a directory was loaded as after a clean shutdown.
     unserved : tuple of str
-        Why partitions are not served, or not completely, besides the reasons of single partitions.
+        Why partitions are not or not fully served, except for reasons of single partitions.
     unknown : tuple of str
-        What was not read or is not known; then no start is safe.
+        What was not read or is not known. If not empty, the verdict is never ``safe``.
     not_judged : tuple of str
-        What was not given, and is therefore not part of the verdict.
+        Inputs that were not given, so that the verdict does not cover them.
     suggestion : str or None
-        A start that loses less.
+        A startup that loses less.
     directories : tuple of str
         The data directories.
     """
@@ -108,7 +108,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def headline(self) -> str:
-        """The verdict with its reason, what was not judged, and what retention deletes."""
+        """The verdict with its reason, what it does not cover, and what retention deletes."""
         parts = [f"{self.verdict.value}{self._reason}"]
         if self.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
             parts += [f"not checked: {text}" for text in self.not_judged]
@@ -135,7 +135,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def _losses(self) -> str:
-        """What a start loses or hides and empties, and the offsets that are missing before it."""
+        """Records that become lost or unreadable, emptied logs, and offsets missing before."""
         text = f"{plural(self.counts['records_lost'], 'record')} lost or hidden"
         if emptied := self.counts[f"partitions_{Outcome.EMPTIED}"]:
             text += f", {plural(emptied, 'partition')} emptied"
@@ -161,7 +161,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def facts(self) -> list[str]:
-        """What a start reads and loses, and how many segments it only rebuilds."""
+        """What startup reads and loses, and how many segments it only rebuilds."""
         read = format_bytes(self.sizes_bytes["log_read"])
         partitions = plural(len(self.partitions), "partition")
         lines = [f"{partitions}, {self._losses}; a broker reads {read} of logs"]
@@ -198,19 +198,19 @@ class Prediction(Result, StartPrediction):
 
     @property
     def next_command(self) -> str | None:
-        """The command that explains the files, unless the start is safe."""
+        """The command that explains the files, unless the verdict is safe."""
         if self.verdict is Verdict.SAFE:
             return None
         return f"kafka-index verify --input {shlex.join(self.directories)}"
 
     @property
     def outcome(self) -> RunOutcome:
-        """Done for a safe start, damage for any other verdict."""
+        """Done for the verdict safe, damage for any other."""
         return RunOutcome.DONE if self.verdict is Verdict.SAFE else RunOutcome.DAMAGE
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions by outcome, segments by action, refusals, and records that are lost."""
+        """Partitions by outcome, segments by action, refusals, and lost records."""
         outcomes = Counter(one.outcome for one in self.partitions)
         actions = Counter(each.action for one in self.partitions for each in one.segments)
         return {
@@ -222,7 +222,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of logs that a broker reads."""
+        """Size of the log data that a broker reads."""
         return {"log_read": sum(one.bytes_read for one in self.partitions)}
 
     @property
@@ -259,12 +259,12 @@ class Prediction(Result, StartPrediction):
         }
 
     def to_arrow(self) -> pa.Table:
-        """Return a row per segment; of a partition without segments one row."""
+        """Return a row per segment; for a partition without segments, one row."""
         rows = [row for one in self.partitions for row in _segment_rows(one)]
         return pa.Table.from_pylist(rows, schema=PREDICT_SCHEMA)
 
     def _shown(self) -> pa.Table:
-        """Return the segments that are not kept, or all of them if all are kept."""
+        """Return the segments that are not kept, or all if all are kept."""
         rows = self.to_arrow()
         changed = rows.filter(pc.fill_null(pc.not_equal(rows["action"], SegmentAction.KEEP), True))  # noqa: FBT003
         shown = changed if changed.num_rows else rows
@@ -309,7 +309,7 @@ def _is_notable(one: PartitionPrediction) -> bool:
 
 
 def _lines(one: PartitionPrediction) -> list[str]:
-    """Return what happens to a partition, its segments and its records."""
+    """Return lines about a partition, its segments and its records."""
     lines = [f"{one.directory}: {one.outcome.value}{_offsets(one)}"]
     lost = one.lost
     if lost.records:
