@@ -24,7 +24,8 @@ class FoundRecords(SearchedRecords):
     """The result of `find_records`: the matching records.
 
     Iteration yields record batches of a few MiB, in order of topic, partition and offset; each
-    iteration searches the dump again. `ok`, `counts` and `damage` describe the last completed search.
+    iteration searches the dump again. `ok`, `counts` and `damage` describe the last completed
+    search.
 
     Parameters
     ----------
