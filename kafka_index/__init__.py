@@ -11,6 +11,7 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     predict              what a broker does to its log directories when it starts
     list_partitions      partitions, their offsets and sizes
     read_metadata        topics, groups, offsets, transactions and producers of the cluster
+    read_schemas         schemas of typed records, and the topics that use them
     find_records         records by key, value and time
     export_records       records as Parquet or JSON lines, incrementally
     lookup_offsets       where offsets are: batches and positions, for a table of queries
@@ -30,6 +31,7 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Records, FoundRecords, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
+    SchemaList, SchemaUse, UseStatus
     BackupRepository, BackupResult, BackedUpPartition, BackupStatus
 
 Partitions and files, read-only:
@@ -104,6 +106,10 @@ if TYPE_CHECKING:
     from kafka_index.commands.rewrite.result import RewriteResult as RewriteResult
     from kafka_index.commands.rewrite.result import RewriteStatus as RewriteStatus
     from kafka_index.commands.rewrite.result import RewrittenPartition as RewrittenPartition
+    from kafka_index.commands.schemas import read_schemas as read_schemas
+    from kafka_index.commands.schemas.result import SchemaList as SchemaList
+    from kafka_index.commands.schemas.result import SchemaUse as SchemaUse
+    from kafka_index.commands.schemas.result import UseStatus as UseStatus
     from kafka_index.commands.verify import verify as verify
     from kafka_index.commands.verify.result import Finding as Finding
     from kafka_index.commands.verify.result import FindingCounts as FindingCounts
@@ -174,6 +180,8 @@ _NAMES = {
     "commands.restore.result": "RestoreResult",
     "commands.rewrite": "rewrite_dump",
     "commands.rewrite.result": "RewriteResult RewriteStatus RewrittenPartition",
+    "commands.schemas": "read_schemas",
+    "commands.schemas.result": "SchemaList SchemaUse UseStatus",
     "commands.verify": "verify",
     "commands.verify.result": "Finding FindingCounts Verification VerifiedPartition",
     "core.cluster.remote.options": "TieredOptions",

@@ -26,6 +26,7 @@ from tools.docs.console_blocks import OURS, Shell, fits, steps_of
             "lookup-tables.md",
             "metadata.md",
             "restore.md",
+            "schemas.md",
         ),
     ],
 )

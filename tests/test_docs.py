@@ -44,6 +44,7 @@ FUNCTIONS = (
     "lookup_timestamps",
     "predict",
     "read_metadata",
+    "read_schemas",
     "restore_dump",
     "rewrite_dump",
     "verify",

@@ -46,6 +46,7 @@ _GROUPS = {
         "lookup": "Find offsets and timestamps in logs.",
         "cat": "Print the records of a topic.",
         "find": "Find records by key, value and time.",
+        "schemas": "List the schemas of typed records, and the topics that use them.",
     },
     "Check": {
         "verify": "Compare every file with its correct content.",
@@ -80,6 +81,7 @@ _SPECS = {
     "predict": "commands.predict.request:PREDICT",
     "restore": "commands.restore.request:RESTORE",
     "rewrite": "commands.rewrite.request:REWRITE",
+    "schemas": "commands.schemas.request:SCHEMAS",
     "verify": "commands.verify.request:VERIFY",
     "warm-up": "commands.warm_up.request:WARM_UP",
 }

@@ -73,6 +73,14 @@ def lookup(root: Path, _: str) -> Result:
     return kafka_index.lookup_offsets(root, QUERIES, resolve="record")
 
 
+def schema_folder(output: str) -> str:
+    """Return a folder with a schema."""
+    folder = Path(output).parent / "schemas"
+    folder.mkdir(exist_ok=True)
+    (folder / "key.avsc").write_text('"string"')
+    return str(folder)
+
+
 #: A command has a row here once its surfaces are derived from its request and result.
 COMMANDS = {
     # Missing offsets are no damage of the logs that are there.
@@ -97,6 +105,11 @@ COMMANDS = {
         lambda output: ["--output", output, "--drop-where", "offset = 1"],
         lambda root, output: kafka_index.rewrite_dump(root, output, drop_where="offset = 1"),
         "parquet",
+    ),
+    "schemas": Command(
+        lambda output: ["--schemas", schema_folder(output)],
+        lambda root, output: kafka_index.read_schemas(root, schemas=schema_folder(output)),
+        "",
     ),
     "verify": Command(lambda _: [], lambda root, _: kafka_index.verify(root)),
 }

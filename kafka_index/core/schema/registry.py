@@ -220,9 +220,15 @@ class Schemas:
         self._by_id: dict[tuple[str, int], Schema] = {}
         self._by_guid: dict[str, Schema] = {}
         self._by_version: dict[tuple[str, int], Version] = {}
+        #: Schemas whose id another schema has too: which of them a record means is unknown.
+        self.ambiguous: frozenset[Schema] = frozenset()
         for schema in self.all:
             if schema.schema_id is not None:
-                self._by_id[schema.context, schema.schema_id] = schema
+                name = (schema.context, schema.schema_id)
+                other = self._by_id.get(name, schema)
+                if (other.type, other.text) != (schema.type, schema.text):
+                    self.ambiguous |= {other, schema}
+                self._by_id[name] = schema
             known = self._by_guid.get(schema.guid)
             if known is None or known.context != DEFAULT_CONTEXT:
                 self._by_guid[schema.guid] = schema
@@ -314,6 +320,14 @@ class Schemas:
                 open_schemas.append(referred)
                 pending.append((reference.name, referred, iter(referred.references)))
         return found
+
+    def fault_of(self, schema: Schema) -> str | None:
+        """Return why a schema cannot be used: its references, or another schema with its id."""
+        try:
+            self.references_of(schema)
+        except BadSchemaError as error:
+            return error.message
+        return f"{schema.label} has several texts" if schema in self.ambiguous else None
 
     def _referred(self, schema: Schema, reference: SchemaReference) -> Schema:
         subject = qualify(reference.subject, schema.context)

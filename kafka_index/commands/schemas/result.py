@@ -1,0 +1,456 @@
+"""The result of ``schemas``: versions of subjects, and what the records of topics use."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from kafka_index.core.errors import Faults, first_of, plural
+from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    NOTABLE,
+    MissingOffsets,
+    Result,
+    RunOutcome,
+    Section,
+    Severity,
+    Status,
+)
+from kafka_index.core.schema.registry import (
+    KeyKind,
+    Schema,
+    SchemaKey,
+    Schemas,
+    SubjectSettings,
+    Version,
+    VersionState,
+    unqualified,
+)
+
+
+class UseStatus(StrEnum):
+    """What records of a topic name as their schema."""
+
+    FOUND = "found"
+    #: No schema has the id or GUID.
+    MISSING = "missing"
+    #: References of the schema are missing or circular, or its id has several schemas.
+    UNUSABLE = "unusable"
+    #: The bytes look like an id, and are rather a number or text.
+    NO_ID = "no_id"
+    #: The bytes are in no form that names a schema.
+    UNFRAMED = "unframed"
+    NULL = "null"
+
+
+_BAD_USES = (UseStatus.MISSING, UseStatus.UNUSABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaUse:
+    """Records of a topic whose keys or values name a schema.
+
+    `part` is ``key`` or ``value``. The key is None for records that name none, and for those that
+    name further schemas than are counted one by one.
+    """
+
+    topic: str
+    part: str
+    status: UseStatus
+    records: int
+    key: SchemaKey | None = None
+    schema: Schema | None = None
+    reason: str | None = None
+
+
+_REFERENCE = pa.struct([("name", pa.string()), ("subject", pa.string()), ("version", pa.int32())])
+_USE = pa.struct([("topic", pa.string()), ("part", pa.string()), ("records", pa.int64())])
+#: The columns of `SchemaList`. `topic` is the one that the subject is named after.
+SCHEMAS_SCHEMA = pa.schema(
+    [
+        pa.field("subject", pa.string(), nullable=False),
+        pa.field("version", pa.int32(), nullable=False),
+        pa.field("schema_id", pa.int64()),
+        pa.field("type", pa.string(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("compatibility", pa.string()),
+        pa.field("mode", pa.string()),
+        pa.field("alias", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("context", pa.string(), nullable=False),
+        pa.field("guid", pa.string(), nullable=False),
+        pa.field("references", pa.list_(_REFERENCE)),
+        pa.field("uses", pa.list_(_USE)),
+        pa.field("text", pa.string()),
+    ]
+)
+_MEANINGS: Mapping[VersionState, tuple[Severity, str]] = {
+    VersionState.LIVE: (GOOD, "the registry serves the version"),
+    VersionState.DELETED: (GOOD, "soft-deleted: the schema is still there by its id"),
+    VersionState.GONE: (NOTABLE, "hard-deleted or replaced: compaction removes the schema"),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class SchemaList(Result):
+    """The result of `read_schemas`: a row per version of a subject.
+
+    Parameters
+    ----------
+    schemas : Schemas
+        The schemas.
+    uses : tuple of SchemaUse
+        What the keys and values of each topic name as their schemas.
+    topics : tuple of str
+        The topics of the input, without internal ones.
+    records : int or None
+        The number of records that were read; None if none were to be read.
+    log_bytes : int
+        The bytes of logs that were read.
+    faults : Faults
+        Damage that was skipped.
+    missing : MissingOffsets
+        The missing offsets in the logs that were read.
+    subject : str or None
+        The only subject that is asked for.
+    output : str or None
+        The folder that the schemas were written to.
+    listed_unread : tuple of str
+        Entries of the input that were not read, each with the reason.
+    listed_skipped : tuple of (str, str)
+        Entries of the input that a broker would not load, with the reason.
+    """
+
+    schemas: Schemas
+    uses: tuple[SchemaUse, ...] = ()
+    topics: tuple[str, ...] = ()
+    records: int | None = None
+    log_bytes: int = 0
+    faults: Faults = field(default_factory=Faults)
+    missing: MissingOffsets = field(default_factory=MissingOffsets)
+    subject: str | None = None
+    output: str | None = None
+    listed_unread: tuple[str, ...] = ()
+    listed_skipped: tuple[tuple[str, str], ...] = ()
+
+    command = "schemas"
+    status_header = ("state", "versions")
+
+    @cached_property
+    def _versions(self) -> list[Version]:
+        """The versions that are asked for, by subject and number."""
+        subjects = self.schemas.subjects() if self.subject is None else [self.subject]
+        return [version for one in subjects for version in self.schemas.versions_of(one)]
+
+    @property
+    def chosen(self) -> list[Schema]:
+        """The schemas of these versions and of their references, each once."""
+        if self.subject is None:
+            return list(self.schemas)
+        wanted = {version.schema for version in self._versions}
+        for schema in tuple(wanted):
+            if self.schemas.fault_of(schema) is None:
+                wanted.update(self.schemas.references_of(schema).values())
+        return [schema for schema in self.schemas if schema in wanted]
+
+    @cached_property
+    def _own_uses(self) -> list[SchemaUse]:
+        """The uses that are about the subject that is asked for, or all of them."""
+        if self.subject is None:
+            return list(self.uses)
+        own = {version.schema for version in self._versions}
+        return [
+            use
+            for use in self.uses
+            if use.schema in own
+            or (use.status in _BAD_USES and f"{use.topic}-{use.part}" == self.subject)
+        ]
+
+    @property
+    def _bad_uses(self) -> list[SchemaUse]:
+        return [use for use in self._own_uses if use.status in _BAD_USES]
+
+    @property
+    def headline(self) -> str:
+        """The number of versions, and whether records need other schemas."""
+        subjects = len({version.subject for version in self._versions})
+        text = f"{plural(len(self._versions), 'version')} of {plural(subjects, 'subject')}"
+        bad, found = self._bad_uses, self._named_records
+        if self.records is None:
+            text += "; records were not read"
+        elif bad:
+            text += f"; {plural(len(bad), 'schema')} missing or unusable, such as "
+            text += _use_line(bad[0])
+        elif self.subject is not None:
+            text += f"; named by {plural(found, 'key or value', 'keys and values')}"
+        elif found:
+            text += f"; all {found:,} keys and values that name a schema have one"
+        else:
+            text += f"; none of {plural(self.records, 'record')} names a schema"
+        skipped = self.faults.total
+        text += f"; {plural(skipped, 'corrupt or unreadable range')} skipped" if skipped else ""
+        wrong = len(self.schemas.unreadable)
+        text += f"; {plural(wrong, 'record')} of schemas not understood" if wrong else ""
+        return text if self.output is None else f"{text}; written to {self.output}"
+
+    @property
+    def _named_records(self) -> int:
+        return sum(use.records for use in self._own_uses if use.status is UseStatus.FOUND)
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The number of versions by state."""
+        found = Counter(version.state for version in self._versions)
+        return [
+            Status(state.value, (found[state],), *_MEANINGS[state])
+            for state in VersionState
+            if found[state]
+        ]
+
+    @property
+    def facts(self) -> list[str]:
+        """The settings of the registry, and the records that are no schemas."""
+        facts = []
+        settings = _settings_text(self.schemas.settings.get("", SubjectSettings()))
+        facts += [f"registry: {settings}"] if settings else []
+        if self.schemas.skipped:
+            other = ", ".join(
+                f"{count} {name}" for name, count in sorted(self.schemas.skipped.items())
+            )
+            facts.append(f"records that are no schemas: {other}")
+        return facts
+
+    @property
+    def sections(self) -> list[Section]:
+        """Subjects, topics, and what is wrong."""
+        subjects = [
+            _subject_line(subject, list(versions), self.schemas.settings.get(subject))
+            for subject, versions in groupby(self._versions, lambda version: version.subject)
+        ]
+        topics = [
+            _topic_line(topic, uses)
+            for topic, uses in groupby(self._own_uses, lambda use: use.topic)
+        ]
+        unreadable, conflicts = self.schemas.unreadable, self.schemas.conflicts
+        faults = [fault for fault in self._faults_of_schemas.values() if fault is not None]
+        damage = plural(self.faults.total, "corrupt or unreadable range")
+        return [
+            Section("subjects:", subjects, GOOD, noun="subject", shows_all=True),
+            Section("topics:", topics, GOOD, noun="topic", shows_all=True),
+            Section("ids with several schemas:", list(map(str, conflicts)), noun="record"),
+            Section("unusable schemas:", faults, noun="schema"),
+            Section(
+                "missing or unusable schemas:",
+                list(map(_use_line, self._bad_uses)),
+                BAD,
+                noun="use",
+            ),
+            Section(
+                "records of schemas that were not understood:",
+                list(map(str, unreadable)),
+                BAD,
+                noun="record",
+            ),
+            Section(
+                f"{damage} skipped:", list(map(str, self.faults.first)), BAD, self.faults.total
+            ),
+        ]
+
+    @cached_property
+    def _faults_of_schemas(self) -> dict[Schema, str | None]:
+        return {
+            schema: self.schemas.fault_of(schema)
+            for schema in dict.fromkeys(version.schema for version in self._versions)
+        }
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for schemas that records need, unreadable records and lost offsets."""
+        places = (*self.unread, *self.missing.lost, *self._bad_uses, *self.schemas.unreadable)
+        return RunOutcome.of_faults(self.faults.retriable).with_damage(places)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Subjects, versions and schemas, records that were read, and missing schemas."""
+        by_status: Counter[UseStatus] = Counter()
+        for use in self._own_uses:
+            by_status[use.status] += use.records
+        return {
+            "subjects": len({version.subject for version in self._versions}),
+            "versions": len(self._versions),
+            "schemas": len(self._faults_of_schemas),
+            "records": self.records or 0,
+            **{f"{name.value}_uses": by_status[name] for name in UseStatus},
+            "unreadable": len(self.schemas.unreadable),
+            "conflicts": len(self.schemas.conflicts),
+            "damage": self.faults.total,
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of logs that were read."""
+        return {"logs": self.log_bytes}
+
+    @property
+    def work_bytes(self) -> int:
+        """The bytes of logs that were read."""
+        return self.log_bytes
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """Entries of the input that were not read, each with the reason."""
+        return self.listed_unread
+
+    @property
+    def skipped(self) -> Sequence[tuple[str, str]]:
+        """Entries of the input that a broker would not load: paths with reasons."""
+        return self.listed_skipped
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The missing offsets in the logs that were read."""
+        return self.missing
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row per version of a subject."""
+        return pa.Table.from_pylist([self._row(one) for one in self._versions], SCHEMAS_SCHEMA)
+
+    def _row(self, version: Version) -> dict[str, Any]:
+        schema = version.schema
+        settings = self.schemas.settings.get(version.subject, SubjectSettings())
+        return {
+            "subject": version.subject,
+            "version": version.version,
+            "schema_id": schema.schema_id,
+            "guid": schema.guid,
+            "type": schema.type.value,
+            "state": version.state.value,
+            "context": schema.context,
+            "references": [
+                {"name": one.name, "subject": one.subject, "version": one.version}
+                for one in schema.references
+            ],
+            "compatibility": settings.compatibility,
+            "mode": settings.mode,
+            "alias": settings.alias,
+            "topic": self._topic_of(version.subject),
+            "uses": self._uses_of_schemas.get(schema, []),
+            "reason": self._faults_of_schemas[schema],
+            "text": schema.text,
+        }
+
+    def _topic_of(self, subject: str) -> str | None:
+        """Return the topic of the input that a subject is named after, the longest one."""
+        found = [topic for topic in self.topics if unqualified(subject).startswith(f"{topic}-")]
+        return max(found, key=len, default=None)
+
+    @cached_property
+    def _uses_of_schemas(self) -> dict[Schema, list[dict[str, Any]]]:
+        found: dict[Schema, list[dict[str, Any]]] = defaultdict(list)
+        for use in self.uses:
+            if use.schema is not None:
+                found[use.schema].append(
+                    {"topic": use.topic, "part": use.part, "records": use.records}
+                )
+        return found
+
+    def as_object(self) -> dict[str, object]:
+        """Return the summary, the rows, the uses by topic, and what was not understood."""
+        return {
+            **self.summary,
+            "settings": {
+                name: {"compatibility": one.compatibility, "mode": one.mode, "alias": one.alias}
+                for name, one in sorted(self.schemas.settings.items())
+            },
+            "versions": self.to_arrow().to_pylist(),
+            "topics": [
+                {
+                    "topic": use.topic,
+                    "part": use.part,
+                    "status": use.status.value,
+                    "records": use.records,
+                    "key_kind": None if use.key is None else use.key.kind.value,
+                    "key": None if use.key is None else use.key.value,
+                    "schema_id": None if use.schema is None else use.schema.schema_id,
+                    "guid": None if use.schema is None else use.schema.guid,
+                    "reason": use.reason,
+                }
+                for use in self._own_uses
+            ],
+            "unreadable": list(map(str, self.schemas.unreadable)),
+            "conflicts": list(map(str, self.schemas.conflicts)),
+        }
+
+    def _shown(self) -> pa.Table:
+        """Return the rows without their texts."""
+        return self.to_arrow().drop_columns(["text", "references", "uses"])
+
+
+def _settings_text(settings: SubjectSettings) -> str:
+    named = (
+        ("compatibility", settings.compatibility),
+        ("mode", settings.mode),
+        ("alias of", settings.alias),
+    )
+    return ", ".join(f"{name} {value}" for name, value in named if value is not None)
+
+
+def _subject_line(
+    subject: str, versions: Sequence[Version], settings: SubjectSettings | None
+) -> str:
+    """Return a subject with its versions, such as ``1 (id 7), 2 (id 8, deleted)``."""
+    types = sorted({version.schema.type.value for version in versions})
+    numbers = ", ".join(map(_version_text, versions))
+    text = f"{subject}: {' or '.join(types)}, version {numbers}"
+    more = "" if settings is None else _settings_text(settings)
+    return f"{text}; {more}" if more else text
+
+
+def _version_text(version: Version) -> str:
+    schema = version.schema
+    parts = [] if schema.schema_id is None else [f"id {schema.schema_id}"]
+    parts += [version.state.value] if version.state is not VersionState.LIVE else []
+    if schema.references:
+        parts.append(f"refers to {first_of([one.name for one in schema.references], 3)}")
+    return f"{version.version} ({', '.join(parts)})" if parts else str(version.version)
+
+
+_COUNTED = {
+    UseStatus.UNFRAMED: "without a schema",
+    UseStatus.NULL: "null",
+    UseStatus.NO_ID: "with bytes that are no known id",
+}
+
+
+def _topic_line(topic: str, uses: Iterable[SchemaUse]) -> str:
+    """Return what keys and values of a topic name, such as ``keys id 1 (9); values 9 null``."""
+    parts = (
+        f"{part}s {', '.join(map(_count_text, own))}"
+        for part, own in groupby(uses, lambda use: use.part)
+    )
+    return f"{topic}: {'; '.join(parts)}"
+
+
+def _count_text(use: SchemaUse) -> str:
+    if use.status in _COUNTED and use.key is None:
+        return f"{use.records:,} {_COUNTED[use.status]}"
+    name = "further schemas" if use.key is None else str(use.key)
+    if use.key is not None and use.key.kind is not KeyKind.ID and use.schema is not None:
+        name = f"{name} ({use.schema.label})"
+    state = "" if use.status is UseStatus.FOUND else f", {use.status.value.replace('_', ' ')}"
+    return f"{name} ({use.records:,}{state})"
+
+
+def _use_line(use: SchemaUse) -> str:
+    name = "further schemas" if use.key is None else str(use.key)
+    reason = use.reason or "no schema has it"
+    return f"{name} in {plural(use.records, use.part)} of {use.topic}: {reason}"

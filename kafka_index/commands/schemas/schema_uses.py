@@ -1,0 +1,291 @@
+"""Counts the schemas that records name, split by split, and finds the schemas."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from kafka_index.commands.schemas.request import SchemasRequest
+from kafka_index.commands.schemas.result import SchemaList, SchemaUse, UseStatus
+from kafka_index.core.errors import (
+    CorruptLogError,
+    Faults,
+    InputError,
+    KafkaIndexError,
+    UnknownSchemaError,
+    first_of,
+    without_frames,
+)
+from kafka_index.core.format.names import INTERNAL_TOPICS
+from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
+from kafka_index.core.fs.paths import real_path, refuse_overlap
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.uris import refuse_remote
+from kafka_index.core.job.engine import SILENT, Engine, Listener
+from kafka_index.core.job.result import MissingOffsets, ReportSink
+from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.query.choices import OnDamage
+from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
+from kafka_index.core.query.missing_records import MissingInRead
+from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
+from kafka_index.core.query.record_reader import RecordReader
+from kafka_index.core.query.records import list_partitions, plan_partitions
+from kafka_index.core.query.settings import ReadSettings
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.schema.folder import write_folder
+from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas
+from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
+from kafka_index.core.schema.sources import open_schemas
+from kafka_index.core.schema.wire import Framing, frames_of
+
+#: The keys of one topic that are counted one by one.
+MAX_KEYS = 1000
+_MAX_ERRORS = 20
+_PARTS = ("key", "value")
+_LONG_BYTES, _FRAME_BYTES = 8, 5
+_MANY_KEYS = 10
+_FEW_SIZES = 2
+
+
+@dataclass(slots=True)
+class KeyCounts:
+    """How often the keys or values of a topic name each schema, in bounded memory.
+
+    `others` counts records whose schemas come after the first `MAX_KEYS`, and `framings` all
+    records by form. `body_sizes` are those of records with an id of 4 bytes, the first few.
+    """
+
+    keys: Counter[SchemaKey] = field(default_factory=Counter)
+    framings: Counter[Framing] = field(default_factory=Counter)
+    others: int = 0
+    body_sizes: set[int] = field(default_factory=set)
+
+    def add_keys(self, keys: Iterable[tuple[SchemaKey, int]]) -> None:
+        for key, count in keys:
+            if key in self.keys or len(self.keys) < MAX_KEYS:
+                self.keys[key] += count
+            else:
+                self.others += count
+
+    def add(self, other: KeyCounts) -> None:
+        self.add_keys(other.keys.items())
+        self.framings.update(other.framings)
+        self.others += other.others
+        self.add_body_sizes(other.body_sizes)
+
+    def add_body_sizes(self, sizes: Iterable[int]) -> None:
+        """Note sizes; two are enough to know that they differ."""
+        for size in sizes:
+            if len(self.body_sizes) < _FEW_SIZES:
+                self.body_sizes.add(size)
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether ids, few or none of which have a schema, are rather parts of plain numbers.
+
+        Numbers of 8 bytes begin with zeros too, and leave 3 bytes behind an id; other numbers are
+        seldom the same.
+        """
+        distinct = len(self.keys) + self.others
+        is_varied = distinct >= _MANY_KEYS and distinct * 4 > self.keys.total() + self.others
+        return is_varied or self.body_sizes == {_LONG_BYTES - _FRAME_BYTES}
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCounts:
+    """The counts of a split, by part; picklable."""
+
+    topic: str
+    parts: tuple[KeyCounts, KeyCounts]
+    records: int
+    errors: tuple[KafkaIndexError, ...]
+    errors_left_out: int
+    seen: tuple[SeenLog, ...]
+
+
+def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings) -> SplitCounts:
+    """Count the schemas that the records of a split name; damage is passed over and noted."""
+    errors: list[KafkaIndexError] = []
+    records = left_out = 0
+
+    def pass_over(error: CorruptLogError) -> None:
+        nonlocal left_out
+        if len(errors) < _MAX_ERRORS:
+            errors.append(error)
+        else:
+            left_out += 1
+
+    reader = RecordReader(split, settings, on_left_out=pass_over)
+    parts = KeyCounts(), KeyCounts()
+    try:
+        for batch in reader:
+            records += len(batch)
+            for part, counts in zip(_PARTS, parts, strict=True):
+                frames = frames_of(
+                    batch.column(part), batch.column("headers"), is_key=part == "key"
+                )
+                numbers = frames.key_numbers
+                found = np.bincount(numbers + 1, minlength=len(frames.keys) + 1)[1:].tolist()
+                counts.add_keys((key, n) for key, n in zip(frames.keys, found, strict=True) if n)
+                framings = np.bincount(frames.framing).tolist()
+                counts.framings.update(
+                    {Framing(form): count for form, count in enumerate(framings) if count}
+                )
+                sizes = (frames.ends - frames.starts)[frames.framing == Framing.ID]
+                counts.add_body_sizes(np.unique(sizes).tolist())
+    except KafkaIndexError as error:
+        errors.append(without_frames(error))
+    return SplitCounts(split.topic, parts, records, tuple(errors), left_out, tuple(reader.seen))
+
+
+def list_schemas(
+    request: SchemasRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    _report: ReportSink | None = None,
+) -> SchemaList:
+    """List the schemas of a request, and count the records that use them.
+
+    Raises `InputError` if there are no schemas, or nobody has the subject.
+    """
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        output = _output_folder(request)
+        schemas = open_schemas(
+            request.schemas, request.inputs, shared_budget(request.max_decompressed_bytes)
+        )
+        if request.subject is not None and not schemas.versions_of(request.subject):
+            raise InputError(
+                f"there is no subject {request.subject!r}",
+                expected=first_of(schemas.subjects(), 5),
+            )
+        listed = list_partitions(
+            request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
+        )
+        own = {*INTERNAL_TOPICS, SCHEMAS_TOPIC, schemas.origin}
+        files = [one for one in listed.files if one.topic not in own]
+        plan = plan_partitions(
+            [] if request.skip_records else files,
+            settings=ReadSettings(
+                columns=("key", "value", "headers", "offset"),
+                on_damage=OnDamage.DROP,
+                max_decompressed_bytes=request.max_decompressed_bytes,
+            ),
+            max_split_bytes=SEARCHED_SPLIT_BYTES,
+            finder=listed.gap_finder(request.max_decompressed_bytes),
+        )
+        counts, records, faults, missing = _count(plan, engine, listener or SILENT)
+        result = SchemaList(
+            schemas,
+            tuple(_uses(counts, schemas)),
+            topics=tuple(sorted({one.topic for one in files})),
+            records=None if request.skip_records else records,
+            log_bytes=plan.size_bytes,
+            faults=faults,
+            missing=missing,
+            subject=request.subject,
+            output=output,
+            listed_skipped=skipped_texts(listed.skipped),
+        )
+        if output is not None:
+            write_folder(schemas, result.chosen, output)
+    return replace(result, listed_unread=unread_texts(unread))
+
+
+def _output_folder(request: SchemasRequest) -> str | None:
+    """Make the output folder, which must be new or of an earlier run, and no input."""
+    if request.output is None:
+        return None
+    refuse_remote(
+        request.output, "schemas are written to a local folder", hint="copy the folder afterwards"
+    )
+    root = real_path(request.output)
+    sources = [request.schemas] if os.path.exists(request.schemas) else []
+    refuse_overlap(root, request.output, [*request.folders, *sources])
+    store_of(root).make_writable_directory(root)
+    return root
+
+
+def _count(
+    plan: ReadPlan, engine: Engine, listener: Listener
+) -> tuple[dict[tuple[str, str], KeyCounts], int, Faults, MissingOffsets]:
+    counts: dict[tuple[str, str], KeyCounts] = defaultdict(KeyCounts)
+    records, faults = 0, Faults()
+    seen = MissingInRead(plan.partitions, plan.finder)
+    sizes = [split.size_bytes for split in plan.splits]
+    listener.on_plan(len(sizes), sum(sizes), ("split", "splits"))
+    if plan.splits:
+        with engine.start(
+            "schemas",
+            after_failure="run again",
+            listener=listener,
+            works=len(sizes),
+            inputs=sorted({name for split in plan.splits for name in split.directories}),
+        ) as workers:
+            for found, size_bytes in zip(
+                workers.run(
+                    plan.splits,
+                    partial(count_split, settings=plan.settings),
+                    sizes=sizes,
+                    what="read {:,} splits of records",
+                    ordered=True,
+                ),
+                sizes,
+                strict=True,
+            ):
+                for part, own in zip(_PARTS, found.parts, strict=True):
+                    counts[found.topic, part].add(own)
+                records += found.records
+                faults.add(*found.errors)
+                faults.add_damage(found.errors_left_out)
+                seen.add(found.seen, ())
+                listener.on_done(1, size_bytes)
+    return counts, records, faults, seen.find()
+
+
+def _uses(counts: Mapping[tuple[str, str], KeyCounts], schemas: Schemas) -> Iterator[SchemaUse]:
+    """Yield what the keys and the values of each topic use, and why a schema cannot be used."""
+    usable: dict[str, str | None] = {}
+    for (topic, part), own in sorted(counts.items(), key=lambda item: item[0]):
+        found = {key: _find(schemas, key) for key in own.keys}
+        is_known = [schema is not None for schema in found.values()]
+        # A number may be an id by chance.
+        are_numbers = sum(is_known) * _MANY_KEYS <= len(is_known) and own.are_numbers
+        for key, records in sorted(own.keys.items()):
+            schema = found[key]
+            if schema is not None:
+                if schema.guid not in usable:
+                    usable[schema.guid] = schemas.fault_of(schema)
+                fault = usable[schema.guid]
+                status = UseStatus.FOUND if fault is None else UseStatus.UNUSABLE
+                yield SchemaUse(topic, part, status, records, key, schema, fault)
+                continue
+            # Ids of registries begin at 1.
+            is_number = are_numbers or (isinstance(key.value, int) and key.value <= 0)
+            status = UseStatus.NO_ID if is_number else UseStatus.MISSING
+            yield SchemaUse(topic, part, status, records, key)
+        if own.others:
+            status = UseStatus.NO_ID if are_numbers else UseStatus.MISSING
+            yield SchemaUse(topic, part, status, own.others)
+        for status, forms in _PLAIN.items():
+            records = sum(own.framings[form] for form in forms)
+            if records:
+                yield SchemaUse(topic, part, status, records)
+
+
+#: The forms of records that name no schema.
+_PLAIN = {
+    UseStatus.UNFRAMED: (Framing.NONE, Framing.EMPTY, Framing.TOO_SHORT),
+    UseStatus.NULL: (Framing.NULL,),
+}
+
+
+def _find(schemas: Schemas, key: SchemaKey) -> Schema | None:
+    try:
+        return schemas.find(key)
+    except UnknownSchemaError:
+        return None
