@@ -170,7 +170,6 @@ class DumpPrinter(TablePrinter):
         self._stream.write("".join(waiting))
 
     def skipped_batch(self, position_bytes: int, reason: str) -> None:
-        """Report a skipped batch, in JSON output only."""
         if self._as_json:
             skipped = {"position_bytes": position_bytes, "reason": reason}
             self._stream.write(json.dumps(skipped) + "\n")

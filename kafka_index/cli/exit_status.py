@@ -69,7 +69,6 @@ class ExitCode(IntEnum):
 
     @classmethod
     def of_run(cls, error: BaseException) -> ExitCode:
-        """Return the code for an error that ended a whole run."""
         if isinstance(error, click.ClickException):
             return cls.USAGE
         if is_retriable(error):

@@ -131,7 +131,6 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
 
 
 def _places(command: click.Command) -> list[click.Parameter]:
-    """Return the parameters of a command that accept paths."""
     return [
         each for each in command.params if _PLACES.search(each.metavar or "") or each.nargs == -1
     ]
@@ -203,8 +202,6 @@ def storage_option() -> click.Option:
 
 
 def summary_option() -> click.Option:
-    """Return the option for the summary file."""
-
     def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None and not context.resilient_parsing:
             run_summary().open(value)

@@ -112,7 +112,6 @@ class RecordTemplate:
 
 
 def ends_lines(template: str) -> bool:
-    """Return whether the output separates records, by line ends or lengths."""
     parts = _TOKEN.split(template)
     return "R" in parts[1::2] or any("\n" in _unescaped(text) for text in parts[::2])
 

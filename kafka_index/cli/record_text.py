@@ -57,7 +57,6 @@ _GAP = "  "
 
 
 def json_value(data: MaybeBytes, form: str) -> Iterable[str]:
-    """Yield the parts of a JSON value."""
     return _value(data, form, encode_basestring_ascii, '{"hex": "', '"}')
 
 
@@ -69,7 +68,6 @@ def shown_bytes(data: MaybeBytes, form: str) -> Iterable[str]:
 def _value(
     data: MaybeBytes, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
 ) -> Iterable[str]:
-    """Yield bytes as quoted text, or as hex digits between two strings."""
     if data is None:
         return ("null",)
     if len(data) > PIECE_BYTES:

@@ -57,7 +57,6 @@ def is_styled(stream: TextIO) -> bool:
 
 
 def rich_console(stream: TextIO) -> Console:
-    """Return rich's console for a stream, which prints text unchanged."""
     from rich.console import Console  # noqa: PLC0415, slow to import
 
     class _StreamConsole(Console):

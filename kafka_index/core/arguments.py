@@ -1,4 +1,4 @@
-"""Converters of keys, offsets, times and partitions, which need more than `core.job.request`."""
+"""Conversion of keys, offsets, times and partitions; needs more imports than `core.job.request`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXAMPLE = "by topic and partition: {'orders': {0: 123}}"
 
 
 def keys_of(given: object, name: str) -> tuple[bytes, ...]:
-    """Return keys that were given as a list, or in a file of them."""
+    """Convert keys, given as a list or a file."""
     if isinstance(given, str | PathLike):
         return read_keys(path_of(given, name))
     members = members_of(given)
@@ -55,7 +55,7 @@ def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
 
 
 def bounds_of(given: object, name: str) -> Offsets | None:
-    """Return the offset of all partitions, or offsets by topic and partition; None for none."""
+    """Convert an offset for all partitions, or offsets by topic and partition."""
     if given is None or isinstance(given, Mapping):
         return None if given is None else offsets_of(given, name)
     offset = _integer(given)
@@ -69,7 +69,7 @@ def bounds_of(given: object, name: str) -> Offsets | None:
 
 
 def times_of(given: object, name: str, now: int) -> Timestamps | None:
-    """Return the time of all partitions in ms, or times by topic and partition; None for none."""
+    """Convert a time for all partitions, or times by topic and partition, to ms."""
     times: Any = given
     if isinstance(given, Mapping):
         times = {}
@@ -80,7 +80,7 @@ def times_of(given: object, name: str, now: int) -> Timestamps | None:
 
 
 def partitions_of(given: object) -> dict[str, list[int]] | None:
-    """Return the numbers of partitions by topic; raises `ConfigError` for anything else."""
+    """Convert partition numbers by topic; raises `ConfigError` for anything else."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -96,7 +96,7 @@ def partitions_of(given: object) -> dict[str, list[int]] | None:
 
 
 def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[str, int, object]]:
-    """Yield the members of a mapping by topic and number, which JSON has as text."""
+    """Yield the members of a mapping by topic and partition number, which are strings in JSON."""
     for topic, own in given.items():
         if not isinstance(topic, str) or not isinstance(own, Mapping):
             raise wrong_value(f"{name} is not by topic and partition", _EXAMPLE, {topic: own})
@@ -106,7 +106,7 @@ def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[s
 
 
 def _integer(value: object) -> int | None:
-    """Return an integer of Python or numpy; None for anything else."""
+    """Return a Python or numpy integer; None for anything else."""
     if isinstance(value, type | bool | np.bool_ | np.ndarray) or not hasattr(value, "__index__"):
         return None
     return int(value.__index__())

@@ -254,7 +254,6 @@ class TooLargeError(CorruptLogError):
 
     @classmethod
     def of_records(cls, max_bytes: int) -> TooLargeError:
-        """Return the error for records that exceed the limit."""
         return cls(
             "the records decompress to more than is allowed",
             expected=f"{max_bytes} bytes or less",

@@ -382,7 +382,6 @@ def indexes_parameter() -> Any:
 
 
 def topics_parameter() -> Any:
-    """Return the parameter that selects topics."""
     return parameter(
         TopicsKind(), Group.SELECTION, "Only topics whose full name matches REGEX.", default=None
     )

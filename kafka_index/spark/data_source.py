@@ -448,7 +448,6 @@ def _storage(given: Mapping[str, str]) -> StorageOptions:
 
 
 def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> None:
-    """Reject options for records if rows are batches."""
     if rows is None:
         return
     for name in ("columns", "includeheaders", "includecontrolrecords", "kafka.isolation.level"):
@@ -739,7 +738,6 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
-    """Return the read settings for the columns of a schema."""
     settings = options.settings
     known = _types(_ALL_COLUMNS if options.rows is None else batch_schema(options.rows, settings))
     for one in schema.fields:

@@ -158,7 +158,6 @@ def executor_check(
 
 
 def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that tasks need for some paths."""
     # Schemes can be nested, as in tiered+aiven+s3; the last part is the store's scheme.
     schemes = {(scheme_of(path) or "").rpartition("+")[2] for path in paths}
     objects = () if schemes.isdisjoint(OBJECT_SCHEMES) else _OF_OBJECT_STORES

@@ -106,7 +106,6 @@ class _SessionEngine:
         inputs: Sequence[str] = (),  # noqa: ARG002
         outputs: Sequence[str] = (),
     ) -> Iterator[SparkWorkers]:
-        """Return the workers of the session after sending the package to its executors."""
         try:
             ship_package(self.session)
             with session_workers(self.session, outputs=outputs) as workers:

@@ -178,7 +178,6 @@ class Jobs:
             self._show()
 
     def cancel(self) -> None:
-        """Cancel the running jobs of all threads."""
         if is_connect(self._session):
             self._session.interruptTag(self._tag)
         else:

@@ -40,12 +40,10 @@ def parse_json(options: Mapping[str, str], name: str) -> Any:
 
 
 def parse_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, int]]:
-    """Parse numbers by topic and partition."""
     return _by_partition(options, name, lambda value: _integer(value, INT64_MAX))
 
 
 def parse_times_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, Time]]:
-    """Parse times by topic and partition, unconverted."""
     return _by_partition(
         options,
         name,

@@ -244,7 +244,6 @@ class _Counted:
         ]
 
     def fetch(self, partitions: pa.Table) -> list[SegmentCount]:
-        """Return the segments of partitions, in input order."""
         found = self.segments
         if partitions.num_rows < self.partitions.num_rows:
             names = self.workers.distribute(partitions.select(_PARTITION))
@@ -350,7 +349,6 @@ class _Wave:
         return found
 
     def _rows(self, workers: SparkWorkers, known: Sequence[SegmentCount]) -> DataFrame:
-        """Return rows that include those of known segments."""
         rows = self.counted.rows
         if rows.frame is not None:
             return rows.frame

@@ -261,7 +261,6 @@ def runs_here(session: SparkSession) -> bool:
 
 
 def _package_paths(conf: SparkConf, master: str) -> list[str]:
-    """Return the paths of this package and its zips on executors."""
     files = (conf.get("spark.submit.pyFiles", None) or "").split(",")
     names = [name.rpartition("/")[2] for name in files if name.endswith((".zip", ".egg"))]
     if is_on_this_machine(master):

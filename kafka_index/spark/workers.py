@@ -184,12 +184,10 @@ class SparkWorkers:
         return self.distribute(manifest).repartitionById(len(job.bins), BIN)
 
     def distribute(self, table: pa.Table) -> DataFrame:
-        """Convert a table of the driver to a distributed DataFrame."""
         self._add_bytes(table.nbytes)
         return self.session.createDataFrame(table)
 
     def collect(self, frame: DataFrame) -> pa.Table:
-        """Collect a DataFrame as a table."""
         table = frame.toArrow()
         self._add_bytes(table.nbytes)
         return table
@@ -348,7 +346,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def current_attempt_id() -> str:
-    """Return the ID of the current attempt, which no other attempt of the run has."""
     context = TaskContext.get()
     if context is None:
         return _ON_DRIVER

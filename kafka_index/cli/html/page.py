@@ -160,7 +160,6 @@ def _is_wide(values: Longs) -> bool:
 
 
 def _planes(values: Longs) -> tuple[int, bytes]:
-    """Return the bytes per value, and the byte planes of all values."""
     zigzag = ((values << 1) ^ (values >> 63)).astype("<i8")
     planes = zigzag.view(np.uint8).reshape(-1, 8).T
     used = np.flatnonzero(planes.any(axis=1))
@@ -238,7 +237,6 @@ class PageText:
         self._conclusion = conclusion
 
     def pieces(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
-        """Yield the page with its tables and the Bokeh scripts."""
         folder = bokeh / "server" / "static" / "js"
         # In the order in which a page runs them.
         libraries = [(folder / f"{name}.min.js").read_bytes() for name in _SCRIPTS]

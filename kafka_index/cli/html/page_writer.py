@@ -199,7 +199,6 @@ class PageWriter:
         self._conclusion, self._is_whole = None, False
 
     def close(self) -> None:
-        """Write the page."""
         text = PageText(self._command, self._columns, self._totals, self._about, self._conclusion)
         rows = self._table()
         parts = [Part("rows", pack_columns(rows), len(rows), self._rows)]

@@ -253,7 +253,6 @@ class Monitor:
 
 
 def _gauges(result: BackupResult, now: int) -> dict[str, float]:
-    """Return the metrics of a backup."""
     sizes, skipped = result.sizes_bytes, len(result.skipped_partitions)
     return {
         "last_cutoff_timestamp_seconds": result.cutoff_ms / _SECOND_MS,

@@ -493,7 +493,6 @@ class BrokerBackup:
 
     @property
     def stored_folders(self) -> list[str]:
-        """The folders of the stored partitions."""
         return [each.folder for each in self._stored_partitions]
 
     def inspected(self) -> InspectedPartitions:

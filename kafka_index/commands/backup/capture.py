@@ -464,8 +464,6 @@ class LogCapture:
         self.skipped.clear()
 
     def capture(self, topics: Collection[str] = (), *, others_than: Collection[str] = ()) -> None:
-        """Capture the partitions of some topics, or of all other topics."""
-
         def is_selected(topic: str) -> bool:
             return topic in topics or (bool(others_than) and topic not in others_than)
 

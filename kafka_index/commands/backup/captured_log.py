@@ -240,7 +240,6 @@ def _seek_to(
 
 
 def last_offset_in(header: bytes) -> int:
-    """Return the last offset in a batch header."""
     return last_offset_of(np.frombuffer(header, np.uint8))
 
 

@@ -496,7 +496,6 @@ class PartitionUploader:
     def finish(
         self, *, is_leader: bool | None, start_offset: int, cleaner_offset: int | None
     ) -> PartitionBackup:
-        """Wait for the chunks, and return the partition for the manifest."""
         found, partition = self.found, self.found.partition
         chunks = [*self._kept]
         for each in self._puts:

@@ -556,7 +556,6 @@ class ExpireBackupsResult(TableResult):
 
     @property
     def headline(self) -> str:
-        """The numbers of expired backups and deleted objects."""
         counts = self.counts
         would = "would be " if self.is_dry else ""
         return (
@@ -567,7 +566,6 @@ class ExpireBackupsResult(TableResult):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Backups by status, and objects."""
         status = self.rows["status"].to_pylist()
         return {
             "kept": status.count("kept"),
@@ -578,12 +576,10 @@ class ExpireBackupsResult(TableResult):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes that were deleted."""
         return {"deleted": self.deleted_bytes}
 
     @property
     def printed_rows(self) -> pa.Table:
-        """The rows that the command prints."""
         return self.rows
 
 

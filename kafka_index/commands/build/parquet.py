@@ -88,7 +88,6 @@ _DEFAULTS = {
 def segment_source(
     rows: SegmentRows, source: ParquetInput, *, verify_crc: bool
 ) -> MetadataSource | RawBatchSource:
-    """Return the batch source for the rows of one segment."""
     if source.form is ParquetForm.RAW:
         return RawBatchSource(rows, verify_crc=verify_crc)
     return MetadataSource(rows, knows_markers=not source.missing_for_state)

@@ -233,8 +233,6 @@ def why_no_segment(key: SegmentKey) -> str | None:
 
 
 def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
-    """Split the segments of a sorted input into about this many bins."""
-
     def weight(segment: SegmentCount) -> int:
         return segment.read_bytes(counted.source.form)
 
@@ -320,7 +318,6 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
 
 
 def _batch_rows(group: RowGroup) -> int:
-    """Return the number of rows for a batch of limited size."""
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
 
 

@@ -382,7 +382,6 @@ class BuildRows:
         self._listener.on_done(1, row.log_size_bytes)
 
     def on_report(self, row: SegmentReport) -> None:
-        """Add the final row of a segment."""
         self._pending.append(row)
         self._hold(1)
 

@@ -172,7 +172,6 @@ class _Stream:
 
     @property
     def is_read(self) -> bool:
-        """Whether all records have been read."""
         return not self._splits
 
     def fill(self) -> Iterator[SplitMatches]:
@@ -191,7 +190,6 @@ class _Stream:
             yield matches
 
     def take(self, time: int, rank: int) -> tuple[Longs, pa.RecordBatch]:
-        """Remove and return the records up to a time, with ties resolved by rank."""
         side = "right" if self.rank <= rank else "left"
         count = int(np.searchsorted(self.times, time, side))  # type: ignore[call-overload]
         taken = self.times[:count], self._rows.slice(0, count)

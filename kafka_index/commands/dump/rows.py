@@ -53,7 +53,6 @@ class DumpedFile:
             raise InputError("no such file", path=self.path) from None
 
     def content(self) -> bytes:
-        """Return the content of a small file."""
         try:
             return store_of(self.path).read(self.path)
         except FileNotFoundError as error:
@@ -128,7 +127,6 @@ class Selection:
         return self.to_ms is None or 0 <= row.timestamp_ms < self.to_ms
 
     def is_past(self, first_offset: int) -> bool:
-        """Return whether no row from an offset on is selected."""
         return self.offset is not None and first_offset > self.offset
 
     def _time_masks(self, first: pa.Array, last: pa.Array) -> list[pa.Array]:

@@ -240,7 +240,6 @@ def _first_transaction_fault(index: TransactionIndex) -> KafkaIndexError | None:
 
 
 def _readable_entries(data: bytes) -> NDArray[np.void]:
-    """Return the readable entries of a corrupt snapshot."""
     if len(data) < SNAPSHOT_HEADER.itemsize:
         return np.empty(0, SNAPSHOT_ENTRY)
     header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]

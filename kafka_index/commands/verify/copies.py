@@ -300,7 +300,6 @@ def _drop_missing(one: _Copy, other: _Copy, *, is_message: bool) -> None:
 
 
 def _end(copy: _Copy) -> int:
-    """Return the end offset of a copy, reading it to its end."""
     while not copy.is_empty():
         copy.drop(copy.rows.shape[1])
     return copy.end_offset

@@ -500,7 +500,6 @@ class PartitionVerification:
         )
 
     def _missing_indexes(self, check: SegmentCheck) -> Iterator[Finding]:
-        """Yield the rows of missing index files."""
         segment = check.segment
         if check.row.status == FAILED:
             return
@@ -608,7 +607,6 @@ class PartitionVerification:
         return row if end is None or not is_started else self._started(row, end)
 
     def _started(self, row: Finding, end_offset: int) -> Finding:
-        """Return the row of the partition with the effect of a startup on it."""
         prefix = "With the clean shutdown file here"
         if not self._root.is_clean:
             prefix = "Without a clean shutdown file"

@@ -52,7 +52,6 @@ class FileKind(StrEnum):
 
 
 def kind_of(suffix: str) -> FileKind:
-    """Return the file kind for a suffix of a segment's file."""
     return FileKind(suffix.removeprefix("."))
 
 
@@ -201,7 +200,6 @@ def finding_of(
     base_offset: int | None = None,
     harmful: bool = False,
 ) -> Finding:
-    """Return the finding of a partition's file before its classification."""
     return Finding(owner.topic, owner.partition, base_offset, path, kind, file_class, harmful)
 
 
@@ -441,7 +439,6 @@ def _first(before: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def _lost_text(partitions: Iterable[VerifiedPartition]) -> str:
-    """Return the number of offsets in the lost ranges of partitions."""
     offsets, has_more = 0, False
     for partition in partitions:
         counted_to = 0

@@ -332,7 +332,6 @@ class LogFacts:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last batch, or the segment's base offset."""
         return self.offsets.end_offset
 
     @property
@@ -383,7 +382,6 @@ class SegmentCheck:
 
     @property
     def row(self) -> SegmentReport:
-        """The row of the scan."""
         return self.staged.report
 
 
@@ -601,7 +599,6 @@ def _built(
 def has_data(
     checks: Sequence[SegmentCheck], up_to_base_offset: int, producer: int, first: int, last: int
 ) -> bool:
-    """Return whether a producer has batches in a range of offsets, up to a segment."""
     for check in checks:
         if check.segment.base_offset > up_to_base_offset or check.whole.end_offset <= first:
             continue

@@ -209,7 +209,6 @@ def _row(path: str, file_class: FileClass) -> Finding:
 def checkpoint_findings(
     directory: DataDirectory, partition: TopicPartition, log_end_offset: int
 ) -> Iterator[Finding]:
-    """Yield a finding per checkpoint whose entry for a partition contradicts the log."""
     for name in OFFSET_CHECKPOINTS:
         offset = directory.offset(name, partition)
         if offset is None or offset <= log_end_offset:
@@ -295,7 +294,6 @@ def identity_findings(
 
 
 def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
-    """Return the finding for a corruption in the given metadata log."""
     return _row(path, FileClass.CORRUPT).refused(damage, _CUT_METADATA)
 
 

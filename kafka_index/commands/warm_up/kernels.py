@@ -57,11 +57,9 @@ class WarmUpResult(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """The number of kernels that were compiled."""
         return {"kernels_compiled": self.compiled}
 
     def to_arrow(self) -> pa.Table:
-        """Return the folder."""
         return pa.table({"folder": pa.array([self.folder], pa.string())})
 
 

@@ -326,7 +326,6 @@ def list_merged(
 def _list_local(
     inputs: Sequence[str], topics: re.Pattern[str] | None
 ) -> tuple[Listing, RemoteLogMetadata]:
-    """List local segments, and read the remote log metadata topic next to them."""
     if not inputs:
         return Listing(), RemoteLogMetadata()
     metadata_topic = re.escape(REMOTE_LOG_METADATA_TOPIC)

@@ -67,12 +67,10 @@ class Dump:
 
     @property
     def all_replicas(self) -> list[Replica]:
-        """All replicas of all partitions."""
         return [each for copies in self.replicas.values() for each in copies]
 
     @property
     def roots(self) -> list[DataDirectory]:
-        """Data directories that contain partitions."""
         return list({id(each.root): each.root for each in self.all_replicas}.values())
 
 

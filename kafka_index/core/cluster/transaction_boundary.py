@@ -100,7 +100,6 @@ class _Batches(NamedTuple):
     time_ms: Longs
 
     def of(self, rows: _Mask) -> _Batches:
-        """Select batches by a boolean mask."""
         columns: Any = tuple(column[rows] for column in self)
         return _Batches._make(columns)
 
@@ -157,7 +156,6 @@ class _StateLog:
         return found
 
     def now(self) -> dict[str, Transaction]:
-        """Return the states at the current end."""
         states = dict(self.settled)
         for offset, name, transaction in self.later:
             if offset >= self.end_offset:
@@ -219,7 +217,6 @@ class _States:
         return self._states[row].transactional_id
 
     def classify(self, data_log: _DataLog) -> _Classified:
-        """Classify the batches of a log by the transaction states."""
         batches = data_log.batches
         count = len(batches.offset)
         rows = np.searchsorted(self._ids, batches.producer_id)
@@ -244,7 +241,6 @@ class _States:
     def _classify_by_epoch(
         self, data_log: _DataLog, classified: _Classified, has_state: _Mask
     ) -> None:
-        """Classify batches with other epochs, and of producers with an epoch per transaction."""
         batches, rows = data_log.batches, classified.row
         is_open = np.zeros(len(self._ids), bool)
         is_open[self._listed.get(data_log.log.partition, [])] = True

@@ -68,7 +68,6 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
-    """Format an offset checkpoint, with entries in the order of the mapping."""
     return _format(
         f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()
     )

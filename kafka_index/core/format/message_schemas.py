@@ -140,7 +140,6 @@ class Field:
     fields: tuple[Field, ...]
 
     def absent(self) -> Value:
-        """Return the value of the field if it is absent."""
         if isinstance(self.default, list):
             return []
         return Struct(self.default) if isinstance(self.default, Struct) else self.default
@@ -233,7 +232,6 @@ def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
 
 
 def _blocks(lines: Sequence[_Line], depth: int) -> Iterator[tuple[list[str], Sequence[_Line]]]:
-    """Yield the words of each line at a depth, and the lines below it."""
     starts = [at for at, (indent, _) in enumerate(lines) if indent == depth]
     for start, end in pairwise([*starts, len(lines)]):
         yield lines[start][1], lines[start + 1 : end]

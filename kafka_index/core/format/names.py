@@ -214,7 +214,6 @@ def is_kept_file(name: str) -> bool:
 
 
 def is_metadata_snapshot(name: str) -> bool:
-    """Return whether this is the name of a metadata snapshot that a node reads."""
     found = _METADATA_SNAPSHOT.fullmatch(name)
     return found is not None and not found["transient"] and int(found["offset"]) <= INT64_MAX
 

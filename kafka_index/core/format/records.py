@@ -69,7 +69,6 @@ MESSAGE_V1_HEADER = np.dtype(
 
 
 def field_position(layout: np.dtype[np.void], name: str) -> int:
-    """Return the byte position of a field in its layout."""
     fields = layout.fields
     if fields is None:
         raise TypeError("the layout has no fields")

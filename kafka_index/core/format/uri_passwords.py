@@ -28,12 +28,10 @@ _SHOWN_PASSWORD = re.compile(
 
 
 def has_password(text: str) -> bool:
-    """Return whether a text is a URI with a password before its host, or with a signature."""
     return ":/" in text and _PASSWORD.search(text) is not None
 
 
 def hide_passwords(text: str) -> str:
-    """Remove the passwords of URIs from a text, such as an error."""
     return _SHOWN_PASSWORD.sub(lambda match: f"{match[match.lastgroup or 0]}[hidden]", text)
 
 

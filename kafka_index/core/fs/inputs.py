@@ -56,7 +56,6 @@ class Skipped:
 
     @property
     def shown(self) -> str:
-        """The path, with the target of a link."""
         return f"{self.path} -> {self.target}" if self.target else self.path
 
 
@@ -99,7 +98,6 @@ def kept_listings() -> dict[str, list[DirectoryEntry]]:
 
 
 def admit_linked(directory: str) -> None:
-    """Allow links in a linked directory to be followed if those of its input are."""
     if _follows.get() and os.path.islink(directory):
         admit_inputs([directory])
 

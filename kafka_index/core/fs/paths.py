@@ -214,7 +214,6 @@ def _admit(path: str, directories: Iterable[str]) -> None:
 
 
 def with_links(directories: Iterable[str]) -> list[str]:
-    """Return the local directories that may be links to other directories."""
     return [each for each in directories if store_of(each).has_links]
 
 

@@ -116,7 +116,6 @@ class StreamWalk:
         return window
 
     def rest(self, position_bytes: int) -> Iterator[Bytes]:
-        """Yield the bytes from a position to the end in blocks."""
         while position_bytes < self._size_bytes:
             window = self.window(position_bytes, 1)
             yield window

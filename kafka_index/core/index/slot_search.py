@@ -343,7 +343,6 @@ class SlotSearch:
             return self._entries_in(slice(start, end))
 
     def _as_stored(self, targets: Longs) -> Longs:
-        """Convert targets to stored keys."""
         return np.maximum(targets, self._min_target) - self._key_base
 
     def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:

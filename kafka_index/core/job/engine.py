@@ -56,7 +56,6 @@ class SplittableTask(Generic[Result]):
             raise ValueError("a work needs one part or more")
 
     def run(self, attempt_id: str) -> Result:
-        """Run the parts in sequence, and join their results."""
         return self.join([part(attempt_id) for part in self.parts], attempt_id)
 
 

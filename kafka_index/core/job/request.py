@@ -60,7 +60,6 @@ class ArgumentError(ConfigError):
     """
 
     def name_fields(self, name_of: Callable[[str], str]) -> None:
-        """Replace the field names in the message."""
         self.message = _FIELD.sub(lambda match: name_of(match[1]), self.message)
 
     def __str__(self) -> str:
@@ -314,7 +313,6 @@ def function_at(place: str) -> Any:
 
 
 def wrong_value(message: str, expected: str, value: object) -> ConfigError:
-    """Return the error for a value of the wrong type or out of range."""
     return ConfigError(message, expected=expected, found=argument_text(value))
 
 

@@ -101,7 +101,6 @@ class OffsetGap:
         return f"{partition}: {offsets} are missing: {self.reason}"
 
     def error(self) -> CorruptLogError:
-        """Return the error for lost offsets."""
         return CorruptLogError(
             f"offsets {self.first_offset} to {self.end_offset - 1} are missing: {self.reason}",
             path=self.path,
@@ -119,12 +118,10 @@ class MissingOffsets:
 
     @property
     def count(self) -> int:
-        """Number of ranges."""
         return len(self.ranges) + self.more
 
     @property
     def lost(self) -> tuple[OffsetGap, ...]:
-        """The ranges that are lost."""
         return tuple(gap for gap in self.ranges if gap.is_lost)
 
     def as_object(self) -> dict[str, object]:

@@ -356,7 +356,6 @@ class _Lost(NamedTuple):
 
 
 def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -> dict[int, _Lost]:
-    """Return the base offsets of missing logs, with the next base offset or their end."""
     bases = [each.offsets.base_offset for each in logs]
     found = {}
     for base, end in sorted(ends.items()):

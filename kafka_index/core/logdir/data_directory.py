@@ -139,7 +139,6 @@ class DataDirectory:
 
     @property
     def has_high_watermarks(self) -> bool:
-        """Whether the high watermark checkpoint exists."""
         return self.checkpoint(REPLICATION_CHECKPOINT).is_there
 
     def log_start_offset(self, partition: TopicPartition) -> int | None:
@@ -226,7 +225,6 @@ class DataDirectory:
             raise
 
     def only(self, partition: TopicPartition) -> DataDirectory:
-        """Return the directory with the checkpoint entries of this partition only."""
         found = DataDirectory(self.path, tolerated=self._tolerated)
         found._marker = self._marker
         for name, each in self.checkpoints().items():
@@ -247,7 +245,6 @@ class DataDirectories:
         return partial(DataDirectories, tolerated=self._tolerated), ()
 
     def of(self, partition_directory: str) -> DataDirectory:
-        """Return the data directory that contains a partition directory."""
         path = os.path.dirname(partition_directory)
         found = self._known.get(path)
         return found or self._known.setdefault(path, DataDirectory(path, tolerated=self._tolerated))

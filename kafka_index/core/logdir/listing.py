@@ -264,7 +264,6 @@ class _Walk:
                 self._skip(entry.path, LINKED_OUT, target)
 
     def _skip_root_links(self, directory: str) -> None:
-        """Skip links at the root of the parent of a single partition."""
         for name in (*OFFSET_CHECKPOINTS, *ROOT_FILES):
             found = linked_out(os.path.join(directory, name))
             if found is not None:
@@ -323,7 +322,6 @@ def _nothing_found(
 
 
 def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
-    """Return the error for a pattern that matches no topic, with similar names."""
     names = sorted(found)
     return InputError(
         f"no topic matches {topics.pattern!r} (the whole name must match)",

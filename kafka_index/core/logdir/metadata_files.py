@@ -88,7 +88,6 @@ def read_file(path: str) -> bytes | None:
 
 
 def is_null_device(found: os.stat_result) -> bool:
-    """Return whether this is the null device."""
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
 
 
@@ -230,7 +229,6 @@ class MetaProperties:
         return None if found is None else found.value
 
     def line(self, name: str) -> int | None:
-        """Return the line number of a property."""
         found = self.properties.get(name)
         return None if found is None else found.line
 

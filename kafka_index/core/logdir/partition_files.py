@@ -96,7 +96,6 @@ class SegmentFile:
         return os.path.dirname(self.log_path)
 
     def copied_to(self, log_path: str, status: os.stat_result) -> SegmentFile:
-        """Return this segment with a copy of its log, or a log made from it, in a local file."""
         return replace(
             self,
             log_path=log_path,
@@ -211,7 +210,6 @@ def _drop_unfinished_split(
 
 
 def _lone_swap_indexes(indexes: dict[int, Entry], logs: dict[int, Entry]) -> list[Skipped]:
-    """Return index swap files whose log is not a swap file, or no longer."""
     return [
         Skipped(
             entry.path,

@@ -113,12 +113,10 @@ class Inventory:
 
     @property
     def partition_count(self) -> int:
-        """Number of partitions with segments."""
         return int(np.count_nonzero(self._segment_counts))
 
     @property
     def segment_count(self) -> int:
-        """Number of segments in all partitions."""
         return int(self.segments.num_rows)
 
     @property
@@ -151,7 +149,6 @@ class Inventory:
         return bases
 
     def files_of(self, code: int) -> PartitionFiles:
-        """Return the files for a partition number."""
         row = self.partitions.slice(code, 1).to_pylist()[0]
         segments = self.segments.slice(row["first_segment"], row["segment_count"])
         columns = [

@@ -309,7 +309,6 @@ def grouping_order(codes: Codes) -> Longs | None:
 
 
 def groups(codes: Codes) -> Iterator[tuple[int, slice]]:
-    """Yield each group of equal, adjacent codes: the code, and its rows."""
     if not len(codes):
         return
     starts = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1, [len(codes)]))

@@ -131,7 +131,6 @@ def _row(commit: CommittedOffset, records: Answers, row: int, end: int | None) -
 
 
 def _end_then(commit: CommittedOffset, times: Answers, row: int, end: int | None) -> int | None:
-    """Return the log end offset at the time of the commit, from record timestamps."""
     match Status(int(times.status[row])):
         case Status.FOUND:
             # Clocks differ, but consumed records existed at the time of the commit.
@@ -166,7 +165,6 @@ def _reason(
 
 
 def _only_control_records_follow(files: PartitionFiles, found: Longs, end_offset: int) -> bool:
-    """Return whether only control batches follow a record, up to the end of the lag."""
     base_offset, position = int(found[SEGMENT_BASE_OFFSET]), int(found[BATCH_POSITION])
     for segment in files.segments:
         if segment.base_offset < base_offset:

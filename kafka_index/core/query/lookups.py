@@ -114,7 +114,6 @@ class Lookups(Closeable):
         return answers
 
     def start_offset(self, code: int) -> int:
-        """Return the log start offset of a partition."""
         return int(self.inventory.partitions["log_start_offset"][code].as_py())
 
     def end_offset(self, code: int) -> int | None:

@@ -129,7 +129,6 @@ class MissingInRead:
         self._reached: tuple[TopicPartition, int] | None = None
 
     def add(self, seen: Sequence[SeenLog], records: Sequence[pa.RecordBatch]) -> None:
-        """Add the next parts of logs that were read, and the records returned from them."""
         for log in seen:
             self._seen[log.segment.topic_partition].append(log)
         if seen and records:

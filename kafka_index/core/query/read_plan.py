@@ -78,7 +78,6 @@ class RecordSplit:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the log data to read."""
         return sum(part.size_bytes for part in self.ranges)
 
     @property
@@ -100,7 +99,6 @@ class ReadPlan:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the log data to read."""
         return sum(split.size_bytes for split in self.splits)
 
 

@@ -277,7 +277,6 @@ class BatchReader:
 
 
 def batch_schema(form: BatchForm, settings: ReadSettings) -> pa.Schema:
-    """Return the schema of batches as rows."""
     if settings.on_damage is not OnDamage.PERMISSIVE:
         return form.schema
     # The row for a corruption has only its position.

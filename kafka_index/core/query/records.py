@@ -88,7 +88,6 @@ def _find_gaps(
     on_left_out: Callable[[CorruptLogError], None],
     on_missing: Callable[[MissingOffsets], None] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows for the missing offsets of a partition after reading it."""
     if plan.finder is None:
         return
     missing = plan.finder.find(read, seen)

@@ -47,7 +47,6 @@ class RecordFilter:
 
     @property
     def parts(self) -> RecordParts:
-        """The parts of records that the conditions need."""
         parts = RecordParts.NONE
         if self.key is not None or self.key_regex is not None:
             parts |= RecordParts.KEYS
@@ -67,7 +66,6 @@ class RecordFilter:
         return found
 
     def rows(self, chunk: RecordChunk) -> Longs:
-        """Return the rows of a chunk that meet the conditions."""
         kept = np.ones(len(chunk), np.bool_)
         if self.from_ms is not None:
             kept &= chunk.timestamps_ms >= self.from_ms

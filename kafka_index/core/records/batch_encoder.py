@@ -239,7 +239,6 @@ class BatchEncoder:
         return np.frombuffer(bytearray(header + header.join(bodies)), np.uint8)
 
     def _compress(self, starts: Longs, ends: Longs) -> list[bytes]:
-        """Compress the records of some batches."""
         data = self._data
         return [
             compress(self._codec, data[start:end].tobytes())

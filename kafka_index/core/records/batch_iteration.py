@@ -120,7 +120,6 @@ class DecodeMemory:
         self._expected = (more * rows, more * key_bytes, more * value_bytes)
 
     def chunk(self, key_bytes: int = 0, value_bytes: int = 0) -> ChunkMemory:
-        """Allocate a chunk that has space for at least this key and this value."""
         rows, keys, values = (size + size // 4 + _MIN_SPARE for size in self._expected)
         keys, values = (
             max(min(keys, _CHUNK_BYTES), key_bytes),

@@ -129,7 +129,6 @@ class ScanStop:
         *,
         hint: str | None = None,
     ) -> _Error:
-        """Create an error for this position, with the consequence."""
         return kind(
             consequence + self.name,
             path=path,

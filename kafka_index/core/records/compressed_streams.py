@@ -72,7 +72,6 @@ _ZERO = re.compile(rb"\0")
 
 
 def read_gzip(packed: memoryview) -> Pieces:
-    """Open consecutive gzip streams."""
     return _gzip_pieces(packed, _gzip_header_end(packed, 0))
 
 

@@ -79,17 +79,14 @@ class RecordChunk:
         )
 
     def of_batches(self, values: NDArray[_Value]) -> NDArray[_Value]:
-        """Map values per batch of the window to values per record."""
         own = values[self.first_batch : self.first_batch + len(self.batch_ends)]
         return np.repeat(own, np.diff(self.batch_ends, prepend=0))
 
     @property
     def has_headers(self) -> bool:
-        """Whether any record has headers."""
         return bool(self.header_places.shape[1])
 
     def header_counts(self) -> Longs:
-        """Return the number of headers of each record."""
         counts = np.zeros(len(self), np.int64)
         counts[self.header_places[PLACE_ROW]] = self.header_places[PLACE_COUNT]
         return counts
@@ -167,7 +164,6 @@ class ChunkMemory:
         readable_end: np.uint64,
         inner_offsets: dict[int, int],
     ) -> RecordChunk:
-        """Return the records decoded into this memory."""
         return RecordChunk(
             np.frombuffer(self._numbers, np.int64, rows),
             np.frombuffer(self._numbers, np.int64, rows, self._long_bytes),

@@ -168,7 +168,6 @@ class StartConditions:
         )
 
     def directory_id(self, topic_id: str | None, partition: int, node_id: int | None) -> str | None:
-        """Return the ID of the directory to which the metadata assigns a replica."""
         topic = None if self.cluster is None else self.cluster.topics.get(topic_id or "")
         image = None if topic is None else topic.partitions.get(partition)
         return None if image is None else image.directory_at(node_id)

@@ -124,7 +124,6 @@ class Loading(LoadConditions):
     def of(
         cls, root: DataDirectory, partition: TopicPartition, config: LogConfig, clock: Clock
     ) -> Loading:
-        """Return the conditions for a partition from the current state of its data directory."""
         return cls(
             root.is_clean,
             root.recovery_point(partition),

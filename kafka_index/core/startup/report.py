@@ -143,7 +143,6 @@ class _LogState:
 
 
 def _faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
-    """Yield the errors in a segment, and add its batches to the state of the log."""
     found = segment.found
     if found is None:
         state.add(ProducerTable(), segment)
@@ -492,7 +491,6 @@ def _with_known_start(
 
 
 def replaced_by(current: PartitionPrediction, future: PartitionPrediction) -> PartitionPrediction:
-    """Return the prediction for a current replica that a future replica replaces."""
     note = f"replaced by the future replica {future.directory}, and deleted later"
     lost = LostRecords()
     if current.loaded is not None and future.loaded is not None:

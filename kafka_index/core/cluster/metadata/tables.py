@@ -194,7 +194,6 @@ class MetadataTable:
     rows: Callable[[ClusterMetadata], list[Row]]
 
     def is_known(self, found: ClusterMetadata) -> bool:
-        """Return whether one of its topics was found."""
         return any(getattr(found, _CONTENT[topic]) is not None for topic in self.topics)
 
     def of(self, found: ClusterMetadata) -> pa.Table:

@@ -61,7 +61,6 @@ class RemoteObjects:
 
     @property
     def log_object(self) -> str:
-        """Path or URI of the log object."""
         return self.name + LOG_SUFFIX
 
     @property

@@ -221,7 +221,6 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
 
     @property
     def objects(self) -> tuple[LogChunk | KeptFile, ...]:
-        """The stored objects of the partition: chunks, and files that are stored unchanged."""
         return (*self.chunks, *self.files)
 
     @property
@@ -383,7 +382,6 @@ def content_of(data: bytes | memoryview) -> tuple[int, str, int]:
 
 
 def manifest_path(root: str, backup_id: str, node_id: int, folder: str = BACKUPS_FOLDER) -> str:
-    """Return the path of a manifest in the repository with this root."""
     return f"{root}/{folder}/{backup_id}/{node_id}{MANIFEST_SUFFIX}"
 
 

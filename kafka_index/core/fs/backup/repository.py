@@ -291,7 +291,6 @@ class Repository:
     def _lost_after(
         self, backup_id: str | None, time_ms: int | None
     ) -> Iterator[CorruptObjectError]:
-        """Yield the errors for deleted manifests of later backups, up to a time if given."""
         for later, brokers in self.brokers_by_backup(HEADS_FOLDER).items():
             if later > (backup_id or "") and (time_ms is None or backup_id_ms(later) <= time_ms):
                 for node_id in sorted({*brokers} - {*self.brokers_of(later)}):

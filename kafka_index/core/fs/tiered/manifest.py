@@ -81,7 +81,6 @@ class ChunkIndex:
         return int(self.starts[-1])
 
     def original_size(self, chunk: int) -> int:
-        """Return how many bytes of the log a chunk holds."""
         start = chunk * self.chunk_size_bytes
         return min(self.chunk_size_bytes, self.original_size_bytes - start)
 
@@ -94,7 +93,6 @@ class ChunkIndex:
         )
 
     def pieces(self) -> Iterator[tuple[int, int, int]]:
-        """Yield number, start and end in the object of each chunk."""
         starts = self.starts.tolist()
         yield from zip(range(self.count), starts, starts[1:], strict=False)
 

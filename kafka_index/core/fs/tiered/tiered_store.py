@@ -227,7 +227,6 @@ class LimitedLog:
 
 
 def _regroup(pieces: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
-    """Regroup a stream of byte arrays into arrays of the given sizes."""
     waiting: list[Bytes] = []
     have = 0
     source = iter(pieces)

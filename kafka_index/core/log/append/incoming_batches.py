@@ -166,7 +166,6 @@ class AppendInfo:
 
     @classmethod
     def of(cls, batches: IncomingBatches, duplicates: tuple[tuple[int, int], ...] = ()) -> Self:
-        """Return the result of appending batches."""
         return cls(
             int(batches.columns.base_offset[0]),
             int(batches.columns.last_offset[-1]),

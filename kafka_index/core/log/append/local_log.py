@@ -233,7 +233,6 @@ class LocalLog:
         self.segments.append(self.open_segment(base_offset, jitter_ms, create=True))
 
     def replace_empty_active_segment(self, offset: int) -> None:
-        """Move the start of the empty active segment to a later offset."""
         self.segments.pop().delete()
         self.segments.append(self.create_segment(offset))
         self.end_offset = offset

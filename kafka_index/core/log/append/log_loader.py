@@ -42,7 +42,6 @@ class EpochFile:
         self.cache = LeaderEpochCache.from_text(text, path=self._path)
 
     def assign(self, batches: IncomingBatches) -> None:
-        """Record the epochs of appended batches."""
         has_changed = False
         for row, epoch, base_offset in batches.epoch_starts():
             if batches.magic[row] >= MAGIC_RECORD_BATCH:
@@ -64,11 +63,9 @@ class EpochFile:
         self._write_if(changed=self.cache.truncate_from_end(offset))
 
     def truncate_from_start(self, offset: int) -> None:
-        """Remove the epochs before an offset."""
         self._write_if(changed=self.cache.truncate_from_start(offset))
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Restore earlier entries."""
         has_changed = self.cache.entries != entries
         self.cache = LeaderEpochCache(entries)
         self._write_if(changed=has_changed)

@@ -115,7 +115,6 @@ class Producers:
                 self._begin(entry.current_txn_first_offset, entry.producer_id)
 
     def snapshot(self) -> bytes:
-        """Encode a snapshot."""
         rows = [entry.row() for entry in self._entries.values()]
         entries = np.array(rows, PRODUCER_STATE_ENTRY)
         return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])

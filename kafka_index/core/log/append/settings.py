@@ -146,7 +146,6 @@ _RANGES = {
 
 
 def _unknown_setting(name: str, names: Collection[str]) -> ConfigError:
-    """Return the error for an unknown setting, with the most similar name."""
     near = difflib.get_close_matches(name, names, n=1)
     return ConfigError(
         f"{name} is not a setting of a log",

@@ -80,7 +80,6 @@ class _Operand(NamedTuple):
     constant: str | None = None
 
     def converted(self, kind: _Kind) -> str:
-        """Return the SQL of this part, converted to a kind."""
         if self.constant is not None and kind is _Kind.TIME:
             return _time(self.kind, self.constant)
         if self.constant is not None and (self.kind, kind) == (_Kind.TEXT, _Kind.NUMBER):
@@ -225,7 +224,6 @@ class Selection:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the selection needs."""
         return ("key",) if self.condition is None else CONDITION_COLUMNS
 
 

@@ -226,7 +226,6 @@ def _note_of_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:
-    """Return the batches that are not control batches."""
     is_data = ~source.batches.is_control
     return source if is_data.all() else source.select(is_data)
 
@@ -372,7 +371,6 @@ class Revival:
         return bool(self._keys)
 
     def note_keys(self, rows: pa.RecordBatch, dropped: NDArray[np.bool_]) -> None:
-        """Collect the dropped keys of a chunk."""
         keys = rows.column("key").filter(pa.array(dropped)).unique().to_pylist()
         self._keys |= dict.fromkeys(key for key in keys if key is not None)
         if len(self._keys) > _MAX_KEYS:

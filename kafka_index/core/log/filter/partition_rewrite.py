@@ -116,7 +116,6 @@ class SegmentRewriter:
     def _dropped(
         self, data: WindowBatches, segment: SegmentFile
     ) -> dict[int, list[NDArray[np.bool_]]]:
-        """Return the dropped records of the batches that lose any."""
         found: dict[int, list[NDArray[np.bool_]]] = defaultdict(list)
         losing: set[int] = set()
         for numbers, _, dropped in self._matcher.match(data, segment):
@@ -131,7 +130,6 @@ class SegmentRewriter:
         dropped: list[list[NDArray[np.bool_]]],
         segment: SegmentFile,
     ) -> Mapping[int, pa.RecordBatch]:
-        """Return the records that stay, by batch."""
         table = RecordTable(segment.topic, segment.partition, _COLUMNS)
         numbers = np.arange(part.batches.rows)
 

@@ -111,7 +111,6 @@ class Answers:
         return len(self.status)
 
     def repeat(self, count: int) -> Answers:
-        """Repeat a single result."""
         return Answers(np.repeat(self.status, count), np.repeat(self.values, count, axis=1))
 
     def put(self, rows: Longs | slice, answers: Answers) -> None:

@@ -54,7 +54,6 @@ class BuiltIndexes:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the entries."""
         return self.offset_entries.nbytes + self.time_entries.nbytes
 
     def open(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -126,7 +125,6 @@ class FetchedIndexes:
         self._folder = folder
 
     def request(self, path: str) -> None:
-        """Start fetching an index file."""
         self._requested(path)
 
     def read(self, path: str) -> Bytes | None:

@@ -132,7 +132,6 @@ class FetchedLog:
                 self._depth -= 1
 
     def release(self) -> None:
-        """Release all fetched bytes."""
         with self._lock:
             for requested in (self._pending, self._ahead):
                 for each in requested:
@@ -333,7 +332,6 @@ _kept = _Kept()
 
 @cache
 def requests(_process: int) -> ThreadPoolExecutor:
-    """Return the fetch threads of this process."""
     # A forked process does not have its parent's threads.
     return ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="fetch")
 

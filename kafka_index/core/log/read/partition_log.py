@@ -640,7 +640,6 @@ class PartitionLog(Closeable):
                 answers.put(asked, self._answer_special(special, resolve).repeat(len(asked)))
 
     def _answer_special(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
-        """Return the single result for a special timestamp."""
         if resolve is Resolve.INDEX and special is not SpecialTimestamp.EARLIEST:
             return Answers.empty(1, resolve, Status.INVALID_QUERY)
         answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)

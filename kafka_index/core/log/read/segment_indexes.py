@@ -163,7 +163,6 @@ class SegmentIndexes:
 
     @property
     def log_size_bytes(self) -> int:
-        """Size of the valid part of the log."""
         return self.end.end_bytes if self._segment.is_last else self._log.size_bytes
 
     def floor_position(self, offset: int) -> int:

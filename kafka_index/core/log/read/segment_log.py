@@ -196,7 +196,6 @@ class SegmentLog:
         return file.complete(read) if isinstance(file, FetchedLog) else read()
 
     def batch(self, position_bytes: int) -> Bytes:
-        """Return the bytes of a batch, including its header."""
         return batch_at(self.array, position_bytes)
 
     def records(self, position_bytes: int) -> BatchRecords:

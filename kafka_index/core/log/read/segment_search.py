@@ -83,7 +83,6 @@ class Located:
         return Located(self.values[:, self.runs], self.batches[self.runs])
 
     def read_headers(self, log: SegmentLog) -> None:
-        """Fill in the header fields of the batches."""
         values = self.values
         values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
         read_batch_fields(
@@ -326,7 +325,6 @@ def find_records(
     *,
     starting_offset: int | None,
 ) -> None:
-    """Find records within batches, by timestamp if there is a starting offset."""
     found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
     state = finder.new_state()
     records: BatchRecords | None = None

@@ -55,7 +55,6 @@ class AbortedTransactions:
 
     @classmethod
     def of_entries(cls, entries: Sequence[NDArray[np.void]]) -> AbortedTransactions:
-        """Convert entries of transaction indexes."""
         joined = np.concatenate([np.empty(0, ABORTED_TXN), *entries])
         columns = [
             joined[name].astype(np.int64) for name in ("producer_id", "first_offset", "last_offset")
@@ -64,7 +63,6 @@ class AbortedTransactions:
         return cls(*(column[order] for column in columns))
 
     def within(self, first_offset: int, last_offset: int) -> AbortedTransactions:
-        """Return the transactions that overlap with a range of offsets."""
         kept = (self.first_offsets <= last_offset) & (self.last_offsets >= first_offset)
         return AbortedTransactions(
             self.producer_ids[kept], self.first_offsets[kept], self.last_offsets[kept]
@@ -160,7 +158,6 @@ def read_transactions(
 
 
 def _has_open(state: PartitionState, last_offset: int) -> bool:
-    """Return whether a transaction is open that started at or below an offset."""
     first = state.first_unstable_offset
     return first is not None and first <= last_offset
 

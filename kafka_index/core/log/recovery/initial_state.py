@@ -45,7 +45,6 @@ class PartitionStart:
 
     @property
     def log_start_offset(self) -> int:
-        """The log start offset, 0 if unknown."""
         return self.checkpointed_log_start or 0
 
     @classmethod

@@ -95,7 +95,6 @@ class BuildSettings:
         return log_path if self.in_place else None
 
     def scan_settings(self, topic: str) -> ScanSettings:
-        """Return the scan settings of a topic."""
         config = self.config.for_topic(topic)
         return ScanSettings(
             config.index_interval_bytes, config.index_size_max_bytes, verify_crc=self.verify_crc

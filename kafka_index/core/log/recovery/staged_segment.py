@@ -207,7 +207,6 @@ class StagedSegment:
             return SegmentState.read(path)
 
     def is_published(self) -> bool:
-        """Return whether it has files to publish, and all of its own files are published."""
         return not self.is_withheld and bool(self.files) and self.is_in_place()
 
     def is_in_place(self) -> bool:

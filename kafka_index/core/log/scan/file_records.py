@@ -103,7 +103,6 @@ def log_changed(path: str, how: str) -> ReadError:
 
 
 def batch_at(log: Bytes, position_bytes: int) -> Bytes:
-    """Return the bytes of a batch, including its header."""
     header = log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES]
     return log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES + entry_length(header)]
 

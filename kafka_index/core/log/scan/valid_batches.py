@@ -74,7 +74,6 @@ class IntactBatches(NamedTuple):
 
     @property
     def by_offset(self) -> IntactRows:
-        """One batch for each offset."""
         if not len(self.moved):
             return self.in_order
         return np.sort(np.concatenate([self.in_order, self.moved]), order="first_offset")
@@ -83,7 +82,6 @@ class IntactBatches(NamedTuple):
 def find_intact_batches(
     log: Bytes, segment_base_offset: int, end_offset: int, decompressor: Decompressor
 ) -> IntactBatches:
-    """Find the valid batches of a log whose segment ends at an offset."""
     parts = [np.empty(0, INTACT_BATCH)]
     position = 0
     magics: tuple[int, ...] = (MAGIC_RECORD_BATCH,)

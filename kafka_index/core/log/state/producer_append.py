@@ -96,7 +96,6 @@ class ProducerStateEntry:
             self.batches = ()
 
     def add_batch(self, batch: BatchMetadata) -> None:
-        """Record a data batch of the current epoch."""
         add_batch(self, *batch)
         self.batches = (*self.batches, batch)[-BATCHES_KEPT:]
 
