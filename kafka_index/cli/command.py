@@ -44,6 +44,7 @@ from kafka_index.core.job.request import (
     Parameter,
     Request,
     function_at,
+    naming,
     parameters,
 )
 from kafka_index.core.parameters import KafkaSettings
@@ -195,7 +196,8 @@ def _build(
                 for name in click_names[field]
             ]
             if any(value is not None for value in found):
-                given[field] = one.kind.combine(found)
+                with naming(name_of(field)):
+                    given[field] = one.kind.combine(found)
         request = kind.build(given, name_of=name_of, now=run_summary().started_ms)
     except (ConfigError, InputError) as error:
         raise click.UsageError(str(error)) from error

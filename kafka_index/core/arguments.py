@@ -34,7 +34,7 @@ def keys_of(given: object, name: str) -> tuple[bytes, ...]:
     if members is None:
         raise wrong_value(f"{name} is no list of keys", "a path, or a list of text or bytes", given)
     if not members:
-        raise InputError(f"there is no key in {name}")
+        raise InputError(f"{name} has no key")
     return tuple(BytesKind().convert(key, f"{name}: a key", 0) for key in members)
 
 
@@ -75,7 +75,7 @@ def times_of(given: object, name: str, now: int) -> Timestamps | None:
         times = {}
         for topic, number, time in _by_partition(given, name):
             times.setdefault(topic, {})[number] = time
-    with naming(f"{name}: "):
+    with naming(name):
         return parse_times(times, now)
 
 

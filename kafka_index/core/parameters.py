@@ -198,7 +198,7 @@ class SettingsKind(Kind):
         }
         if path is None:
             return KafkaSettings(LogConfig.load(**given))
-        return _settings_of_file(path, **given)
+        return _settings_of_file(path_of(path, "--config"), **given)
 
 
 def _settings_of_file(path: str, **overrides: int | None) -> KafkaSettings:

@@ -12,9 +12,23 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.record_text import FoundText
-from kafka_index.core.errors import InputError
+from kafka_index.commands.backup.request import BACKUP
+from kafka_index.commands.build.request import BUILD
+from kafka_index.commands.cat.request import CAT
+from kafka_index.commands.dump.request import DUMP as DUMP_SPEC
+from kafka_index.commands.export.request import EXPORT
+from kafka_index.commands.find.request import FIND
+from kafka_index.commands.import_.request import IMPORT
+from kafka_index.commands.lookup.request import LOOKUP
+from kafka_index.commands.metadata.request import METADATA
+from kafka_index.commands.predict.request import PREDICT
+from kafka_index.commands.restore.request import RESTORE
+from kafka_index.commands.rewrite.request import REWRITE
+from kafka_index.commands.verify.request import VERIFY
+from kafka_index.core.errors import ConfigError, InputError
 from kafka_index.core.format.messages import GROUP_RECORDS
 from kafka_index.core.format.times import format_time, is_relative, parse_time
+from kafka_index.core.job.request import ArgumentError, CommandSpec, parameters
 from kafka_index.core.query.printed_records import Row
 from tests.cli.test_app import COMMAND_LINES
 from tests.support.command_line import DUMP, run_here
@@ -23,6 +37,42 @@ from tests.support.metadata import coordinator_record, log_batch, write_log
 from tests.support.record_tables import write_partition
 from tests.support.restoring import copy_dump
 from tests.support.segments import batch, marker
+
+#: The requests of commands, and texts that few options take.
+SPECS = [
+    BACKUP,
+    BUILD,
+    CAT,
+    DUMP_SPEC,
+    EXPORT,
+    FIND,
+    IMPORT,
+    LOOKUP,
+    METADATA,
+    PREDICT,
+    RESTORE,
+    REWRITE,
+    VERIFY,
+]
+ODD_TEXTS = ("", "(", "hex:zz", "base64:!", "x =")
+OPTIONS = [(spec, field) for spec in SPECS for field in parameters(spec.request)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"), OPTIONS, ids=[f"{spec.name}-{field}" for spec, field in OPTIONS]
+)
+def test_error_about_value_names_its_option_or_its_file(spec: CommandSpec, field: str) -> None:
+    kind = parameters(spec.request)[field].kind
+    for text in ODD_TEXTS:
+        value = (text,) if kind.is_multiple else text
+        message, path = "", None
+        try:
+            spec.request.build({field: value}, name_of=lambda name: f"--option-{name}")
+        except ArgumentError:
+            continue  # the value is right
+        except (ConfigError, InputError) as error:
+            message, path = str(error), error.path
+        assert not message or path or message.startswith(f"--option-{field}"), message
 
 
 def on_one_line(text: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 from kafka_index.core.errors import ConfigError
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
-from kafka_index.core.format.names import is_legal_topic
 from kafka_index.core.job.request import (
     CommandSpec,
     FlagKind,
@@ -17,7 +16,7 @@ from kafka_index.core.job.request import (
     Kind,
     ManyKind,
     Moment,
-    TextKind,
+    TopicKind,
     parameter,
 )
 from kafka_index.core.parameters import (
@@ -32,23 +31,6 @@ from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 _RANGE = re.compile(r"(\d*)(\.\.)?(\d*)", re.ASCII)
 _DEFAULT_TAIL = 10
-
-
-class TopicKind(TextKind):
-    """The name of a topic."""
-
-    completes = "topic"
-
-    def convert(self, value: Any, name: str, now: int) -> str:
-        """Validate the name; rejects paths, for example."""
-        text = super().convert(value, name, now)
-        if not is_legal_topic(text):
-            raise ConfigError(
-                f"{name} is not a legal topic name",
-                found=text,
-                hint="give the topic before --input",
-            )
-        return text
 
 
 class OffsetRangeKind(Kind):
@@ -79,7 +61,12 @@ class OffsetRangeKind(Kind):
 class CatRequest(LogRequest):
     """Parameters of a read of a topic."""
 
-    topic: str = parameter(TopicKind("TOPIC"), Group.INPUT, "A topic.", is_argument=True)
+    topic: str = parameter(
+        TopicKind("TOPIC", "give the topic before --input"),
+        Group.INPUT,
+        "A topic.",
+        is_argument=True,
+    )
     partitions: tuple[int, ...] = parameter(
         ManyKind(IntegerKind(0, INT32_MAX)),
         Group.SELECTION,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from kafka_index.core.job.request import (
     BytesKind,
@@ -24,6 +25,17 @@ from kafka_index.core.query.choices import Isolation, isolation_parameter
 _BYTES_HELP = "Text, or bytes such as hex:00ff or base64:AP8=."
 
 
+class RegexKind(TextKind):
+    """A regular expression of RE2."""
+
+    def convert(self, value: Any, name: str, now: int) -> str:
+        from kafka_index.core.query.settings import RecordFilter  # noqa: PLC0415, slow to import
+
+        text = super().convert(value, name, now)
+        RecordFilter(key_regex=text)
+        return text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRequest(RecordRequest):
     """Parameters of a search. `columns` are those of the records; by default Spark's."""
@@ -32,7 +44,7 @@ class FindRequest(RecordRequest):
         BytesKind("KEY"), Group.SELECTION, f"Key of the record. {_BYTES_HELP}", default=None
     )
     key_regex: str | None = parameter(
-        TextKind("REGEX"),
+        RegexKind("REGEX"),
         Group.SELECTION,
         "Regular expression (RE2) that matches part of the key. ^ and $ match its ends.",
         default=None,

@@ -27,7 +27,6 @@ from kafka_index.core.errors import InputError, first_of, is_retriable
 from kafka_index.core.format.names import (
     DirectoryKind,
     TopicPartition,
-    is_legal_topic,
     split_directory_name,
 )
 from kafka_index.core.format.times import format_time
@@ -110,8 +109,6 @@ def partition_directories(
     `InputError` if a path does not exist, or one of the partitions is in none of them.
     """
     given = expand_directories(logs)
-    if not is_legal_topic(topic):
-        raise InputError("not a legal topic", found=repr(topic))
     if not partitions:
         existing = _directories_of(given)
         found = [path for each, paths in existing.items() if each.topic == topic for path in paths]

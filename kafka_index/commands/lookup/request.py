@@ -20,8 +20,8 @@ from kafka_index.core.job.request import (
     NamesKind,
     PathKind,
     PathsKind,
-    TextKind,
     TimeKind,
+    TopicKind,
     parameter,
     parameters,
 )
@@ -47,12 +47,6 @@ class StatusesKind(NamesKind):
 
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:
         return tuple(_SHORT.get(one, one) for one in super().convert(value, name, now))
-
-
-class TopicKind(TextKind):
-    """The name of a topic."""
-
-    completes = "topic"
 
 
 class Place(int):

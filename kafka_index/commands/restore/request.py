@@ -12,7 +12,7 @@ from enum import StrEnum
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from kafka_index.core.errors import ConfigError, argument_text
+from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.names import (
@@ -32,7 +32,6 @@ from kafka_index.core.job.request import (
     Kind,
     PathKind,
     PathsKind,
-    naming,
     parameter,
 )
 from kafka_index.core.parameters import (
@@ -163,9 +162,12 @@ class UntilKind(Kind):
             from kafka_index.core.arguments import offsets_of  # noqa: PLC0415, slow to import
 
             return Until(offsets=offsets_of(value, name))
-        what = f"{name}: no such file, and " if isinstance(value, str) else f"{name}: "
-        with naming(what):
+        try:
             time_ms = parse_time(value, now=now)
+        except InputError as error:
+            if isinstance(value, str):
+                error.message = f"no such file, and {error.message}"
+            raise
         return Until(time_ms, relative=str(value) if is_relative(value) else None)
 
 

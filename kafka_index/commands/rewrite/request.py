@@ -24,6 +24,15 @@ from kafka_index.core.parameters import (
 )
 
 
+class ConditionKind(TextKind):
+    """A condition that selects records."""
+
+    def convert(self, value: Any, name: str, now: int) -> str:
+        from kafka_index.core.log.filter.condition import Condition  # noqa: PLC0415, slow to import
+
+        return Condition.parse(super().convert(value, name, now)).text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRequest(LogRequest):
     """Parameters of a rewrite; without an output a dry run."""
@@ -41,7 +50,7 @@ class RewriteRequest(LogRequest):
         default=None,
     )
     drop_where: str | None = parameter(
-        TextKind("EXPR"),
+        ConditionKind("EXPR"),
         Group.SELECTION,
         "Drop records that satisfy the condition EXPR.",
         default=None,

@@ -57,5 +57,7 @@ def path_of(path: object, name: str) -> str:
         raise ConfigError(
             f"{name} is not a path", expected=PATH_EXPECTED, found=argument_text(path)
         )
+    if not text:
+        raise ConfigError(f"{name} is empty", expected="a path or a URI", found=repr(text))
     refuse_passwords([text])
     return text

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kafka_index.core.errors import ConfigError, InputError, argument_text
 from kafka_index.core.format.config import choice_of, members_of, topics_pattern
 from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import is_legal_topic
 from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.times import is_relative, now_ms, parse_duration_ms, parse_time
 from kafka_index.core.format.uri_passwords import path_of
@@ -108,8 +109,8 @@ class Kind:
     def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: ARG002, of other kinds
         """Convert a value.
 
-        Raises `ConfigError` or `InputError` with a message that starts with the name of the option
-        or argument.
+        Raises `ConfigError` or `InputError`. `Request.build` prefixes its message with the name of
+        the option or argument, unless the message starts with it.
         """
         return value
 
@@ -201,11 +202,11 @@ class Request:
         """
         instant = now_ms() if now is None else now
         known = parameters(cls)
-        converted = {
-            name: known[name].kind.convert(value, name_of(name), instant)
-            for name, value in given.items()
-            if value is not None or known[name].default is not None
-        }
+        converted = {}
+        for name, value in given.items():
+            if value is not None or known[name].default is not None:
+                with naming(name_of(name)):
+                    converted[name] = known[name].kind.convert(value, name_of(name), instant)
         for name, one in known.items():
             if name not in converted and one.default is MISSING:
                 raise ArgumentError(f"{name_of(name)} is required")
@@ -319,8 +320,6 @@ def wrong_value(message: str, expected: str, value: object) -> ConfigError:
 def input_path(value: object, name: str) -> str:
     """Convert a path to text; resolve a backup URI to one backup for all reads."""
     text = path_of(value, name)
-    if not text:
-        raise wrong_value(f"{name} is empty", "a path or a URI", value)
     if not text.startswith("backup:"):
         return text
     from kafka_index.core.fs.paths import pinned_backup  # noqa: PLC0415, slow to import
@@ -329,17 +328,14 @@ def input_path(value: object, name: str) -> str:
 
 
 @contextmanager
-def naming(prefix: str) -> Iterator[None]:
-    """Prefix errors with the name of the option or argument."""
+def naming(name: str) -> Iterator[None]:
+    """Prefix errors with the name of the option or argument; errors about a file have its path."""
     try:
         yield
-    except InputError as error:
-        raise InputError(
-            f"{prefix}{error.message}",
-            expected=error.expected,
-            found=error.found,
-            hint=error.hint,
-        ) from None
+    except (ConfigError, InputError) as error:
+        if error.path is None and not error.message.startswith((name, "--")):
+            error.message = f"{name}: {error.message}"
+        raise
 
 
 class PathKind(Kind):
@@ -530,6 +526,24 @@ class TextKind(Kind):
         return value
 
 
+class TopicKind(TextKind):
+    """The name of a topic."""
+
+    completes = "topic"
+
+    def __init__(self, metavar: str, hint: str | None = None) -> None:
+        super().__init__(metavar)
+        self._hint = hint
+
+    def convert(self, value: Any, name: str, now: int) -> str:
+        text = super().convert(value, name, now)
+        if not is_legal_topic(text):
+            raise ConfigError(
+                f"{name} is not a legal topic name", found=repr(text), hint=self._hint
+            )
+        return text
+
+
 class BytesKind(Kind):
     """Bytes or text: UTF-8, or other bytes with the prefix ``hex:`` or ``base64:``."""
 
@@ -596,7 +610,7 @@ class TimeKind(Kind):
     metavar = "TIME"
 
     def convert(self, value: Any, name: str, now: int) -> Moment:
-        with naming(f"{name}: "):
+        with naming(name):
             moment = Moment(parse_time(value, now=now))
         moment.given = value
         return moment

@@ -14,7 +14,7 @@ from kafka_index.core.errors import (
     refuse_other_types,
 )
 from kafka_index.core.format.config import members_of
-from kafka_index.core.format.uri_passwords import refuse_passwords
+from kafka_index.core.format.uri_passwords import path_of
 
 # Values of `kafka_index.core.fs.tiered.Layout`, which is slow to import.
 _LAYOUTS = ("aiven", "local")
@@ -75,7 +75,8 @@ class TieredOptions:
         for pair in self.keys:
             refuse_other_types(**{"keys: a pair": (pair, tuple)})
         refuse_fields_of_other_types(self)
-        refuse_passwords(self.uris)
+        for uri in self.uris:
+            path_of(uri, "a URI")
         if self.layout not in (None, "auto", *_LAYOUTS):
             raise ConfigError(
                 "layout is not one of the choices",
