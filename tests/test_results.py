@@ -143,7 +143,7 @@ def test_a_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: P
     result = CALLS[name](dump, tmp_path)
     assert result.to_arrow().num_rows
     assert result.unread == (f"{missing} -> {tmp_path / 'gone'}: a link to nothing",)
-    with pytest.raises(DamageError, match=r"1 not read, such as .*payments-7"):
+    with pytest.raises(DamageError, match=r"1 entry not read, such as .*payments-7"):
         result.raise_for_damage()
     missing.unlink()
     again = CALLS[name](dump, tmp_path / "again")

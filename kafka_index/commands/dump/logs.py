@@ -13,6 +13,7 @@ from kafka_index.core.errors import CorruptLogError, KafkaIndexError, TooLargeEr
 from kafka_index.core.format.human import format_count
 from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import COMPRESSION_MASK, NO_TIMESTAMP
+from kafka_index.core.fs.inputs import collecting_unread
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import HEADER_BASE_TIMESTAMP
 from kafka_index.core.log.scan.scanner import BatchOrder
@@ -168,7 +169,8 @@ def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list
 
     Raises `InputError` if it contains no segments.
     """
-    segments = list_dump([path], topics=None).segments
+    with collecting_unread() as unread:
+        segments = list_dump([path], topics=None).segments
     sizes = format_count(sum(segment.log_size_bytes for segment in segments))
     output.begin(path, f"{plural(len(segments), 'segment')}, {sizes} bytes of log")
     damage: list[KafkaIndexError] = []
@@ -190,8 +192,10 @@ def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list
             "size_bytes": segment.log_size_bytes,
         }
         output.rows(pa.RecordBatch.from_pylist([known | row], schema=_SCHEMA))
-    found = f"{plural(len(damage), 'corrupt segment')}" if damage else "no corruption found"
-    output.remark(found, bad=bool(damage))
+    found = [plural(len(damage), "corrupt segment")] if damage else []
+    if unread:
+        found.append(f"{plural(len(unread), 'entry', 'entries')} not read")
+    output.remark("; ".join(found) or "no corruption found", bad=bool(found))
     return damage
 
 

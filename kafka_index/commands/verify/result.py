@@ -380,6 +380,7 @@ class FindingCounts:
     unread_rows: pa.Table = field(default_factory=VERIFY_SCHEMA.empty_table)
     _partitions: int = 0
     _harmful_partitions: int = 0
+    _unread_partitions: int = 0
 
     def add(self, rows: pa.Table) -> None:
         """Count rows."""
@@ -390,9 +391,11 @@ class FindingCounts:
         self._harmful_partitions += _count(partitions["harmful"])
         self.logs_only += _count(pc.equal(files["found"], "logs only"))
         unread = files.filter(files["retriable"])
+        has_files = bool(unread.num_rows) and not self.is_comparison
         if not unread.num_rows:
             unread = rows.filter(rows["retriable"])
         self.retriable += unread.num_rows
+        self._unread_partitions += 0 if has_files else unread.num_rows
         by_class = files.group_by("class").aggregate([("harmful", "count"), ("harmful", "sum")])
         for row in by_class.to_pylist():
             self.files[row["class"]] += row["harmful_count"]
@@ -408,6 +411,13 @@ class FindingCounts:
     def partitions(self) -> int:
         """Number of verified or compared partitions."""
         return self.files.total() if self.is_comparison else self._partitions
+
+    @property
+    def unread(self) -> str:
+        """The number of files and partitions that could not be read."""
+        partitions = self._unread_partitions
+        counts = ((self.retriable - partitions, "file"), (partitions, "partition"))
+        return " and ".join(plural(count, noun) for count, noun in counts if count)
 
     @property
     def harmful_partitions(self) -> int:
@@ -525,7 +535,7 @@ class Verification(Result):
                 text = "no harmful difference was found"
             text += f" in {plural(found.partitions, 'partition')}" if found.partitions else ""
         where = "" if self.topics is None else f" of the topics that match {self.topics!r}"
-        unread = f", {found.retriable:,} could not be read" if found.retriable else ""
+        unread = f", {found.unread} could not be read" if found.retriable else ""
         return f"{text}{where}{unread}{_lost_text(self.partitions)}"
 
     @property

@@ -455,7 +455,8 @@ class Result(ABC):
         """Return the headline, the first unread entry, and the first lost offsets."""
         parts = [self.headline]
         if self.unread:
-            parts.append(f"{len(self.unread):,} not read, such as {self.unread[0]}")
+            entries = plural(len(self.unread), "entry", "entries")
+            parts.append(f"{entries} not read, such as {self.unread[0]}")
         lost = self.missing_offsets.lost
         if lost:
             parts.append(f"offsets are missing in {plural(len(lost), 'place')}, such as {lost[0]}")

@@ -376,7 +376,7 @@ def test_unread_entry_has_the_same_verdict_on_terminal_page_and_exit_code(
     assert done.returncode == found.outcome.exit_code == 1
     assert "nothing harmful was found" not in done.stdout
     conclusion = found.conclusion.text
-    assert "1 not read, such as " in conclusion
+    assert "1 entry not read, such as " in conclusion
     assert conclusion in done.stdout
     text = page.read_text()
     assert f'<h1 id="verdict">{html.escape(conclusion)}</h1>' in text
