@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kafka_index.core.arguments import bounds_of, partitions_of, times_of
-from kafka_index.core.errors import Faults, InputError
-from kafka_index.core.fs.inputs import LINKED_OUT, collecting_unread, reading_inputs, unread_texts
+from kafka_index.core.errors import Faults
+from kafka_index.core.fs.inputs import (
+    collecting_unread,
+    reading_inputs,
+    refuse_unread,
+    unread_texts,
+)
 from kafka_index.core.job.request import (
     ChoiceKind,
     FlagKind,
@@ -217,9 +222,8 @@ def read_records(
             indexes=request.indexes,
             upper_bound=request.upper_bound,
         )
-    for file in unread.values():
-        if request.on_damage is OnDamage.FAILFAST and file.reason != LINKED_OUT:
-            raise InputError(file.reason, path=file.shown)
+    if request.on_damage is OnDamage.FAILFAST:
+        refuse_unread(unread)
     return Records(plan, unread_texts(unread))
 
 

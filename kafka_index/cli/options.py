@@ -147,7 +147,12 @@ def count_unread() -> list[Skipped]:
 
 def add_unread(code: int) -> ExitCode:
     """Print unread files that no result has reported; return the exit code including them."""
-    from kafka_index.core.fs.inputs import BROKEN_LINK, LINKED_OUT, NOT_A_FILE  # noqa: PLC0415, slow to import
+    from kafka_index.core.fs.inputs import (  # noqa: PLC0415, slow to import
+        BAD_CHECKPOINT,
+        BROKEN_LINK,
+        LINKED_OUT,
+        NOT_A_FILE,
+    )
 
     files = count_unread()
     if not files:
@@ -155,6 +160,7 @@ def add_unread(code: int) -> ExitCode:
     for reason, text, hint in (
         (NOT_A_FILE, "not read, as they are not files: ", ""),
         (BROKEN_LINK, "not read, as links lead to nothing: ", ""),
+        (BAD_CHECKPOINT, "checkpoints that a broker cannot read: ", ""),
         (
             LINKED_OUT,
             "not read, as links lead out of the input: ",

@@ -176,6 +176,12 @@ class KafkaIndexError(Exception):
             self.message, **self._details | {"path": path, "position_bytes": position_bytes}
         )
 
+    @classmethod
+    def of(cls, error: KafkaIndexError, path: str | None = None) -> Self:
+        """Return an error of this class for what another says of a file, by default of `path`."""
+        own = {"path": error.path or path, "hint": None}
+        return cls(error.message, **error._details | own)
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments, and the cause if the error is retriable."""
         cause = next(filter(_is_environment, _causes(self)), None)
@@ -206,12 +212,6 @@ class RetriableError(KafkaIndexError):
 
 class StartRefusedError(KafkaIndexError):
     """A broker exits because of this content."""
-
-    @classmethod
-    def of(cls, error: KafkaIndexError, path: str) -> Self:
-        """Convert another error, whose path is by default `path`."""
-        own = {"path": error.path or path, "hint": None}
-        return cls(error.message, **error._details | own)  # noqa: SLF001, of the same class
 
 
 class DirectoryFailsError(StartRefusedError):

@@ -69,7 +69,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.format.uri_passwords import refuse_passwords
-from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.inputs import reading_inputs, refuse_unread
 from kafka_index.core.fs.paths import admit_directories, local_path, pinned_backup
 from kafka_index.core.fs.registry import configure_stores
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
@@ -653,7 +653,7 @@ class KafkaLogReader(DataSourceReader):
         if options.ignored:
             _log.warning("options without effect on logs at rest: %s", ", ".join(options.ignored))
         configure_stores(options.storage)
-        with reading_inputs(follow_links=options.follow_links):
+        with reading_inputs(follow_links=options.follow_links) as unread:
             listed = list_partitions(
                 options.paths,
                 topics=options.topics,
@@ -661,6 +661,8 @@ class KafkaLogReader(DataSourceReader):
                 tiered=options.tiered,
                 indexes=options.indexes,
             )
+        if self._settings.on_damage is OnDamage.FAILFAST:
+            refuse_unread(unread)
         files = listed.files
         check_partitions(options, files)
         task_bytes = options.max_bytes

@@ -19,6 +19,10 @@ from tests.support.damaged_dumps import (
     damage_last_batch,
     damage_middle,
     damage_start,
+    garble_cleaner_offsets,
+    garble_high_watermarks,
+    garble_leader_epochs,
+    garble_log_starts,
     leave_whole,
     make_log_a_folder,
     remove_batch,
@@ -26,6 +30,7 @@ from tests.support.damaged_dumps import (
     remove_segment,
     remove_segment_of_unknown_topic,
     repeat_last_batch,
+    reset_log_starts,
     write_dump,
     write_unknown_magic,
 )
@@ -62,6 +67,11 @@ RULES = [
     Rule(repeat_last_batch, "1111 1111", "overlap"),
     Rule(append_early_batch, "1111 1111", "offset_overflow"),
     Rule(abort_transaction, "0000 0000"),
+    Rule(garble_log_starts, "1111 1111", "log-start-offset-checkpoint"),
+    Rule(garble_high_watermarks, "1111 1111", "replication-offset-checkpoint"),
+    Rule(garble_cleaner_offsets, "1111 1111", "cleaner-offset-checkpoint"),
+    Rule(garble_leader_epochs, "1111 1111", "leader-epoch-checkpoint"),
+    Rule(reset_log_starts, "0000 0000"),
     # A broker keeps and serves the batch, and a consumer stops at it; readers decode it as magic 2.
     Rule(write_unknown_magic, "1010 0000", "unknown_magic"),
 ]

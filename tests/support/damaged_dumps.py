@@ -125,5 +125,27 @@ def write_unknown_magic(root: Path) -> None:
     log.write_bytes(log.read_bytes() + records_of(36, magic=3))
 
 
+def garble_log_starts(root: Path) -> None:
+    (root / "log-start-offset-checkpoint").write_text("garbage")
+
+
+def garble_high_watermarks(root: Path) -> None:
+    """A broker starts, and serves no partition."""
+    (root / "replication-offset-checkpoint").write_text("0\n1\norders 0 x\n")
+
+
+def garble_cleaner_offsets(root: Path) -> None:
+    (root / "cleaner-offset-checkpoint").mkdir()
+
+
+def garble_leader_epochs(root: Path) -> None:
+    (root / NAME / "leader-epoch-checkpoint").write_text("0\n1\nepoch 0\n")
+
+
+def reset_log_starts(root: Path) -> None:
+    """A broker uses 0 for every log start (``LogManager.loadLogs``)."""
+    (root / "log-start-offset-checkpoint").write_text("0\n1\norders 0 x\n")
+
+
 def leave_whole(root: Path) -> None:
     assert log_path(root, 0).exists()

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -38,7 +38,7 @@ from kafka_index.core.errors import (
     printable,
 )
 from kafka_index.core.format.times import now_ms, time_text
-from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink
@@ -90,8 +90,9 @@ def back_up(request: BackupRequest, inspected: InspectedPartitions | None = None
     """
     for left in reversed(range(MAX_MISSED_BARRIERS)):
         try:
-            with reading_inputs(follow_links=False):
-                return _back_up_once(request, {} if inspected is None else inspected)
+            with reading_inputs(follow_links=False) as unread:
+                result = _back_up_once(request, {} if inspected is None else inspected)
+                return replace(result, unread=unread_texts(unread))
         except BarrierMissedError as error:
             if not left:
                 raise

@@ -46,8 +46,13 @@ from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackedUpPartition, BackupResult, BackupStatus, Source
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
-from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, is_retriable
-from kafka_index.core.format.checkpoints import parse_offset_checkpoint
+from kafka_index.core.errors import (
+    BadFileError,
+    InputError,
+    KafkaIndexError,
+    ReadError,
+    is_retriable,
+)
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import INT64_MAX, parse_java_integer
 from kafka_index.core.format.names import (
@@ -82,6 +87,7 @@ from kafka_index.core.fs.paths import (
     refuse_overlap,
 )
 from kafka_index.core.fs.uris import refuse_remote
+from kafka_index.core.logdir.data_directory import OffsetCheckpoint
 from kafka_index.core.logdir.metadata_files import MetaProperties, read_topic_id
 from kafka_index.core.records.decompression import shared_budget
 
@@ -117,18 +123,20 @@ class BrokerCheckpoint:
 
     @classmethod
     def read(cls, directory: str, name: str) -> BrokerCheckpoint:
-        """Read a checkpoint; empty if it does not exist, or a broker could not read it."""
-        path = os.path.join(directory, name)
+        """Read a checkpoint; empty if it does not exist, or a broker cannot read it."""
+        path, mtime_ns = os.path.join(directory, name), 0
         try:
             data, found = read_noatime(path)
+            checkpoint = OffsetCheckpoint.of_text(path, data.decode())
+            mtime_ns = found.st_mtime_ns
         except FileNotFoundError:
             return cls()
-        except OSError as error:
-            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
-        try:
-            return cls(parse_offset_checkpoint(data.decode(), path=path), found.st_mtime_ns)
-        except (InputError, UnicodeDecodeError):
-            return cls()
+        except (OSError, UnicodeDecodeError) as error:
+            if is_retriable(error):
+                raise InputError(f"cannot read the file: {error}", path=path) from error
+            checkpoint = OffsetCheckpoint.of_fault(path, BadFileError(str(error), path=path))
+        checkpoint.noted_fault()
+        return cls(checkpoint.offsets, mtime_ns)
 
     def of(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
         """Return the entry of a partition.
@@ -704,6 +712,7 @@ class BrokerBackup:
                     status,
                     error.reason,
                     backups_skipped=backups,
+                    retriable=error.retriable,
                 )
             )
             yield SkippedPartition(

@@ -20,7 +20,7 @@ from kafka_index.commands.backup.captured_log import (
     unreadable,
 )
 from kafka_index.commands.backup.low_impact_io import open_noatime, read_noatime
-from kafka_index.core.errors import InputError, KafkaIndexError, plural
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable, plural
 from kafka_index.core.format.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.core.format.names import (
     CLUSTER_METADATA_TOPIC,
@@ -216,7 +216,8 @@ class PartitionInspector:
             except OSError as error:
                 raise unreadable(path, error) from error
             except KafkaIndexError as error:
-                raise SkippedError(str(error), is_fault=True) from error
+                retriable = is_retriable(error)
+                raise SkippedError(str(error), is_fault=True, retriable=retriable) from error
         raise SkippedError(f"{reason} during each of {plural(MAX_ATTEMPTS, 'attempt')}")
 
     def _known_at(

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from kafka_index.commands.backup.low_impact_io import Bandwidth, LowImpactReader, open_noatime
-from kafka_index.core.errors import KafkaIndexError
+from kafka_index.core.errors import KafkaIndexError, is_retriable
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import DELETED_SUFFIX
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
@@ -37,20 +37,21 @@ _DESCRIPTORS = "/dev/fd"
 
 
 class SkippedError(Exception):
-    """The partition is skipped by this backup.
+    """A partition is skipped by this backup.
 
-    `is_fault`: a later backup would skip it too.
+    `is_fault`: a later backup would skip it too, unless it is `retriable`.
     """
 
-    def __init__(self, reason: str, *, is_fault: bool = False) -> None:
+    def __init__(self, reason: str, *, is_fault: bool = False, retriable: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.is_fault = is_fault
+        self.is_fault, self.retriable = is_fault, retriable
 
 
 def unreadable(path: str, error: OSError) -> SkippedError:
-    """Return the error for a partition that is unreadable because of disk or permission."""
-    return SkippedError(f"{path}: cannot be read: {error.strerror}", is_fault=True)
+    """Return the error for a partition that cannot be read because of the disk or a permission."""
+    reason = f"{path}: cannot be read: {error.strerror}"
+    return SkippedError(reason, is_fault=True, retriable=is_retriable(error))
 
 
 class CapturedLog(msgspec.Struct, gc=False):
@@ -183,7 +184,8 @@ def open_reader(
     except OSError as error:
         raise unreadable(log.path, error) from error
     except KafkaIndexError as error:
-        raise SkippedError(str(error), is_fault=True) from error
+        retriable = is_retriable(error)
+        raise SkippedError(str(error), is_fault=True, retriable=retriable) from error
 
 
 def find_batch(

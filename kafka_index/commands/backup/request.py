@@ -125,10 +125,12 @@ BACKUP = CommandSpec(
     \b
     Exit codes:
       0   The broker is in the backup.
-      1   A partition is unreadable, or three backups in a row skipped it.
+      1   A partition or checkpoint is damaged, or three backups in a row
+          skipped a partition.
       2   Wrong usage.
-      3   Retriable failure: permission, disk, memory or store. The repository
-          is unchanged.
+      3   Retriable failure: permission, disk, memory or store. Partitions that
+          could not be read are skipped; otherwise the repository is
+          unchanged.
       70  Internal error.
     """,
     usage="--input DIR... --output URI [OPTIONS]",

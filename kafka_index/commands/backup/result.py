@@ -158,6 +158,8 @@ class BackedUpPartition:
         Number of chunks.
     backups_skipped : int or None
         Number of consecutive backups, including this one, that skipped the partition.
+    retriable : bool
+        The partition could not be read because of permission, disk or memory.
     """
 
     topic: str
@@ -174,6 +176,7 @@ class BackedUpPartition:
     read_bytes: int | None = None
     chunks: int | None = None
     backups_skipped: int | None = None
+    retriable: bool = False
 
     @property
     def is_fault(self) -> bool:
@@ -207,6 +210,8 @@ class BackupResult(Result):
         Expected brokers that did not reach the barrier; empty without a barrier.
     lag_bytes : int
         Bytes of captured logs that are not stored, because they are above a high watermark.
+    unread : tuple of str
+        Files of the input that were not read, each with the reason.
     """
 
     backup_id: str
@@ -219,6 +224,7 @@ class BackupResult(Result):
     wait_ms: int
     missing_brokers: tuple[int, ...] = ()
     lag_bytes: int = 0
+    unread: tuple[str, ...] = ()
 
     command = "backup"
     status_header = ("status", "partitions")
@@ -294,8 +300,9 @@ class BackupResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for a partition that is unreadable or was skipped too often."""
-        return RunOutcome.DONE.with_damage([row for row in self.partitions if row.is_fault])
+        """Damage for what is damaged or was skipped too often, the environment for failed reads."""
+        faults = [row.retriable for row in self.partitions if row.is_fault]
+        return RunOutcome.of_faults(faults).with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -285,7 +285,8 @@ class PartitionImport:
     def _open(self, first_offset: int) -> PartitionLogWriter:
         """Open the log aside: empty, or with all that it is to continue."""
         root = DataDirectory(os.path.dirname(self._target))
-        checkpointed = root.log_start_offset(self.partition) or 0
+        starts = root.required_checkpoint(LOG_START_CHECKPOINT).offsets
+        checkpointed = starts.get(self.partition, 0)
         if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
             self._check_log_start(root, checkpointed, max(first_offset, 0))
             try:

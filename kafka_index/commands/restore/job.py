@@ -792,7 +792,7 @@ class RestoreJob:
             records_by_line=records_by_line(request.drop_keys, kept),
             has_hard_links=link is Link.HARD,
             skipped=skipped_texts(self.plan.dump.skipped),
-            unread=unread_texts(unread),
+            unread=(*unread_texts(unread), *(one for each in partitions for one in each.unread)),
         )
 
     def _prediction(self) -> str:

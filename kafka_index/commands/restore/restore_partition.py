@@ -44,11 +44,17 @@ from kafka_index.commands.restore.restored_partition import (
     RestoredPartition,
 )
 from kafka_index.commands.restore.salvage import LogContext, logs_in_context, partition_context
-from kafka_index.core.errors import KafkaIndexError, is_retriable, without_frames
+from kafka_index.core.errors import (
+    KafkaIndexError,
+    LinkedOutError,
+    is_retriable,
+    without_frames,
+)
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.core.fs.durable_files import make_durable, publish_error, publishing
+from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import Engine, Listener, SplittableTask, Waves, new_run_id
 from kafka_index.core.log.filter.condition import Selection
@@ -436,6 +442,9 @@ def _start(found: RestoredPartition, plan: PartitionPlan, first: SegmentFile) ->
         if is_retriable(error):
             raise
         found.notes.append(f"the leader epochs are those of the batches alone: {error}")
+        if error.path is not None and not isinstance(error, LinkedOutError):
+            unread = Skipped(error.path, BAD_CHECKPOINT, detail=error.described)
+            found.unread.append(unread.text)
         return _read_start(plan, first, with_epochs=False)
 
 

@@ -143,6 +143,8 @@ class RestoredPartition:
         Of a partition of ``__consumer_offsets``: the offsets that were clamped in it.
     notes : list of str
         What is worth knowing.
+    unread : list of str
+        Files of the dump that were not read, each with the reason.
     code, reason : str or None
         Why it was left out; None where it was restored.
     retriable : bool
@@ -167,6 +169,7 @@ class RestoredPartition:
     lost: list[LostRange] = field(default_factory=list)
     clamped: list[GroupOffset] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
     code: str | None = None
     reason: str | None = None
     retriable: bool = False

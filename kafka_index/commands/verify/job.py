@@ -22,7 +22,7 @@ from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.cluster.metadata.directory import FoundCluster, find_cluster
 from kafka_index.core.errors import ConfigError, InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
+from kafka_index.core.fs.inputs import BAD_CHECKPOINT, reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.paths import index_root_of
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
@@ -73,7 +73,8 @@ def verify(
         sorted(partitions, key=lambda one: (one.topic, one.partition)),
         found.harmful_rows,
         dump.segments.total_bytes,
-        unread_texts(unread),
+        # A bad checkpoint has a row of its own.
+        unread_texts({path: one for path, one in unread.items() if one.reason != BAD_CHECKPOINT}),
         skipped_texts(skipped),
         None if request.topics is None else request.topics.pattern,
         request.fast,

@@ -15,7 +15,7 @@ Both are UTF-8 lines: a version (``0``), the number of entries, then one entry p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import NamedTuple
@@ -33,6 +33,9 @@ _MALFORMED, _NOT_A_NUMBER = "IOException", "NumberFormatException"
 _Path = str | PathLike[str] | None
 # Java's \s, which is ASCII only.
 _BLANKS = re.compile(r"\s+", re.ASCII)
+# An offset checkpoint as brokers write it, and an entry of it.
+_WRITTEN_OFFSETS = re.compile(r"0\n(\d{1,9})\n((?:\S+ \d{1,9} \d{1,18}\n)*)", re.ASCII)
+_WRITTEN_OFFSET = re.compile(r"(\S+) (\d+) (\d+)\n", re.ASCII)
 # BufferedReader.readLine accepts exactly these line ends; str.splitlines accepts more.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
@@ -61,9 +64,24 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
     `path` is used in errors. Raises `InputError` for another version, a malformed line, or a wrong
     number of entries. Source: OffsetCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
+    found = offsets_or_fault(text)
+    if isinstance(found, CheckpointFault):
+        raise refused_checkpoint(found, path)
+    return found
+
+
+def offsets_or_fault(text: str) -> dict[TopicPartition, int] | CheckpointFault:
+    """Return the entries of an offset checkpoint, or the reason why Java does not read it."""
+    written = _WRITTEN_OFFSETS.fullmatch(text)
+    entries = [] if written is None else _WRITTEN_OFFSET.findall(written[2])
+    if written is None or len(entries) != int(written[1]):
+        lines = java_lines(text)
+        fault = checkpoint_fault(lines, OFFSET_FIELDS)
+        if fault is not None:
+            return fault
+        entries = _entries(lines, OFFSET_FIELDS)
     return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, partition, offset in _entries(text, OFFSET_FIELDS, path)
+        TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in entries
     }
 
 
@@ -80,7 +98,11 @@ def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[Epoc
     version, a malformed line, or a wrong number of entries. Source:
     LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
-    return [EpochEntry(int(e), int(start)) for e, start in _entries(text, EPOCH_FIELDS, path)]
+    lines = java_lines(text)
+    fault = checkpoint_fault(lines, EPOCH_FIELDS)
+    if fault is not None:
+        raise refused_checkpoint(fault, path)
+    return [EpochEntry(int(e), int(start)) for e, start in _entries(lines, EPOCH_FIELDS)]
 
 
 def format_leader_epoch_checkpoint(entries: Iterable[EpochEntry]) -> str:
@@ -159,11 +181,8 @@ def _is_number(word: str, largest: int | None) -> bool:
     return largest is None or parse_java_integer(word, largest) is not None
 
 
-def _entries(text: str, fields: CheckpointFields, path: _Path) -> list[list[str]]:
-    lines = java_lines(text)
-    fault = checkpoint_fault(lines, fields)
-    if fault is not None:
-        raise refused_checkpoint(fault, path)
+def _entries(lines: Sequence[str], fields: CheckpointFields) -> list[list[str]]:
+    """Return the fields of entries, in a checkpoint without a fault."""
     return [
         [
             word if largest is None else str(parse_java_integer(word, largest))

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafka_index.core.errors import LinkedOutError
+from kafka_index.core.errors import InputError, LinkedOutError
 from kafka_index.core.format.names import LOG_SUFFIX, is_kept_file, parse_segment_file
 from kafka_index.core.fs.uris import is_remote
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
 BROKEN_LINK = "a link to nothing"
 NOT_A_FILE = "not a file"
+BAD_CHECKPOINT = "a checkpoint that a broker cannot read"
 #: Names of the counts in a summary, by reason.
 UNREAD_COUNTS = {
     NOT_A_FILE: "not_files",
+    BAD_CHECKPOINT: "bad_checkpoints",
     BROKEN_LINK: "links_not_followed",
     LINKED_OUT: "links_not_followed",
 }
@@ -47,16 +49,28 @@ _reading: dict[int, dict[str, Skipped]] = {}
 class Skipped:
     """An entry that is not read, or that a broker would not load as a segment, with the reason.
 
-    `target` is the target of a link that is not followed, otherwise empty.
+    `target` is the target of a link that is not followed, and `detail` follows the reason; both
+    are otherwise empty.
     """
 
     path: str
     reason: str
     target: str = ""
+    detail: str = ""
 
     @property
     def shown(self) -> str:
         return f"{self.path} -> {self.target}" if self.target else self.path
+
+    @property
+    def text(self) -> str:
+        """The path with the reason."""
+        return f"{self.shown}: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """The reason with its detail."""
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 @contextmanager
@@ -171,10 +185,12 @@ def linked_out(path: str) -> Skipped | None:
     return found
 
 
-def note_unread(path: str, reason: str) -> None:
-    """Record that an entry could not be read as a log or a partition."""
+def note_unread(path: str, reason: str, detail: str = "") -> Skipped:
+    """Record that an entry is not read, such as one that is not a log or a partition."""
     target = os.path.realpath(path) if os.path.islink(path) else ""
-    _note(Skipped(path, reason, target))
+    found = Skipped(path, reason, target, detail)
+    _note(found)
+    return found
 
 
 def _note(file: Skipped) -> None:
@@ -225,11 +241,22 @@ def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
     return any(follows for each, follows in inputs.items() if os.path.dirname(each) == directory)
 
 
+def refuse_unread(files: Mapping[str, Skipped]) -> None:
+    """Refuse to go on without files that are not read, except for links, which are not followed.
+
+    For readers that fail at the first damage, and whose result cannot list the files. Raises
+    `InputError` about the first file.
+    """
+    for file in files.values():
+        if file.reason != LINKED_OUT:
+            raise InputError(file.why, path=file.shown)
+
+
 def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:
     """Return the unread files of `reading_inputs`, each with the reason."""
-    return tuple(f"{files[path].shown}: {files[path].reason}" for path in sorted(files))
+    return tuple(files[path].text for path in sorted(files))
 
 
 def skipped_texts(entries: Iterable[Skipped]) -> tuple[tuple[str, str], ...]:
     """Return the path and reason of each skipped entry."""
-    return tuple((entry.shown, entry.reason) for entry in entries)
+    return tuple((entry.shown, entry.why) for entry in entries)

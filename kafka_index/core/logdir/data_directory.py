@@ -15,12 +15,17 @@ from functools import cached_property, partial
 
 from msgspec import json
 
-from kafka_index.core.errors import BadFileError, InputError, KafkaIndexError
+from kafka_index.core.errors import (
+    BadFileError,
+    DamageError,
+    InputError,
+    KafkaIndexError,
+    is_retriable,
+)
 from kafka_index.core.format.checkpoints import (
-    OFFSET_FIELDS,
-    checkpoint_fault,
+    CheckpointFault,
     java_lines,
-    parse_offset_checkpoint,
+    offsets_or_fault,
     refused_checkpoint,
 )
 from kafka_index.core.format.integers import INT64_MAX, INT64_MIN
@@ -37,6 +42,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.fs.directories import scan_directory, why_not_opened
+from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped, note_unread
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.logdir.metadata_files import read_file, read_properties, read_text
 
@@ -79,19 +85,31 @@ class OffsetCheckpoint:
         try:
             text = read_text(path)
         except BadFileError as error:
-            effect = _effect(path, is_input_output=True)
-            return cls(path, is_there=True, fault=error, effect=effect)
+            return cls.of_fault(path, error)
         except InputError as error:
             return cls(path, is_there=True, fault=error)
-        if text is None:
-            return cls(path)
-        lines = java_lines(text)
-        fault = checkpoint_fault(lines, OFFSET_FIELDS)
-        if fault is not None:
-            effect = _effect(path, is_input_output=fault.is_input_output, is_error=fault.is_error)
-            return cls(path, is_there=True, fault=refused_checkpoint(fault, path), effect=effect)
-        offsets = parse_offset_checkpoint(text, path=path)
-        return cls(path, is_there=True, offsets=offsets, has_entries=len(lines) > 1)
+        return cls(path) if text is None else cls.of_text(path, text)
+
+    @classmethod
+    def of_fault(cls, path: str, error: BadFileError) -> OffsetCheckpoint:
+        """Return a checkpoint that is not a file, or not text."""
+        effect = _effect(path, is_input_output=True)
+        return cls(path, is_there=True, fault=error, effect=effect)
+
+    @classmethod
+    def of_text(cls, path: str, text: str) -> OffsetCheckpoint:
+        """Return the checkpoint of a text."""
+        found = offsets_or_fault(text)
+        if isinstance(found, CheckpointFault):
+            effect = _effect(path, is_input_output=found.is_input_output, is_error=found.is_error)
+            return cls(path, is_there=True, fault=refused_checkpoint(found, path), effect=effect)
+        return cls(path, is_there=True, offsets=found, has_entries=len(java_lines(text)) > 1)
+
+    def noted_fault(self) -> Skipped | None:
+        """Record the file as unread if a broker fails on it; None otherwise."""
+        if self.fault is None or self.effect in (None, FaultEffect.RESET):
+            return None
+        return note_unread(self.path, BAD_CHECKPOINT, self.fault.described)
 
 
 def _effect(path: str, *, is_input_output: bool, is_error: bool = False) -> FaultEffect:
@@ -108,8 +126,10 @@ def _effect(path: str, *, is_input_output: bool, is_error: bool = False) -> Faul
 class DataDirectory:
     """A data directory; each file at its root is read once, on demand.
 
-    The files may be missing, as in the parent of a single copied partition. If errors are
-    `tolerated`, an unreadable checkpoint has no entries; otherwise using it raises `InputError`.
+    The files may be missing, as in the parent of a single copied partition. A malformed checkpoint
+    has no entries, as for a broker that starts; if a broker fails on it, the listing of the input
+    records it as unread. If this process may not read a file, its use raises `InputError`, unless
+    errors are `tolerated`.
     """
 
     def __init__(self, path: str, *, tolerated: bool = False) -> None:
@@ -121,14 +141,26 @@ class DataDirectory:
         return os.path.join(self.path, name)
 
     def checkpoint(self, name: str) -> OffsetCheckpoint:
-        """Return an offset checkpoint; raises its error unless errors are tolerated."""
+        """Return an offset checkpoint; raises `InputError` if this process may not read it."""
         found = self._checkpoints.get(name)
         if found is None:
-            found = OffsetCheckpoint.read(self.file(name))
-            if found.fault is not None and not self._tolerated:
-                raise found.fault
-            self._checkpoints[name] = found
+            found = self._checkpoints[name] = OffsetCheckpoint.read(self.file(name))
+        self._raise_untolerated(found.fault)
         return found
+
+    def required_checkpoint(self, name: str) -> OffsetCheckpoint:
+        """Return a checkpoint without which nothing can be done.
+
+        Raises `DamageError` if a broker fails on it, and the errors of `checkpoint`.
+        """
+        found = self.checkpoint(name)
+        if found.fault is not None and found.effect is not FaultEffect.RESET:
+            raise DamageError.of(found.fault) from found.fault
+        return found
+
+    def _raise_untolerated(self, fault: KafkaIndexError | None) -> None:
+        if fault is not None and is_retriable(fault) and not self._tolerated:
+            raise fault
 
     def checkpoints(self) -> dict[str, OffsetCheckpoint]:
         """Return all offset checkpoints by name; raises as `checkpoint`."""
@@ -136,10 +168,6 @@ class DataDirectory:
 
     def offset(self, name: str, partition: TopicPartition) -> int | None:
         return self.checkpoint(name).offsets.get(partition)
-
-    @property
-    def has_high_watermarks(self) -> bool:
-        return self.checkpoint(REPLICATION_CHECKPOINT).is_there
 
     def log_start_offset(self, partition: TopicPartition) -> int | None:
         """Return the log start offset; brokers write it only above the first base offset."""
@@ -208,9 +236,8 @@ class DataDirectory:
         try:
             return read_properties(self.file(META_PROPERTIES))
         except KafkaIndexError as error:
-            if self._tolerated:
-                return error
-            raise
+            self._raise_untolerated(error)
+            return error
 
     @cached_property
     def _marker(self) -> KafkaIndexError | bool:
@@ -220,9 +247,8 @@ class DataDirectory:
         try:
             return read_file(path) is not None
         except KafkaIndexError as error:
-            if self._tolerated:
-                return error
-            raise
+            self._raise_untolerated(error)
+            return error
 
     def only(self, partition: TopicPartition) -> DataDirectory:
         found = DataDirectory(self.path, tolerated=self._tolerated)

@@ -39,6 +39,7 @@ from kafka_index.core.fs.paths import absolute_path, expand_directories
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
+from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.paged_listing import StoredDirectory, list_directories
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition, list_partition
 from kafka_index.core.logdir.segment_table import (
@@ -122,6 +123,7 @@ class _Walk:
         self._seen: dict[Hashable, tuple[str, TopicPartition]] = {}
         self._parents_seen: set[Hashable] = set()
         self._skipped_paths: set[str] = set()
+        self._root_names: dict[str, set[str]] = {}
 
     def visit(self, directory: str) -> None:
         """List one input directory of any kind."""
@@ -165,6 +167,7 @@ class _Walk:
 
     def _visit_data_directory(self, directory: str, entries: list[Entry]) -> None:
         self._skip_links(entries)
+        self._root_names[directory] = {entry.name for entry in entries}
         live = dict(self._live_partitions(entries))
         # Not for a few of many topics: paging would list all other objects too.
         is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
@@ -230,6 +233,7 @@ class _Walk:
                 self._parents_seen.add(parent_identity)
                 self.listing.data_directories.append(parent)
                 self._skip_root_links(parent)
+                self._skip_bad_checkpoints(parent)
 
     def _listed(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
         segments = _plain(partition, directory)
@@ -268,6 +272,13 @@ class _Walk:
             found = linked_out(os.path.join(directory, name))
             if found is not None:
                 self._skip(found.path, LINKED_OUT, found.target)
+
+    def _skip_bad_checkpoints(self, directory: str) -> None:
+        """Skip the checkpoints on which a broker fails; a file that was not listed is not read."""
+        names = self._root_names.get(directory, OFFSET_CHECKPOINTS)
+        root = DataDirectory(directory, tolerated=True)
+        found = [root.checkpoint(name) for name in OFFSET_CHECKPOINTS if name in names]
+        self.listing.skipped += filter(None, (one.noted_fault() for one in found))
 
     def _skip(self, path: str, reason: str, target: str = "") -> None:
         if path not in self._skipped_paths:

@@ -18,6 +18,7 @@ from kafka_index.core.errors import (
     DirectoryFailsError,
     InputError,
     InvalidEpochError,
+    LinkedOutError,
     OfflineAtOnceError,
     StartRefusedError,
     is_retriable,
@@ -38,7 +39,13 @@ from kafka_index.core.format.strings import (
     parse_java_uuid,
     quote_content,
 )
-from kafka_index.core.fs.inputs import Skipped, refuse_linked_out
+from kafka_index.core.fs.inputs import (
+    BAD_CHECKPOINT,
+    LINKED_OUT,
+    Skipped,
+    note_unread,
+    refuse_linked_out,
+)
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 
@@ -113,7 +120,7 @@ def read_epochs(directory: str) -> LeaderEpochCache:
 
 
 def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCache:
-    """Read leader epochs like `read_epochs`; if malformed, record it in `skipped` and return none.
+    """Read leader epochs like `read_epochs`; if malformed, record the file and return none.
 
     The run continues without leader epochs for this partition. Raises `InputError` if this process
     may not read the file.
@@ -124,7 +131,10 @@ def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCa
         if is_retriable(error):
             raise
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        skipped.append(Skipped(path, f"no epochs: {error.message}"))
+        if isinstance(error, LinkedOutError):
+            skipped.append(Skipped(path, LINKED_OUT, error.found or ""))
+        else:
+            skipped.append(note_unread(path, BAD_CHECKPOINT, error.described))
         return LeaderEpochCache()
 
 

@@ -63,7 +63,7 @@ class GapFinder:
     data_directories: Sequence[str]
     max_decompressed_bytes: int
     given: FoundCluster | None = None
-    _roots: DataDirectories = field(default_factory=lambda: DataDirectories(tolerated=True))
+    _roots: DataDirectories = field(default_factory=DataDirectories)
 
     @cached_property
     def _cluster(self) -> FoundCluster:

@@ -385,7 +385,7 @@ def test_a_log_that_the_disk_does_not_give_is_a_fault(
         patch.setattr(os, "preadv", fail)
         result, _ = back_up(broker, repository)
     assert "Input/output error" in (result.skipped_partitions[0].reason or "")
-    assert result.outcome is RunOutcome.DAMAGE
+    assert result.outcome is RunOutcome.ENVIRONMENT
 
 
 def test_logs_that_overlap_are_missed(broker: StandIn, repository: Path) -> None:

@@ -6,20 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.core.errors import InputError
+from kafka_index.core.errors import DamageError
 from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.fs.inputs import collecting_unread
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.metadata_files import read_text
 
 DUMP = Path(__file__).parents[3] / "examples" / "dump"
 ORDERS = TopicPartition("orders", 0)
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 
 def test_a_brokers_own_checkpoints_are_read() -> None:
     directory = DataDirectory(str(DUMP))
     assert directory.log_start_offset(TopicPartition("shipments.tracking", 0)) == 1500
     assert directory.high_watermark(TopicPartition("page-views", 1)) == 6569
-    assert directory.has_high_watermarks
+    assert directory.required_checkpoint(HIGH_WATERMARKS).is_there
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\npage-views 1 6569\n"])
@@ -29,7 +31,7 @@ def test_what_was_not_noted_is_none(tmp_path: Path, content: bytes | None) -> No
     directory = DataDirectory(str(tmp_path))
     assert directory.log_start_offset(ORDERS) is None
     assert directory.high_watermark(ORDERS) is None
-    assert directory.has_high_watermarks is (content is not None)
+    assert directory.required_checkpoint(HIGH_WATERMARKS).is_there is (content is not None)
 
 
 def test_each_checkpoint_is_read_only_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -47,20 +49,31 @@ def test_each_checkpoint_is_read_only_when_it_is_asked_for(tmp_path: Path) -> No
         (b"0\n1\n\xff 0 5\n", "not UTF-8"),
     ],
 )
-def test_a_malformed_checkpoint_is_refused_with_its_path(
+def test_malformed_checkpoint_is_empty_and_noted_and_refused_if_required(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
-    path = tmp_path / "log-start-offset-checkpoint"
+    path = tmp_path / HIGH_WATERMARKS
     path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
-        DataDirectory(str(tmp_path)).log_start_offset(ORDERS)
+    directory = DataDirectory(str(tmp_path))
+    assert directory.high_watermark(ORDERS) is None
+    with collecting_unread() as unread:
+        noted = directory.checkpoint(HIGH_WATERMARKS).noted_fault()
+    assert unread == {str(path): noted}
+    with pytest.raises(DamageError, match=message) as caught:
+        directory.required_checkpoint(HIGH_WATERMARKS)
     assert caught.value.path == str(path)
 
 
+def test_log_starts_that_are_no_numbers_count_as_absent(tmp_path: Path) -> None:
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 x\n")
+    found = DataDirectory(str(tmp_path)).required_checkpoint("log-start-offset-checkpoint")
+    assert (found.offsets, found.noted_fault()) == ({}, None)
+
+
 def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "replication-offset-checkpoint").mkdir()
-    with pytest.raises(InputError, match="replication-offset-checkpoint is a directory"):
-        _ = DataDirectory(str(tmp_path)).has_high_watermarks
+    (tmp_path / HIGH_WATERMARKS).mkdir()
+    with pytest.raises(DamageError, match="replication-offset-checkpoint is a directory"):
+        DataDirectory(str(tmp_path)).required_checkpoint(HIGH_WATERMARKS)
 
 
 def test_line_ends_are_left_to_the_parser(tmp_path: Path) -> None:

@@ -72,8 +72,6 @@ class CheckpointReader:
         self._bounded = upper_bound is not UpperBound.LOG_END
         self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
         self._directories = DataDirectories()
-        # An unreadable cleaner checkpoint is treated as missing.
-        self._cleaners = DataDirectories(tolerated=True)
 
     def read(
         self,
@@ -88,8 +86,8 @@ class CheckpointReader:
         starts at the checkpointed offset, but not before its first segment (LogLoader.load). A
         partition that is missing from the high watermark checkpoint has no committed records as far
         as its broker knows (Partition.createLog). Unreadable epochs are ignored and recorded in
-        `skipped`. Raises `InputError` if a checkpoint of the data directory is malformed, or high
-        watermarks are requested and missing.
+        `skipped`. Raises `InputError` if this process may not read a checkpoint, or if requested
+        high watermarks are missing, and `DamageError` if their checkpoint is malformed.
         """
         directory: str | None = segments[0].partition_directory
         if tiered is not None:
@@ -113,7 +111,7 @@ class CheckpointReader:
             is_stable=self._is_stable,
             cleaned_to=0
             if directory is None
-            else self._cleaners.of(directory).cleaned_to(partition) or 0,
+            else self._directories.of(directory).cleaned_to(partition) or 0,
         )
 
     def read_all(
@@ -171,7 +169,7 @@ class CheckpointReader:
                 hint="leave out --upper-bound, or give the log directory too",
             )
         data_directory = self._directories.of(directory)
-        if not data_directory.has_high_watermarks:
+        if not data_directory.required_checkpoint(REPLICATION_CHECKPOINT).is_there:
             raise InputError(
                 f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",
                 path=data_directory.path,

@@ -30,7 +30,7 @@ from kafka_index.core.format.longs import Longs, longs_of
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.inputs import reading_inputs, refuse_unread
 from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import ByteSource
@@ -445,8 +445,9 @@ class PartitionLog(Closeable):
             config=(config, IndexConfig | None),
             max_decompressed_bytes=(max_decompressed_bytes, Integral),
         )
-        with reading_inputs(follow_links=follow_links):
+        with reading_inputs(follow_links=follow_links) as unread:
             listing = list_dump([directory], topics=None)
+        refuse_unread(unread)
         if listing.partition_directories != [absolute_path(directory)]:
             raise InputError(
                 "not one partition directory", path=directory, expected="<topic>-<partition>"

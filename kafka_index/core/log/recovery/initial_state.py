@@ -65,8 +65,8 @@ class PartitionStart:
         start and at or below the base offset is loaded. `expiration` removes idle producers. For a
         remote first segment, `tiered` is used instead. If `log_start_offset` is given, the
         checkpoint is not read. With a run ID, checkpoints are read once for all partitions of the
-        run. `listed` are the directory entries, if known. Raises `InputError` if a checkpoint
-        cannot be read or is malformed, since a broker would not start on it.
+        run. `listed` are the directory entries, if known. Raises `InputError` if this process may
+        not read a checkpoint, or if the leader epochs are malformed: a broker would not start.
         """
         if tiered is not None:
             return cls._of_tiered(first, expiration, tiered)
