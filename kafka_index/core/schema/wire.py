@@ -27,8 +27,8 @@ _CONFLUENT_MAGIC, _GUID_MAGIC, _GLUE_MAGIC = 0, 1, 3
 _ID_BYTES, _WIDE_ID_BYTES, _GUID_BYTES = 4, 8, 16
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
 _GLUE_HEADER_BYTES = 18
-# Types in a Protobuf file are nested to this depth at most.
-_MOST_INDEXES = 100
+# The depth to which protoc nests the types of a file.
+_MOST_INDEXES = 32
 _VARINT_BYTES = 5
 
 
@@ -408,10 +408,19 @@ def _joined(count: int, parts: Iterable[tuple[Longs, MessageIndexes]]) -> Messag
         numbers[rows] = np.where(own < 0, -1, own + len(paths))
         starts[rows] = part.starts
         paths += part.paths
-    # A path may be in both parts.
-    distinct = list(dict.fromkeys(paths))
-    places = np.array([*(distinct.index(path) for path in paths), -1], np.int32)
-    return MessageIndexes(tuple(distinct), places[numbers], starts)
+    return _distinct(paths, numbers, starts)
+
+
+def _distinct(
+    paths: Sequence[tuple[int, ...]], numbers: NDArray[np.signedinteger], starts: Longs
+) -> MessageIndexes:
+    """Return indexes whose paths are each in use, and named once."""
+    used = np.unique(numbers[numbers >= 0]).tolist()
+    places = {path: place for place, path in enumerate(dict.fromkeys(paths[one] for one in used))}
+    place_of = np.full(len(paths) + 1, -1, np.int32)
+    for one in used:
+        place_of[one] = places[paths[one]]
+    return MessageIndexes(tuple(places), place_of[numbers], starts)
 
 
 def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
@@ -420,22 +429,22 @@ def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
         return MessageIndexes(((0,),), np.zeros(len(at), np.int32), at + 1)
     counts, is_bad = _read_varints(data, at, ends, np.ones(len(at), np.bool_))
     is_bad |= (counts < 0) | (counts > _MOST_INDEXES)
-    counts[is_bad] = 0
-    depth = int(counts.max(initial=0))
-    table = np.full((len(at), max(depth, 1)), -1, np.int64)
-    table[counts == 0, 0] = 0
-    for level in range(depth):
+    # The first indexes of each row as a number, which stands for a path.
+    paths: list[tuple[int, ...]] = [()]
+    numbers = np.zeros(len(at), np.int64)
+    for level in range(int(counts[~is_bad].max(initial=0))):
         reads = (counts > level) & ~is_bad
         indexes, failed = _read_varints(data, at, ends, reads)
-        table[reads, level] = indexes[reads]
-        is_bad |= reads & (failed | (indexes < 0))
-    table[is_bad] = -1
-    found, numbers = np.unique(table, axis=0, return_inverse=True)
-    paths = [tuple(index for index in path if index >= 0) for path in found.tolist()]
-    # Rows of -1, which sort first, have no path.
-    bad = 1 if paths and not paths[0] else 0
-    path_numbers = (numbers.ravel() - bad).astype(np.int32)
-    return MessageIndexes(tuple(paths[bad:]), path_numbers, np.where(is_bad, starts, at))
+        is_bad |= failed | (indexes < 0)
+        # 0 is no further index.
+        following = np.where(reads & ~is_bad, indexes + 1, 0)
+        steps, numbers = np.unique((numbers << 32) | following, return_inverse=True)
+        paths = [
+            (*paths[step >> 32], index - 1) if (index := step & 0xFFFFFFFF) else paths[step >> 32]
+            for step in steps.tolist()
+        ]
+    paths = [path or (0,) for path in paths]
+    return _distinct(paths, np.where(is_bad, -1, numbers), np.where(is_bad, starts, at))
 
 
 def _read_varints(

@@ -27,6 +27,7 @@ from kafka_index.core.schema.registry import (
 )
 from kafka_index.core.schema.schemas_topic import SchemasTopic, schemas_of_dump
 from tests.support.damaged_dumps import flip
+from tests.support.record_tables import batch_of, write_partition
 from tests.support.registry_records import (
     Written,
     delete_subject,
@@ -36,6 +37,7 @@ from tests.support.registry_records import (
     setting,
     write_topic,
 )
+from tests.support.segments import ZSTD
 
 LIVE, DELETED, GONE = VersionState
 BUDGET = DecompressionBudget(1 << 26)
@@ -363,6 +365,34 @@ def test_log_is_read_up_to_its_damage(tmp_path: Path) -> None:
     assert problem.position_bytes is not None
     assert problem.reason.startswith("bad_crc")
     assert "what follows in this segment was not read" in problem.reason
+
+
+def test_record_that_is_too_large_is_reported_and_others_are_read(tmp_path: Path) -> None:
+    records = [
+        schema_record("a", 1, 1),
+        schema_record("b", 1, 2, "x" * (1 << 21)),
+        schema_record("c", 1, 3, '"long"'),
+    ]
+    batches = [
+        batch_of(offset, [(1000, key, value)], ZSTD) for offset, (key, value) in enumerate(records)
+    ]
+    write_partition(tmp_path, {0: b"".join(batches)}, "_schemas-0")
+    found = schemas_of_dump([str(tmp_path)], DecompressionBudget(1 << 20))
+    assert [each.schema_id for each in found] == [1, 3]
+    assert ["--max-decompressed-bytes" in each.reason for each in found.unreadable] == [True]
+    assert len(schemas_of_dump([str(tmp_path)], BUDGET)) == 3
+
+
+def test_log_whose_offsets_go_back_is_replayed_by_offset(tmp_path: Path) -> None:
+    records = log_records(
+        [schema_record("a", 1, 1), delete_subject("a", 1), schema_record("a", 1, 1)]
+    )
+    batches = [
+        batch_of(offset, [(1000, records[offset].key, records[offset].value)])
+        for offset in (2, 0, 1)
+    ]
+    write_partition(tmp_path, {0: b"".join(batches)}, "_schemas-0")
+    assert states(schemas_of_dump([str(tmp_path)], BUDGET), "a") == [(1, 1, LIVE)]
 
 
 def test_input_without_the_topic_is_refused(tmp_path: Path) -> None:

@@ -267,6 +267,10 @@ INDEXES: dict[str, tuple[bytes, tuple[int, ...] | None, bytes]] = {
     "negative index": (b"\x02\x01msg", None, b""),
     "count beyond the end": (b"\x08\x02", None, b""),
     "huge count": (zigzag(2**30), None, b""),
+    "deepest type": (indexed(*[0] * 32) + b"msg", (0,) * 32, b"msg"),
+    "too deep": (indexed(*[0] * 33) + b"msg", None, b""),
+    "second index negative": (b"\x04\x02\x01msg", None, b""),
+    "largest index": (indexed(2**31 - 1) + b"msg", (2**31 - 1,), b"msg"),
     "varint without end": (b"\xff" * 12, None, b""),
     "cut varint": (b"\x02\x80", None, b""),
 }
@@ -284,6 +288,9 @@ def paths_of(
     values = bodies if by_header else [b"\0\0\0\0\7" + body for body in bodies]
     frames = frames_of(pa.array(values, pa.binary()), headers)
     found = message_indexes(frames, np.arange(len(bodies)))
+    # Each path is in use, and named once.
+    used = set(found.path_numbers.tolist()) - {-1}
+    assert not bodies or (used, len(set(found.paths))) == (set(range(len(used))), len(used))
     return [
         (None, b"")
         if number < 0
