@@ -71,6 +71,7 @@ VALID: dict[str, Callable[[Places], dict[str, Any]]] = {
     "predict": lambda at: {"paths": at.dump},
     "read_metadata": lambda _: {"paths": DUMP},
     "read_records": lambda at: {"paths": at.dump},
+    "read_schemas": lambda _: {"paths": DUMP.parent / "typed"},
     "restore_dump": lambda at: {
         "paths": at.dump,
         "output": at.folder / "out",

@@ -401,7 +401,7 @@ def max_decompressed_parameter() -> Any:
 def schemas_parameter() -> Any:
     """Return the parameter that names the source of schemas, for `open_schemas`."""
     return parameter(
-        PathKind("SOURCE"),
+        PathKind("dump|PATH"),
         Group.INPUT,
         "Source of the schemas: dump (the topic _schemas in the input), dump:TOPIC, a folder or "
         "file of schemas, or the URL of a schema registry.",

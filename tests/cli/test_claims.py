@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[Argument, ...]] = {
     "restore": ("--output", "OUT", "--new-topic-ids"),
     "export": ("--output", "OUT"),
     "rewrite": ("--output", "OUT", "--drop-keys", "KEYS"),
+    "schemas": ("--schemas", "SCHEMA"),
 }
 #: Commands that look at all they are given, or say so: with another question, where one is asked.
 LOOKING: dict[str, tuple[Argument, ...]] = {
@@ -48,7 +49,9 @@ def run(command: str, data: Path, folder: Path, *more: Argument) -> tuple[int, s
     (folder / "QUERIES.csv").write_text(
         "topic,partition,offset\npayments,0,1\naudit.trail,0,2000\n"
     )
+    (folder / "SCHEMA.avsc").write_text('"string"')
     names = {"OUT": folder / "out", "KEYS": folder / "KEYS", "QUERIES": folder / "QUERIES.csv"}
+    names["SCHEMA"] = folder / "SCHEMA.avsc"
     given = [names.get(str(each), each) for each in LOOKING[command]]
     flag = "--logs" if command == "lookup" else "--input"
     done = run_here(command.partition(" ")[0], flag, data, *given, *more)

@@ -21,7 +21,7 @@ class SchemasRequest(RecordRequest):
 
     schemas: str = schemas_parameter()
     subject: str | None = parameter(
-        TextKind("SUBJECT"), Group.SELECTION, "Only the versions of SUBJECT.", default=None
+        TextKind("NAME"), Group.SELECTION, "Only the versions of subject NAME.", default=None
     )
     skip_records: bool = parameter(
         FlagKind(),

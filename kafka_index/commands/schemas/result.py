@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
@@ -100,79 +100,87 @@ _MEANINGS: Mapping[VersionState, tuple[Severity, str]] = {
 }
 
 
-@dataclass(frozen=True, repr=False)
 class SchemaList(Result):
     """The result of `read_schemas`: a row per version of a subject.
 
     Parameters
     ----------
-    schemas : Schemas
+    schemas : object
         The schemas.
     uses : tuple of SchemaUse
         What the keys and values of each topic name as their schemas.
-    topics : tuple of str
+    topics : sequence of str
         The topics of the input, without internal ones.
     records : int or None
         The number of records that were read; None if none were to be read.
     log_bytes : int
         The bytes of logs that were read.
-    faults : Faults
+    faults : object
         Damage that was skipped.
-    missing : MissingOffsets
+    missing : object
         The missing offsets in the logs that were read.
     subject : str or None
-        The only subject that is asked for.
+        The only subject that is listed.
     output : str or None
-        The folder that the schemas were written to.
-    listed_unread : tuple of str
+        The folder that the schemas are written to.
+    unread : sequence of str
         Entries of the input that were not read, each with the reason.
-    listed_skipped : tuple of (str, str)
+    skipped : sequence of (str, str)
         Entries of the input that a broker would not load, with the reason.
     """
-
-    schemas: Schemas
-    uses: tuple[SchemaUse, ...] = ()
-    topics: tuple[str, ...] = ()
-    records: int | None = None
-    log_bytes: int = 0
-    faults: Faults = field(default_factory=Faults)
-    missing: MissingOffsets = field(default_factory=MissingOffsets)
-    subject: str | None = None
-    output: str | None = None
-    listed_unread: tuple[str, ...] = ()
-    listed_skipped: tuple[tuple[str, str], ...] = ()
 
     command = "schemas"
     status_header = ("state", "versions")
 
+    def __init__(
+        self,
+        schemas: Schemas,
+        uses: tuple[SchemaUse, ...],
+        *,
+        topics: Sequence[str],
+        records: int | None,
+        log_bytes: int,
+        faults: Faults,
+        missing: MissingOffsets,
+        subject: str | None,
+        output: str | None,
+        unread: Sequence[str],
+        skipped: Sequence[tuple[str, str]],
+    ) -> None:
+        self.uses, self.records = uses, records
+        self._schemas, self._subject, self._output = schemas, subject, output
+        self._topics, self._log_bytes = topics, log_bytes
+        self._faults, self._missing = faults, missing
+        self._unread, self._skipped = unread, skipped
+
     @cached_property
     def _versions(self) -> list[Version]:
         """The versions that are asked for, by subject and number."""
-        subjects = self.schemas.subjects() if self.subject is None else [self.subject]
-        return [version for one in subjects for version in self.schemas.versions_of(one)]
+        subjects = self._schemas.subjects() if self._subject is None else [self._subject]
+        return [version for one in subjects for version in self._schemas.versions_of(one)]
 
     @property
     def chosen(self) -> list[Schema]:
         """The schemas of these versions and of their references, each once."""
-        if self.subject is None:
-            return list(self.schemas)
+        if self._subject is None:
+            return list(self._schemas)
         wanted = {version.schema for version in self._versions}
         for schema in tuple(wanted):
-            if self.schemas.fault_of(schema) is None:
-                wanted.update(self.schemas.references_of(schema).values())
-        return [schema for schema in self.schemas if schema in wanted]
+            if self._schemas.fault_of(schema) is None:
+                wanted.update(self._schemas.references_of(schema).values())
+        return [schema for schema in self._schemas if schema in wanted]
 
     @cached_property
     def _own_uses(self) -> list[SchemaUse]:
         """The uses that are about the subject that is asked for, or all of them."""
-        if self.subject is None:
+        if self._subject is None:
             return list(self.uses)
         own = {version.schema for version in self._versions}
         return [
             use
             for use in self.uses
             if use.schema in own
-            or (use.status in _BAD_USES and f"{use.topic}-{use.part}" == self.subject)
+            or (use.status in _BAD_USES and f"{use.topic}-{use.part}" == self._subject)
         ]
 
     @property
@@ -190,17 +198,17 @@ class SchemaList(Result):
         elif bad:
             text += f"; {plural(len(bad), 'schema')} missing or unusable, such as "
             text += _use_line(bad[0])
-        elif self.subject is not None:
+        elif self._subject is not None:
             text += f"; named by {plural(found, 'key or value', 'keys and values')}"
         elif found:
             text += f"; all {found:,} keys and values that name a schema have one"
         else:
             text += f"; none of {plural(self.records, 'record')} names a schema"
-        skipped = self.faults.total
+        skipped = self._faults.total
         text += f"; {plural(skipped, 'corrupt or unreadable range')} skipped" if skipped else ""
-        wrong = len(self.schemas.unreadable)
+        wrong = len(self._schemas.unreadable)
         text += f"; {plural(wrong, 'record')} of schemas not understood" if wrong else ""
-        return text if self.output is None else f"{text}; written to {self.output}"
+        return text if self._output is None else f"{text}; written to {self._output}"
 
     @property
     def _named_records(self) -> int:
@@ -220,11 +228,11 @@ class SchemaList(Result):
     def facts(self) -> list[str]:
         """The settings of the registry, and the records that are no schemas."""
         facts = []
-        settings = _settings_text(self.schemas.settings.get("", SubjectSettings()))
+        settings = _settings_text(self._schemas.settings.get("", SubjectSettings()))
         facts += [f"registry: {settings}"] if settings else []
-        if self.schemas.skipped:
+        if self._schemas.skipped:
             other = ", ".join(
-                f"{count} {name}" for name, count in sorted(self.schemas.skipped.items())
+                f"{count} {name}" for name, count in sorted(self._schemas.skipped.items())
             )
             facts.append(f"records that are no schemas: {other}")
         return facts
@@ -233,16 +241,16 @@ class SchemaList(Result):
     def sections(self) -> list[Section]:
         """Subjects, topics, and what is wrong."""
         subjects = [
-            _subject_line(subject, list(versions), self.schemas.settings.get(subject))
+            _subject_line(subject, list(versions), self._schemas.settings.get(subject))
             for subject, versions in groupby(self._versions, lambda version: version.subject)
         ]
         topics = [
             _topic_line(topic, uses)
             for topic, uses in groupby(self._own_uses, lambda use: use.topic)
         ]
-        unreadable, conflicts = self.schemas.unreadable, self.schemas.conflicts
+        unreadable, conflicts = self._schemas.unreadable, self._schemas.conflicts
         faults = [fault for fault in self._faults_of_schemas.values() if fault is not None]
-        damage = plural(self.faults.total, "corrupt or unreadable range")
+        damage = plural(self._faults.total, "corrupt or unreadable range")
         return [
             Section("subjects:", subjects, GOOD, noun="subject", shows_all=True),
             Section("topics:", topics, GOOD, noun="topic", shows_all=True),
@@ -261,22 +269,22 @@ class SchemaList(Result):
                 noun="record",
             ),
             Section(
-                f"{damage} skipped:", list(map(str, self.faults.first)), BAD, self.faults.total
+                f"{damage} skipped:", list(map(str, self._faults.first)), BAD, self._faults.total
             ),
         ]
 
     @cached_property
     def _faults_of_schemas(self) -> dict[Schema, str | None]:
         return {
-            schema: self.schemas.fault_of(schema)
+            schema: self._schemas.fault_of(schema)
             for schema in dict.fromkeys(version.schema for version in self._versions)
         }
 
     @property
     def outcome(self) -> RunOutcome:
         """Damage for schemas that records need, unreadable records and lost offsets."""
-        places = (*self.unread, *self.missing.lost, *self._bad_uses, *self.schemas.unreadable)
-        return RunOutcome.of_faults(self.faults.retriable).with_damage(places)
+        places = (*self.unread, *self._missing.lost, *self._bad_uses, *self._schemas.unreadable)
+        return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -290,35 +298,35 @@ class SchemaList(Result):
             "schemas": len(self._faults_of_schemas),
             "records": self.records or 0,
             **{f"{name.value}_uses": by_status[name] for name in UseStatus},
-            "unreadable": len(self.schemas.unreadable),
-            "conflicts": len(self.schemas.conflicts),
-            "damage": self.faults.total,
+            "unreadable": len(self._schemas.unreadable),
+            "conflicts": len(self._schemas.conflicts),
+            "damage": self._faults.total,
         }
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
         """Bytes of logs that were read."""
-        return {"logs": self.log_bytes}
+        return {"logs": self._log_bytes}
 
     @property
     def work_bytes(self) -> int:
         """The bytes of logs that were read."""
-        return self.log_bytes
+        return self._log_bytes
 
     @property
     def unread(self) -> Sequence[str]:
         """Entries of the input that were not read, each with the reason."""
-        return self.listed_unread
+        return self._unread
 
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
         """Entries of the input that a broker would not load: paths with reasons."""
-        return self.listed_skipped
+        return self._skipped
 
     @property
     def missing_offsets(self) -> MissingOffsets:
         """The missing offsets in the logs that were read."""
-        return self.missing
+        return self._missing
 
     def to_arrow(self) -> pa.Table:
         """Return a row per version of a subject."""
@@ -326,7 +334,7 @@ class SchemaList(Result):
 
     def _row(self, version: Version) -> dict[str, Any]:
         schema = version.schema
-        settings = self.schemas.settings.get(version.subject, SubjectSettings())
+        settings = self._schemas.settings.get(version.subject, SubjectSettings())
         return {
             "subject": version.subject,
             "version": version.version,
@@ -350,7 +358,7 @@ class SchemaList(Result):
 
     def _topic_of(self, subject: str) -> str | None:
         """Return the topic of the input that a subject is named after, the longest one."""
-        found = [topic for topic in self.topics if unqualified(subject).startswith(f"{topic}-")]
+        found = [topic for topic in self._topics if unqualified(subject).startswith(f"{topic}-")]
         return max(found, key=len, default=None)
 
     @cached_property
@@ -369,7 +377,7 @@ class SchemaList(Result):
             **self.summary,
             "settings": {
                 name: {"compatibility": one.compatibility, "mode": one.mode, "alias": one.alias}
-                for name, one in sorted(self.schemas.settings.items())
+                for name, one in sorted(self._schemas.settings.items())
             },
             "versions": self.to_arrow().to_pylist(),
             "topics": [
@@ -386,8 +394,8 @@ class SchemaList(Result):
                 }
                 for use in self._own_uses
             ],
-            "unreadable": list(map(str, self.schemas.unreadable)),
-            "conflicts": list(map(str, self.schemas.conflicts)),
+            "unreadable": list(map(str, self._schemas.unreadable)),
+            "conflicts": list(map(str, self._schemas.conflicts)),
         }
 
     def _shown(self) -> pa.Table:

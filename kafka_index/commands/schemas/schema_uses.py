@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -182,18 +182,19 @@ def list_schemas(
         result = SchemaList(
             schemas,
             tuple(_uses(counts, schemas)),
-            topics=tuple(sorted({one.topic for one in files})),
+            topics=sorted({one.topic for one in files}),
             records=None if request.skip_records else records,
             log_bytes=plan.size_bytes,
             faults=faults,
             missing=missing,
             subject=request.subject,
             output=output,
-            listed_skipped=skipped_texts(listed.skipped),
+            unread=unread_texts(unread),
+            skipped=skipped_texts(listed.skipped),
         )
         if output is not None:
             write_folder(schemas, result.chosen, output)
-    return replace(result, listed_unread=unread_texts(unread))
+    return result
 
 
 def _output_folder(request: SchemasRequest) -> str | None:
