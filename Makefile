@@ -87,7 +87,7 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 		$(PYTEST) $(TOGETHER) -p tests.conformance.campaign tests/conformance
 
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
-CAMPAIGN := tests/commands/restore/test_interrupted.py tests/commands/verify/test_interrupted.py \
+CAMPAIGN := tests/outputs tests/commands/restore/test_interrupted.py tests/commands/verify/test_interrupted.py \
 	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_predicted_start.py \
 	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \

@@ -23,6 +23,10 @@ _SLOW_DOWN = (
     b"<Message>Please reduce your request rate.</Message></Error>"
 )
 
+_DENIED = (
+    b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+)
+
 
 @dataclass(frozen=True)
 class Faults:
@@ -76,15 +80,16 @@ class FaultProxy:
     """A proxy in a thread of its own.
 
     `upstream`: URL of the server. `faults`: what may happen to a request; tests change it while the
-    proxy runs. `before`: called with method and path before a request is passed on; may block.
-    `listings`: makes another page of objects of the server's; `Shuffle` is such a
+    proxy runs. `before`: called with method and path before a request is passed on; may block, and
+    may return a status that is answered instead. `listings`: makes another page of objects of the
+    server's; `Shuffle` is such a
     callable. What is planned takes the place of what is drawn.
     """
 
     upstream: str
     seed: int = 0
     faults: Faults = NONE
-    before: Callable[[str, str], None] = lambda _method, _path: None
+    before: Callable[[str, str], int | None] = lambda _method, _path: None
     listings: Callable[[bytes], bytes] | None = None
     requests: list[Request] = field(default_factory=list)
     endpoint: str = ""
@@ -134,18 +139,20 @@ class FaultProxy:
         path, range_ = unquote(url.path), head.fields.get("range")
         # A range that is continued after a fault still ends where it ended.
         fault = self._draw((method, target, str(range_).rpartition("-")[2]))
-        await asyncio.to_thread(self.before, method, path)
+        refused = await asyncio.to_thread(self.before, method, path)
 
         def note(status: int, sent_bytes: int) -> None:
             request = Request(method, path, url.query, range_, status, sent_bytes, fault)
             self.requests.append(request)
 
-        if fault == "unavailable":
-            note(self.faults.status, 0)
-            first = b"HTTP/1.1 %d Slow Down\r\n" % self.faults.status
-            length = b"Content-Length: %d\r\n\r\n" % len(_SLOW_DOWN)
+        if fault == "unavailable" or refused is not None:
+            status = refused or self.faults.status
+            content = _SLOW_DOWN if status == self.faults.status else _DENIED
+            note(status, 0)
+            first = b"HTTP/1.1 %d Refused\r\n" % status
+            length = b"Content-Length: %d\r\n\r\n" % len(content)
             writer.write(first + b"Content-Type: application/xml\r\n" + length)
-            writer.write(b"" if method == "HEAD" else _SLOW_DOWN)
+            writer.write(b"" if method == "HEAD" else content)
             await writer.drain()
             return True
         if fault == "dropped":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -15,6 +16,17 @@ _IN_FULL = os.environ.get("KAFKA_INDEX_CAMPAIGN") == "1"
 def drawn(full: int, *, one_in: int = 10) -> int:
     """Return how many cases this run draws, of so many in full."""
     return full if _IN_FULL else max(full // one_in, 1)
+
+
+def spread(count: int, few: int, name: str) -> list[int]:
+    """Return the numbers from 1 to `count` in the campaign, else so few of them, evenly spread.
+
+    Where they begin depends on a name.
+    """
+    if _IN_FULL or count <= few:
+        return list(range(1, count + 1))
+    phase = zlib.crc32(name.encode()) / 2**32
+    return [1 + int(count * (number + phase) / few) for number in range(few)]
 
 
 def in_turn(

@@ -1,7 +1,7 @@
 """Runs of the command line that are killed, or whose calls fail, at a step: many in little time.
 
-One process imports everything and runs a command once. Each run is a fork of it, in which the n-th
-file system call of some kinds below a folder kills the process, or fails.
+One process imports everything and runs a command once. Each run is a fork of it. At the n-th file
+system call below a folder, the fork is killed, gets a signal, or the call fails.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import fcntl
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
@@ -26,14 +28,20 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.command_line import Argument, environment
-from tests.support.gates import Step
+from tests.support.timeouts import wait_for
 
 
 class Failure(StrEnum):
     """The event at the step."""
 
-    #: The process is killed before the call.
+    #: The process is killed before a call that changes something.
     KILL = "kill"
+    #: The process gets SIGTERM before a call that changes something.
+    TERMINATE = "terminate"
+    #: The process gets SIGINT before a call that changes something.
+    INTERRUPT = "interrupt"
+    #: The process stops, as SIGSTOP does, before a call that changes something.
+    STOP = "stop"
     #: The process is killed after so many milliseconds, wherever it is.
     TIME = "time"
     #: The disk fails, this once.
@@ -46,6 +54,13 @@ class Failure(StrEnum):
     FILES = "files"
 
 
+#: The failures that are signals to the process.
+SIGNALS = {
+    Failure.KILL: signal.SIGKILL,
+    Failure.TERMINATE: signal.SIGTERM,
+    Failure.INTERRUPT: signal.SIGINT,
+    Failure.STOP: signal.SIGSTOP,
+}
 _NUMBERS = {Failure.DISK: errno.EIO, Failure.FULL: errno.ENOSPC, Failure.DENIED: errno.EACCES}
 _NAMED = {
     *("open", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.mkdir", "os.link"),
@@ -55,6 +70,8 @@ _READS = ("read", "pread", "preadv")
 _WRITES = ("write", "pwrite", "fsync", "ftruncate", "copy_file_range")
 _NEEDS_ROOM = {"os.mkdir", "os.link", *_WRITES}
 _MAKES_FILE = os.O_CREAT | os.O_TRUNC
+_OPENS_TO_WRITE = os.O_WRONLY | os.O_RDWR | _MAKES_FILE
+_ONLY_READS = {"open", "os.listdir", "os.scandir"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,8 @@ class KilledRuns:
             text=True,
             env=environment(),
         )
-        self.warm_up(*warm_up)
+        if warm_up:
+            self.warm_up(*warm_up)
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +116,7 @@ class KilledRuns:
 
     def warm_up(self, *arguments: Argument) -> None:
         """Run a command to its end in the process itself, which then has imported all of it."""
-        assert self._send("", Step("", "", 0), Failure.KILL, arguments).code in (0, 1), arguments
+        assert self._send("", 0, Failure.KILL, arguments).code in (0, 1), arguments
 
     def run(self, folder: Path, step: int, *arguments: Argument) -> bool:
         """Run a command that is killed at a step below a folder; whether it was."""
@@ -108,49 +126,92 @@ class KilledRuns:
 
     def failing(self, folder: Path, step: int, failure: Failure, *arguments: Argument) -> Ended:
         """Run a command with a failure at a step below a folder."""
-        return self._send(str(folder), Step("", "", step), failure, arguments)
+        return self._send(str(folder), step, failure, arguments)
 
-    def kill_at(self, step: Step, *arguments: Argument) -> None:
-        """Run a command that is killed at a step, anywhere."""
-        ended = self._send("", step, Failure.KILL, arguments)
-        assert ended.code == -signal.SIGKILL, ended.stderr
+    @contextmanager
+    def stopped(self, folder: Path, step: int, *arguments: Argument) -> Iterator[list[Ended]]:
+        """Run a command that stops at a step below a folder while the block runs.
+
+        At the end of the block it continues; the list then has how it ended.
+        """
+        ended: list[Ended] = []
+        self._write(str(folder), step, Failure.STOP, arguments)
+        assert self._process.stdout is not None
+        answers = [self._process.stdout]
+        wait_for(
+            lambda: self._is_stopped() or select.select(answers, [], [], 0)[0], 10, "a run stops"
+        )
+        yield ended
+        if child := self._child():
+            os.kill(child, signal.SIGCONT)
+        ended.append(self._read())
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the run that another thread waits for."""
+        os.kill(self._child(), number)
+
+    def _child(self) -> int:
+        """Return the process of the run; 0 if it has ended."""
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        return int(children[0]) if children else 0
+
+    def _is_stopped(self) -> bool:
+        try:
+            text = Path(f"/proc/{self._child()}/stat").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return False
+        return text.rpartition(")")[2].split()[0] == "T"
 
     def _send(
-        self, folder: str, step: Step, failure: Failure, arguments: tuple[Argument, ...]
+        self, folder: str, step: int, failure: Failure, arguments: tuple[Argument, ...]
     ) -> Ended:
+        self._write(folder, step, failure, arguments)
+        return self._read()
+
+    def _write(
+        self, folder: str, step: int, failure: Failure, arguments: tuple[Argument, ...]
+    ) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        line = json.dumps([folder, asdict(step), failure, list(map(str, arguments))])
+        line = json.dumps([folder, step, failure, list(map(str, arguments))])
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
+
+    def _read(self) -> Ended:
+        assert self._process.stdout is not None
         return Ended(**json.loads(self._process.stdout.readline()))
 
 
 class _Failing:
     """The n-th call below a folder fails in this process; the log has a line for each call."""
 
-    def __init__(self, folder: str, step: Step, failure: Failure, log: int) -> None:
+    def __init__(self, folder: str, step: int, failure: Failure, log: int) -> None:
         self._folder, self._step = folder, step
-        self._left = count(step.count - 1, -1)
+        self._left = count(step - 1, -1)
         self._failure, self._log = failure, log
         self._write = os.write
 
     def begin(self) -> None:
         if self._failure is Failure.FILES:
             unused = os.open("/", os.O_RDONLY)
-            most = unused + self._step.count
+            most = unused + self._step
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             os.close(unused)
             return
         if self._failure is Failure.TIME:
             kill = partial(os.kill, os.getpid(), signal.SIGKILL)
-            threading.Timer(self._step.count / 1000, kill).start()
+            threading.Timer(self._step / 1000, kill).start()
             return
-        if self._failure is not Failure.KILL:
+        named: tuple[str, ...]
+        if self._failure in SIGNALS:
+            named = _WRITES
+        elif self._failure is Failure.DENIED:
             # An open descriptor has its permissions, but for some network file systems.
-            named = (*_READS, *_WRITES) if self._failure is not Failure.DENIED else ("ftruncate",)
-            for name in named:
-                setattr(os, name, self._failing(name))
+            named = ("ftruncate",)
+        else:
+            named = (*_READS, *_WRITES)
+        for name in named:
+            setattr(os, name, self._failing(name))
         sys.addaudithook(self._on_call)
 
     def _fail(self, place: str, *, takes_room: bool) -> None:
@@ -162,20 +223,21 @@ class _Failing:
         if left > 0 or (left < 0 and self._failure is not Failure.FULL):
             return
         self._write(self._log, os.fsencode(f"\n{place}\n"))
-        if self._failure is Failure.KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._failure in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[self._failure])
+            return
         number = _NUMBERS[self._failure]
         raise OSError(number, os.strerror(number), place)
 
     def _on_call(self, name: str, given: tuple[object, ...]) -> None:
-        if name != self._step.event if self._step.event else name not in _NAMED:
+        if name not in _NAMED:
             return
         # open: path, mode, flags; os.rename: source, destination, and two descriptors.
-        made = given[1 if name == "os.rename" else 0]
-        if not str(made).endswith(self._step.ending):
-            return
         flags = given[2] if name == "open" and isinstance(given[2], int) else 0
         takes_room = name in _NEEDS_ROOM or bool(flags & _MAKES_FILE)
+        changes = name not in _ONLY_READS or bool(flags & _OPENS_TO_WRITE)
+        if self._failure in SIGNALS and not changes:
+            return
         path = next((each for each in given[:2] if self._folder in str(each)), None)
         if isinstance(path, str | bytes | os.PathLike):
             self._fail(os.fsdecode(path), takes_room=takes_room)
@@ -192,7 +254,7 @@ class _Failing:
         return called
 
 
-def _ended(folder: str, step: Step, failure: Failure, arguments: list[str]) -> Ended:
+def _ended(folder: str, step: int, failure: Failure, arguments: list[str]) -> Ended:
     """Fork a run, and wait for its end."""
     from kafka_index.cli import main  # noqa: PLC0415, so that only the process that forks has it
 
@@ -228,9 +290,8 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        folder, at, failure, arguments = json.loads(line)
-        step = Step(**at)
-        if step.count:
+        folder, step, failure, arguments = json.loads(line)
+        if step:
             ended = _ended(folder, step, Failure(failure), arguments)
         else:
             ended = Ended(main(arguments), "", "", "", 0)

@@ -361,7 +361,7 @@ class _LockFile:
 
     def _left_by_us(self) -> bool:
         """Return whether an existing lock file is one of ours, whose run was killed."""
-        if os.path.basename(self._path) == OUTPUT_LOCK:
+        if os.path.basename(self._path) != BROKER_LOCK:
             return True
         return os.pread(self._descriptor, len(_MARK), 0) == _MARK
 

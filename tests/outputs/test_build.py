@@ -1,0 +1,64 @@
+"""Builds: an `.index` is next to the time index and the transaction index of its own build."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+from tests.outputs.output_tests import OutputTests
+from tests.outputs.places import Files
+from tests.support.transactional_logs import segments, write
+
+PARTITIONS = ("pay.x-y-0", "pay.x-y-1")
+_SEGMENTS = 3
+
+
+class BuildTests(OutputTests):
+    """Builds of transactional logs, of which the older ones committed what is aborted now."""
+
+    @staticmethod
+    def write_logs(folder: Path, *, older: bool) -> None:
+        logs = segments(_SEGMENTS, value_size=40 if older else 50, turned=older)
+        for name in PARTITIONS:
+            write(folder / name, logs, day=0 if older else 1)
+
+    def write_inputs(self, data: Path, *, older: bool) -> None:
+        self.write_logs(data / "dump", older=older)
+
+    def normalized(self, files: Files) -> Files:
+        # If nothing is aborted any more, an empty transaction index stays, as a broker leaves it.
+        return {
+            name: content
+            for name, content in files.items()
+            if content or not name.endswith(".txnindex")
+        }
+
+    def unit(self, name: str) -> str:
+        return re.sub(r"\.(index|timeindex|txnindex)$", "", name)
+
+    def check_interrupted(self, found: Files, old: Files, new: Files) -> None:
+        units = self.units(self.normalized(found))
+        before, after = (self.units(self.normalized(files)) for files in (old, new))
+        for name, unit in units.items():
+            if f"{name}.index" in unit or name in unit:
+                assert unit in (before.get(name), after.get(name)), name
+
+
+class TestBuild(BuildTests):
+    command: ClassVar[str] = "build --input {data}/dump --output {out}/indexes"
+
+
+class TestBuildInPlace(BuildTests):
+    command: ClassVar[str] = "build --input {out}/dump --in-place --report {out}/report.json"
+
+    def write_inputs(self, data: Path, *, older: bool) -> None:
+        """The logs are in the output."""
+
+    def prepare(self, out: Path, *, older: bool) -> None:
+        self.write_logs(out / "dump", older=older)
+
+
+class TestBuildInBucket(BuildTests):
+    command: ClassVar[str] = "build --input {data}/dump --output {out}/indexes"
+    in_bucket: ClassVar[bool] = True
