@@ -48,6 +48,7 @@ Writing logs as a broker does:
 Settings and errors:
     LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream, ImportLayout, InputFormat
     Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode, ExportFormat, OnDataLoss
+    Decode, DecodeErrors
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
 `help(kafka_index.build_indexes)` and so on has the details. Names are loaded at their first use.
@@ -139,6 +140,8 @@ if TYPE_CHECKING:
     from kafka_index.core.log.recovery.report import SegmentReport as SegmentReport
     from kafka_index.core.log.scan.segment_scan import read_batches as read_batches
     from kafka_index.core.parameters import ArrowStream as ArrowStream
+    from kafka_index.core.query.choices import Decode as Decode
+    from kafka_index.core.query.choices import DecodeErrors as DecodeErrors
     from kafka_index.core.query.choices import Isolation as Isolation
     from kafka_index.core.query.choices import OnDamage as OnDamage
     from kafka_index.core.records.record_batch import BatchFields as BatchFields
@@ -202,7 +205,7 @@ _NAMES = {
     "core.log.recovery.report": "SegmentReport",
     "core.log.scan.segment_scan": "read_batches",
     "core.parameters": "ArrowStream",
-    "core.query.choices": "Isolation OnDamage",
+    "core.query.choices": "Decode DecodeErrors Isolation OnDamage",
     "core.records.record_batch": "BatchFields Record write_record_batch",
     "core.startup.prediction": "PartitionPrediction Refusal Verdict",
     "records": "Records read_records",

@@ -5,6 +5,7 @@ There is no such command.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,20 +35,21 @@ from kafka_index.core.parameters import (
     DEFAULT_SETTINGS,
     ColumnsKind,
     Config,
+    DecodeRequest,
     KafkaSettings,
     Path,
     Paths,
-    RecordRequest,
     SettingsKind,
     Tiered,
     Topics,
 )
 from kafka_index.core.query.bounds import BoundOptions, Offsets, Times, Timestamps, check_order
-from kafka_index.core.query.choices import Isolation, OnDamage
+from kafka_index.core.query.choices import Decode, DecodeErrors, Isolation, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_stream import RecordStream
 from kafka_index.core.query.records import plan_read, read_plan
 from kafka_index.core.query.settings import ReadSettings
+from kafka_index.core.query.typed_records import decode_options, with_types
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ _TIMES = _ConvertedKind(times_of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest(RecordRequest):
+class ReadRequest(DecodeRequest):
     """Parameters of `read_records`."""
 
     partitions: Mapping[str, Sequence[int]] | None = _argument(_PARTITIONS)
@@ -126,6 +128,11 @@ def read_records(
     config: Config | None = None,
     max_decompressed_bytes: int | None = None,
     follow_links: bool = False,
+    decode: Decode | str | None = None,
+    schemas: Path = "dump",
+    value_schema: Path | None = None,
+    decode_errors: DecodeErrors | str = DecodeErrors.KEEP,
+    schema_context: str = ".",
 ) -> Records:
     """Read the records of log directories at rest.
 
@@ -179,6 +186,19 @@ def read_records(
     follow_links : bool
         Whether to read index files, checkpoints and snapshots that are links out of the input.
         Otherwise they are not opened, and are reported as unread.
+    decode : Decode or str, optional
+        ``key``, ``value`` or ``both``: these columns have the types of their schemas, and `columns`
+        may name members such as ``value.customer.id``. Columns with the id of the schema, the name
+        of the type, the code of an error and the bytes of rows that failed come with them.
+    schemas : path or str
+        ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
+        registry.
+    value_schema : path, optional
+        A file with the schema of values that name none, such as ``orders.proto#shop.Order``.
+    decode_errors : DecodeErrors or str
+        ``keep`` keeps the bytes of what does not decode; ``fail`` raises an error.
+    schema_context : str
+        The context of the schema ids in the records.
 
     Returns
     -------
@@ -191,6 +211,8 @@ def read_records(
         A path, a name or a bound is wrong, or nothing is found.
     CorruptLogError
         A bound, or the transactions for isolation, cannot be read; or, while it is read, a batch.
+    CorruptRecordError
+        With ``decode_errors="fail"``, a key or value does not decode.
 
     Examples
     --------
@@ -209,7 +231,7 @@ def read_records(
             partitions=request.partitions,
             bounds=request.bounds,
             settings=ReadSettings(
-                columns=request.columns,
+                columns=request.columns if request.decode is None else DEFAULT_COLUMNS,
                 isolation=request.isolation,
                 include_control=request.include_control,
                 verify_crc=request.verify_crc,
@@ -222,6 +244,7 @@ def read_records(
             indexes=request.indexes,
             upper_bound=request.upper_bound,
         )
+        plan = with_types(plan, decode_options(request), request.columns)
     if request.on_damage is OnDamage.FAILFAST:
         refuse_unread(unread)
     return Records(plan, unread_texts(unread))
@@ -252,16 +275,22 @@ class Records(RecordStream):
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Read from the start and yield the records; closing the generator ends the read."""
-        records, faults = 0, Faults()
+        records, faults, failed = 0, Faults(), Counter[str]()
         is_marked = CORRUPT_RECORD in self.schema.names
         missing: list[MissingOffsets] = []
         with collecting_unread() as unread:
-            for batch in read_plan(self._plan, on_left_out=faults.add, on_missing=missing.append):
+            for batch in read_plan(
+                self._plan,
+                on_left_out=faults.add,
+                on_missing=missing.append,
+                decode_errors=failed,
+            ):
                 marked = len(batch) - batch.column(CORRUPT_RECORD).null_count if is_marked else 0
                 records += len(batch) - marked
                 faults.add_damage(marked)
                 yield batch
-        self._ended(records, faults, MissingOffsets.joined(missing), unread_texts(unread))
+        missed = MissingOffsets.joined(missing)
+        self._ended(records, faults, missed, unread_texts(unread), failed)
 
     def read_all(self) -> pa.Table:
         """Return all records as a table, like `to_arrow`."""

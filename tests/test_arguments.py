@@ -201,6 +201,8 @@ KINDS_OF: dict[str, set[str]] = {
     **dict.fromkeys(
         (
             "ClusterMode",
+            "Decode",
+            "DecodeErrors",
             "ExportFormat",
             "ImportLayout",
             "InputFormat",

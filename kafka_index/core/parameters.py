@@ -26,6 +26,7 @@ from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.request import (
     TIME_HELP,
     ArgumentError,
+    ChoiceKind,
     FlagKind,
     Group,
     IntegerKind,
@@ -37,10 +38,13 @@ from kafka_index.core.job.request import (
     PathKind,
     PathsKind,
     Request,
+    TextKind,
     TimeKind,
     TopicsKind,
     parameter,
 )
+from kafka_index.core.query.choices import Decode, DecodeErrors
+from kafka_index.core.schema.columns import is_typed
 
 Path: TypeAlias = str | PathLike[str]
 #: Data directories, partition directories, or globs of either.
@@ -346,7 +350,12 @@ class ColumnsKind(NamesKind):
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:
         from kafka_index.core.records.record_table import RECORD_SCHEMA  # noqa: PLC0415, slow to import
 
-        return NamesKind(RECORD_SCHEMA.names).convert(value, name, now)
+        given = NamesKind().convert(value, name, now)
+        # Members of keys and values are known once their schemas are.
+        own = [one for one in given if not is_typed(one)]
+        if own:
+            NamesKind(RECORD_SCHEMA.names).convert(own, name, now)
+        return given
 
 
 class OffsetsKind(Kind):
@@ -436,6 +445,54 @@ class RecordRequest(LogRequest):
     indexes: str | None = indexes_parameter()
     topics: Any = topics_parameter()
     max_decompressed_bytes: int = max_decompressed_parameter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRequest(RecordRequest):
+    """A request that reads the records of logs, and can decode them with their schemas."""
+
+    decode: Decode | None = parameter(
+        ChoiceKind(Decode),
+        Group.DECODING,
+        "Decode keys, values or both with their schemas.",
+        default=None,
+    )
+    schemas: str = parameter(
+        TextKind("SOURCE"),
+        Group.DECODING,
+        "Where schemas come from: dump (the topic _schemas of the input), dump:TOPIC, a folder, a "
+        "file, or the URL of a registry.",
+        default="dump",
+    )
+    value_schema: str | None = parameter(
+        TextKind("FILE[#TYPE]"),
+        Group.DECODING,
+        "Schema of values that name none: .avsc, .proto or .json. TYPE is a message of a .proto.",
+        default=None,
+    )
+    decode_errors: DecodeErrors = parameter(
+        ChoiceKind(DecodeErrors),
+        Group.DECODING,
+        "Keep the bytes of records that do not decode in their own column, or fail at the first.",
+        default=DecodeErrors.KEEP,
+    )
+    schema_context: str = parameter(
+        TextKind("CONTEXT"),
+        Group.DECODING,
+        "Context of the schema IDs in the records.",
+        default=".",
+    )
+
+    def __post_init__(self) -> None:
+        super(DecodeRequest, self).__post_init__()
+        if self.decode is None:
+            if self.value_schema is not None:
+                self.refuse("{value_schema} requires {decode}")
+            for name in getattr(self, "columns", None) or ():
+                if is_typed(name):
+                    self.refuse(f"{{columns}}: {name} requires {{decode}}")
+        elif self.value_schema is not None and self.decode is Decode.KEY:
+            self.refuse("{value_schema} requires {decode} value or both")
 
 
 def time_range_ms(

@@ -45,6 +45,7 @@ class Group(Enum):
     INPUT = "Input"
     SELECTION = "Selection"
     OUTPUT = "Output"
+    DECODING = "Decoding"
     BEHAVIOUR = "Behaviour"
     CLUSTER = "Cluster"
     SETTINGS = "Kafka settings"

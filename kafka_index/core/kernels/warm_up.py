@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kafka_index.core.kernels.append_batches import warm_up as warm_up_appending
+from kafka_index.core.kernels.avro import warm_up as warm_up_avro
 from kafka_index.core.kernels.batch_header import warm_up as warm_up_batch_header
 from kafka_index.core.kernels.batch_seek import warm_up as warm_up_walk
 from kafka_index.core.kernels.checksums import crc32c
@@ -18,6 +19,7 @@ from kafka_index.core.kernels.index_entries import (
     choose_entries,
 )
 from kafka_index.core.kernels.producer_state import warm_up as warm_up_producer_state
+from kafka_index.core.kernels.protobuf import warm_up as warm_up_protobuf
 from kafka_index.core.kernels.record_columns import warm_up as warm_up_record_columns
 from kafka_index.core.kernels.record_encoder import warm_up as warm_up_record_writing
 from kafka_index.core.kernels.records import warm_up as warm_up_records
@@ -51,4 +53,6 @@ def warm_up() -> None:
     warm_up_unpacking()
     warm_up_producer_state()
     warm_up_appending(data, nothing)
+    warm_up_avro()
+    warm_up_protobuf()
     crc32c(b"")

@@ -46,6 +46,28 @@ class OnDamage(StrEnum):
     DROP = "drop"
 
 
+class Decode(StrEnum):
+    """The parts of records that are decoded with their schemas."""
+
+    KEY = "key"
+    VALUE = "value"
+    BOTH = "both"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The columns."""
+        return ("key", "value") if self is Decode.BOTH else (self.value,)
+
+
+class DecodeErrors(StrEnum):
+    """What is done with keys and values that cannot be decoded."""
+
+    #: The row has its bytes, and the code of the error.
+    KEEP = "keep"
+    #: The first one ends the read with an error.
+    FAIL = "fail"
+
+
 class BytesForm(StrEnum):
     """How keys and values of records are printed."""
 

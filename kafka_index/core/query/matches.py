@@ -6,9 +6,9 @@ after the last one when the matches have been consumed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.settings import ReadSettings
+from kafka_index.core.schema.columns import count_errors
 
 #: Approximate size of log data in a split.
 SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
@@ -37,7 +38,7 @@ class SplitMatches:
 
     `errors` are skipped corruptions and the error that ended the read; `errors_left_out` counts
     further ones. `rest` is the part still to be read, if there are more matches. `seen` has the
-    offsets that were read.
+    offsets that were read. `decode_errors` counts keys and values that did not decode, by code.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -45,6 +46,7 @@ class SplitMatches:
     errors_left_out: int = 0
     rest: RecordSplit | None = None
     seen: tuple[SeenLog, ...] = ()
+    decode_errors: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_search(
@@ -162,10 +164,17 @@ def match_split(
                     passed_damage=passed.last,
                 )
                 seen = tuple(reader.seen)
-                return SplitMatches(tuple(batches), tuple(errors), left_out, rest, seen)
+                failed = count_errors(batches)
+                return SplitMatches(tuple(batches), tuple(errors), left_out, rest, seen, failed)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
-    return SplitMatches(tuple(batches), tuple(errors), left_out, seen=tuple(reader.seen))
+    return SplitMatches(
+        tuple(batches),
+        tuple(errors),
+        left_out,
+        seen=tuple(reader.seen),
+        decode_errors=count_errors(batches),
+    )
 
 
 class _PassedDamage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
@@ -81,7 +82,8 @@ class RecordReader:
     `on_left_out` is called with each skipped corruption (`OnDamage.DROP`); by default a warning is
     logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments with the last
     returned record batch and all later ones. `last_header` is that of the last batch read that
-    starts within the split. `seen` has the offsets read so far.
+    starts within the split. `seen` has the offsets read so far. `decode_errors` counts keys and
+    values that did not decode, by code.
     """
 
     def __init__(
@@ -94,11 +96,12 @@ class RecordReader:
         self.bytes_read = 0
         self.last_header: bytes | None = None
         self.seen: list[SeenLog] = []
+        self.decode_errors: Counter[str] = Counter()
         self.ranges = self._reached = split.ranges
         self._split = split
         self._settings = settings
-        self._schema = settings.schema
-        self._table = RecordTable(split.topic, split.partition, settings.columns)
+        self._schema = settings.record_schema
+        self._table = RecordTable(split.topic, split.partition, settings.record_columns)
         self._filter = settings.record_filter
         self._damages = Damages(split, settings, on_left_out)
         self._budget = shared_budget(settings.max_decompressed_bytes)
@@ -110,6 +113,15 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of a few MiB."""
+        typed = self._settings.typed
+        if typed is None:
+            yield from self._joined()
+            return
+        for batch in self._joined():
+            yield from typed.decode(batch, self.decode_errors)
+
+    def _joined(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches before any column is decoded."""
         small: list[pa.RecordBatch] = []
         size = 0
         for batch in self._batches():

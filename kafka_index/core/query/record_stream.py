@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
@@ -49,6 +50,7 @@ class RecordStream(Result):
         self._records: int | None = None
         self._faults = Faults()
         self._missing = MissingOffsets()
+        self._decode_errors: Mapping[str, int] = {}
 
     @abstractmethod
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
@@ -59,10 +61,16 @@ class RecordStream(Result):
         return self.batches()
 
     def _ended(
-        self, records: int, faults: Faults, missing: MissingOffsets, unread: Sequence[str]
+        self,
+        records: int,
+        faults: Faults,
+        missing: MissingOffsets,
+        unread: Sequence[str],
+        decode_errors: Mapping[str, int],
     ) -> None:
         """Keep the findings of a completed read."""
         self._records, self._faults, self._missing = records, faults, missing
+        self._decode_errors = dict(sorted(decode_errors.items()))
         self._read_unread = tuple(unread)
 
     @property
@@ -84,6 +92,11 @@ class RecordStream(Result):
     def missing_offsets(self) -> MissingOffsets:
         """Missing offsets in the logs that the last iteration read."""
         return self._missing
+
+    @property
+    def decode_errors(self) -> Mapping[str, int]:
+        """The numbers of keys and values that did not decode in the last read, by code."""
+        return self._decode_errors
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a record batch reader from the start, for code that requires one."""
@@ -127,7 +140,10 @@ class RecordStream(Result):
         """The corrupt ranges that were skipped."""
         title = f"{_ranges(self._faults.total)} skipped:"
         lines = list(map(str, self._faults.first))
-        return [Section(title, lines, BAD, self._faults.total, "range")]
+        return [
+            Section(title, lines, BAD, self._faults.total, "range"),
+            decode_section(self._decode_errors),
+        ]
 
     @property
     def outcome(self) -> RunOutcome:
@@ -139,7 +155,7 @@ class RecordStream(Result):
             raise InputError(
                 f"nothing was {self._verb} to its end yet", hint="iterate to the end, or to_arrow()"
             )
-        places = (*self.unread, *self._missing.lost)
+        places = (*self.unread, *self._missing.lost, *self._decode_errors)
         return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
 
     @property
@@ -149,6 +165,7 @@ class RecordStream(Result):
             "records": self._records or 0,
             "partitions": self._partitions,
             "damage": self._faults.total,
+            **decode_counts(self._decode_errors),
         }
 
     @property
@@ -212,7 +229,7 @@ class SearchedRecords(RecordStream):
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Search from the start and yield the records."""
-        records, faults = 0, Faults()
+        records, faults, failed = 0, Faults(), Counter[str]()
         faults.add(*self._plan_faults)
         seen = MissingInRead(self._plan.partitions, self._plan.finder)
         with collecting_unread() as unread, closing(self._matches()) as found:
@@ -220,12 +237,13 @@ class SearchedRecords(RecordStream):
                 seen.add(matches.seen, matches.batches)
                 faults.add(*matches.errors)
                 faults.add_damage(matches.errors_left_out)
+                failed.update(matches.decode_errors)
                 for batch in matches.batches:
                     records += len(batch)
                     yield batch
             missing = seen.find(is_complete=self._limit is None or records < self._limit)
             self._notes = () if records else self._empty_range()
-        self._ended(records, faults, missing, unread_texts(unread))
+        self._ended(records, faults, missing, unread_texts(unread), failed)
 
     def _empty_range(self) -> tuple[str, ...]:
         """Return the time range of the logs if no record is in the requested time range."""
@@ -267,6 +285,17 @@ class SearchedRecords(RecordStream):
     @property
     def _partitions(self) -> int:
         return len(self._listed.files)
+
+
+def decode_section(errors: Mapping[str, int]) -> Section:
+    """Return the section of keys and values that did not decode, by code."""
+    title = f"{plural(sum(errors.values()), 'key or value', 'keys or values')} did not decode:"
+    return Section(title, [f"{code}: {count:,}" for code, count in errors.items()], BAD)
+
+
+def decode_counts(errors: Mapping[str, int]) -> dict[str, int]:
+    """Return the numbers of keys and values that did not decode, by names of counts."""
+    return {f"decode_{code}": count for code, count in errors.items()}
 
 
 def _ranges(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -56,11 +57,13 @@ def read_plan(
     *,
     on_left_out: Callable[[CorruptLogError], None] | None = None,
     on_missing: Callable[[MissingOffsets], None] | None = None,
+    decode_errors: Counter[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of all splits of a plan, in order.
 
     `on_left_out` is called with each skipped corruption, in addition to a logged warning; lost
     offsets count as corruption. `on_missing` is called with the missing offsets of each partition.
+    Keys and values that do not decode are added to `decode_errors`, by code.
     """
 
     def left_out(error: CorruptLogError) -> None:
@@ -75,6 +78,8 @@ def read_plan(
             reader = RecordReader(split, plan.settings, on_left_out=left_out)
             yield from reader
             seen += reader.seen
+            if decode_errors is not None:
+                decode_errors.update(reader.decode_errors)
         if partition in unread:
             yield from _find_gaps(plan, unread.pop(partition), seen, left_out, on_missing)
     for read in unread.values():

@@ -6,6 +6,7 @@ Filters are evaluated before a record's other fields are copied.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,9 @@ from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
+
+if TYPE_CHECKING:
+    from kafka_index.core.schema.decode import TypedColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class ReadSettings:
 
     `columns` are names in `RECORD_SCHEMA`. `include_control` returns control records too.
     `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` is the
-    memory limit for decompressed records of the process.
+    memory limit for decompressed records of the process. With `typed`, its columns are read.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -112,10 +116,23 @@ class ReadSettings:
     on_damage: OnDamage = OnDamage.FAILFAST
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
     record_filter: RecordFilter | None = None
+    typed: TypedColumns | None = None
 
     @property
-    def schema(self) -> pa.Schema:
-        schema = record_schema(self.columns)
+    def record_columns(self) -> tuple[str, ...]:
+        """The columns of records that are read, before any is decoded."""
+        return self.columns if self.typed is None else self.typed.needed
+
+    @property
+    def record_schema(self) -> pa.Schema:
+        """The schema of the rows before any column is decoded."""
+        schema = record_schema(self.record_columns)
         if self.on_damage is OnDamage.PERMISSIVE:
             schema = schema.append(pa.field(CORRUPT_RECORD, pa.string()))
         return schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        own = self.record_schema
+        return own if self.typed is None else self.typed.schema(own)

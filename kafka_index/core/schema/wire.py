@@ -48,6 +48,14 @@ class Reason(StrEnum):
     BAD_UTF8 = "bad_utf8"
     #: The message index of Protobuf leads to no message.
     BAD_INDEX = "bad_index"
+    #: A number or a time that its type of Arrow does not hold.
+    OUT_OF_RANGE = "out_of_range"
+    #: The decoded value exceeds the memory limit, or is nested too deeply.
+    TOO_LARGE = "too_large"
+    #: The value is not of the form or the types of its schema.
+    BAD_VALUE = "bad_value"
+    #: The schema was not among those that the type of the column was made of.
+    OTHER_SCHEMA = "other_schema"
 
 
 class Framing(IntEnum):

@@ -1,0 +1,146 @@
+"""The types of records that are decoded, which are fixed before the first row is read.
+
+The subjects of a topic have the schemas of its records, but for what other naming strategies and
+hand-made records hold. So the frames of all records are read first: what names a schema in them is
+a writer of the topic's type.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from kafka_index.core.errors import CorruptLogError, UnknownSchemaError
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
+from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
+from kafka_index.core.query.record_reader import RecordReader
+from kafka_index.core.query.settings import ReadSettings
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.schema.bodies import import_extra
+from kafka_index.core.schema.columns import KEY, VALUE, is_of_part
+from kafka_index.core.schema.decode import DecodeOptions, TypedColumn, TypedColumns, Writer
+from kafka_index.core.schema.folder import topic_schema_of_file
+from kafka_index.core.schema.registry import Schemas, SchemaType
+from kafka_index.core.schema.sources import open_schemas
+from kafka_index.core.schema.wire import frames_of, message_indexes
+
+
+class _Request(Protocol):
+    """The parameters of a command that decodes records."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def decode(self) -> Decode | None: ...
+    @property
+    def schemas(self) -> str: ...
+    @property
+    def value_schema(self) -> str | None: ...
+    @property
+    def decode_errors(self) -> DecodeErrors: ...
+    @property
+    def schema_context(self) -> str: ...
+    @property
+    def max_decompressed_bytes(self) -> int | None: ...
+
+
+#: The libraries of the extra for typed values.
+_LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools", "ptars")
+
+
+def decode_options(request: _Request) -> DecodeOptions | None:
+    """Return how the records of a request are decoded; None if they are not.
+
+    The schemas are read. Raises `InputError` if there are none, or if the libraries for typed
+    values are not installed.
+    """
+    if request.decode is None:
+        return None
+    for name in _LIBRARIES:
+        import_extra(name)
+    parts = request.decode.parts
+    own = None if request.value_schema is None else topic_schema_of_file(request.value_schema)
+    needs_schemas = own is None or KEY in parts
+    budget = shared_budget(request.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
+    return DecodeOptions(
+        parts,
+        open_schemas(request.schemas, request.inputs, budget) if needs_schemas else Schemas(()),
+        own,
+        request.decode_errors is DecodeErrors.FAIL,
+        request.schema_context,
+        budget.max_bytes,
+    )
+
+
+def find_writers(
+    splits: Iterable[RecordSplit], settings: ReadSettings, options: DecodeOptions
+) -> dict[tuple[str, str], set[Writer]]:
+    """Return what the records of splits were written with, by topic and part."""
+    found: dict[tuple[str, str], set[Writer]] = defaultdict(set)
+    parts = [part for part in options.parts if not (part == VALUE and options.value_schema)]
+    framed = replace(
+        settings,
+        columns=(*parts, "headers"),
+        verify_crc=False,
+        on_damage=OnDamage.DROP,
+        typed=None,
+    )
+    for split in splits if parts else ():
+        for batch in RecordReader(split, framed, on_left_out=_ignore):
+            for part in parts:
+                frames = frames_of(batch.column(part), batch.column("headers"), is_key=part == KEY)
+                for key, rows in frames.groups():
+                    own = found[split.topic, part]
+                    try:
+                        schema = options.schemas.find(key, options.context)
+                    except UnknownSchemaError:
+                        continue
+                    if schema.type is not SchemaType.PROTOBUF:
+                        own.add(Writer(key))
+                        continue
+                    indexes = message_indexes(frames, np.asarray(rows))
+                    own |= {Writer(key, path) for path in indexes.paths}
+    return found
+
+
+def _ignore(_: CorruptLogError) -> None:
+    """Damage is reported by the read itself."""
+
+
+def typed_columns(
+    topics: Sequence[str],
+    writers: Mapping[tuple[str, str], set[Writer]],
+    options: DecodeOptions,
+    names: Sequence[str],
+) -> TypedColumns:
+    """Return the typed columns of topics that are read as one table."""
+    columns = {
+        part: TypedColumn(
+            part,
+            options,
+            topics,
+            sorted({one for topic in topics for one in writers.get((topic, part), ())}, key=str),
+        )
+        for part in options.parts
+        if any(is_of_part(name, part) for name in names)
+    }
+    return TypedColumns(columns, names, is_strict=options.is_strict)
+
+
+def with_types(plan: ReadPlan, options: DecodeOptions | None, names: Sequence[str]) -> ReadPlan:
+    """Return the plan of a read whose columns are decoded, of all its topics as one table."""
+    if options is None:
+        return plan
+    topics = sorted({one.files.topic for one in plan.partitions} | _topics(plan.splits))
+    writers = find_writers(plan.splits, plan.settings, options)
+    typed = typed_columns(topics, writers, options, names)
+    return replace(plan, settings=replace(plan.settings, typed=typed))
+
+
+def _topics(splits: Iterable[RecordSplit]) -> set[str]:
+    return {split.topic for split in splits}

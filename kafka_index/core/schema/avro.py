@@ -1,0 +1,875 @@
+"""Avro schemas: their types in Arrow, and the decoding of many datums at a time.
+
+`AvroSchema` parses a schema. `AvroSchema.decoder` compiles it, or the members of it that are
+wanted, to the operations of `core.kernels.avro`. A record within itself becomes JSON text, which
+fastavro decodes: no type of Arrow is recursive.
+
+Source: Avro's specification. Its names and aliases, logical types, and the top-level ``bytes`` of
+Confluent's serializers, which have no length.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import io
+import json
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import BadSchemaError
+from kafka_index.core.kernels import avro as ops
+from kafka_index.core.schema.align import Form, Member, Selection, Shape
+from kafka_index.core.schema.bodies import (
+    Bodies,
+    Decoded,
+    DecodedTooLargeError,
+    import_extra,
+    masked,
+)
+from kafka_index.core.schema.wire import Reason
+
+_PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAMED = ("record", "error", "enum", "fixed")
+_MAX_PRECISION = 38
+_INT128_BYTES = 16
+_UUID_BYTES = 16
+_MAX_DEPTH = 200
+#: The ends of lists in Arrow are int32.
+_MAX_ELEMENTS = (1 << 31) - 1
+_UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+#: The statuses of rows as the codes of their errors.
+_ERRORS: Mapping[int, Reason] = {
+    ops.TRUNCATED: Reason.TRUNCATED,
+    ops.TRAILING: Reason.TRAILING,
+    ops.BAD_UTF8: Reason.BAD_UTF8,
+    ops.BAD_INDEX: Reason.BAD_INDEX,
+    ops.BAD_LENGTH: Reason.TRUNCATED,
+    ops.BAD_VARINT: Reason.TRUNCATED,
+    ops.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
+    ops.TOO_DEEP: Reason.TOO_LARGE,
+    ops.TOO_LARGE: Reason.TOO_LARGE,
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A type of a schema; that of a record may be within itself."""
+
+    kind: str
+    name: str = ""
+    logical: str = ""
+    aliases: tuple[str, ...] = ()
+    fields: list[tuple[str, _Node, tuple[str, ...]]] = field(default_factory=list)
+    children: list[_Node] = field(default_factory=list)
+    symbols: tuple[str, ...] = ()
+    size: int = 0
+    precision: int = 0
+    scale: int = 0
+
+
+class _Parser:
+    """Parses schemas whose names may be those of others."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Node] = {}
+
+    def parse(self, schema: Any, namespace: str = "", depth: int = 0) -> _Node:  # noqa: PLR0911
+        if depth > _MAX_DEPTH:
+            raise BadSchemaError("an Avro schema that is nested too deeply")
+        match schema:
+            case str():
+                return self._of_name(schema, namespace)
+            case list():
+                return _Node("union", children=[self.parse(s, namespace, depth) for s in schema])
+            case {"type": "record" | "error"}:
+                return self._record(schema, namespace, depth)
+            case {"type": "enum", "symbols": list(symbols)}:
+                node = _Node("enum", symbols=tuple(map(str, symbols)))
+                self._name(node, schema, namespace)
+                return node
+            case {"type": "fixed", "size": int(size)} if size >= 0:
+                node = _with_logical(_Node("fixed", size=size), schema)
+                self._name(node, schema, namespace)
+                return node
+            case {"type": "array", "items": items}:
+                return _Node("array", children=[self.parse(items, namespace, depth + 1)])
+            case {"type": "map", "values": values}:
+                return _Node("map", children=[self.parse(values, namespace, depth + 1)])
+            case {"type": str(kind)} if kind in _PRIMITIVES:
+                return _with_logical(_Node(kind), schema)
+            case {"type": str() | dict() | list() as inner} if inner not in _NAMED:
+                return self.parse(inner, namespace, depth + 1)
+        raise BadSchemaError("not an Avro schema", found=json.dumps(schema)[:200])
+
+    def _of_name(self, name: str, namespace: str) -> _Node:
+        if name in _PRIMITIVES:
+            return _Node(name)
+        for full in (name if "." in name or not namespace else f"{namespace}.{name}", name):
+            if full in self.named:
+                return self.named[full]
+        raise BadSchemaError("an Avro schema names a type that it does not define", found=name)
+
+    def _name(self, node: _Node, schema: Mapping[str, Any], namespace: str) -> str:
+        """Register a named type; return the namespace of what it contains."""
+        name = schema.get("name")
+        if not isinstance(name, str) or not name:
+            raise BadSchemaError("a named Avro type has no name", found=json.dumps(schema)[:200])
+        if "." not in name:
+            own = schema.get("namespace", namespace)
+            name = f"{own}.{name}" if own else name
+        inner = name.rpartition(".")[0]
+        node.name = name
+        node.aliases = tuple(
+            alias if "." in alias or not inner else f"{inner}.{alias}" for alias in _aliases(schema)
+        )
+        if name in self.named and node.kind != "record":
+            # The same definition twice, as references that repeat it have it.
+            return inner
+        self.named[name] = node
+        return inner
+
+    def _record(self, schema: Mapping[str, Any], namespace: str, depth: int) -> _Node:
+        node = _Node("record")
+        inner = self._name(node, schema, namespace)
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise BadSchemaError("an Avro record has no fields", found=node.name)
+        for one in fields:
+            if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+                raise BadSchemaError("a field of an Avro record has no name", found=node.name)
+            kind = self.parse(one.get("type"), inner, depth + 1)
+            node.fields.append((one["name"], kind, _aliases(one)))
+        if len({name for name, *_ in node.fields}) < len(node.fields):
+            raise BadSchemaError("two fields of an Avro record have one name", found=node.name)
+        return node
+
+
+def _aliases(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    aliases = schema.get("aliases")
+    return tuple(map(str, aliases)) if isinstance(aliases, list) else ()
+
+
+def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
+    """Set the logical type of a node, if it is known and valid; others are ignored."""
+    logical = schema.get("logicalType")
+    if logical == "decimal":
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
+            node.precision, node.scale = precision, scale
+            if precision > 0 and node.kind in ("bytes", "fixed"):
+                node.logical = "decimal"
+    elif (node.kind, logical) in _LOGICAL_TYPES:
+        node.logical = str(logical)
+    elif (node.kind, logical, node.size) == ("fixed", "uuid", _UUID_BYTES):
+        node.logical = "uuid"
+    return node
+
+
+_LOGICAL_TYPES: Mapping[tuple[str, str], tuple[pa.DataType, int, int]] = {
+    ("int", "date"): (pa.date32(), ops.INT, 1),
+    ("int", "time-millis"): (pa.time64("us"), ops.TIME, 1000),
+    ("long", "time-micros"): (pa.time64("us"), ops.TIME, 1),
+    ("long", "timestamp-millis"): (_UTC_US, ops.LONG, 1000),
+    ("long", "timestamp-micros"): (_UTC_US, ops.LONG, 1),
+    ("long", "local-timestamp-millis"): (_LOCAL_US, ops.LONG, 1000),
+    ("long", "local-timestamp-micros"): (_LOCAL_US, ops.LONG, 1),
+}
+_SIMPLE: Mapping[str, tuple[pa.DataType, int]] = {
+    "boolean": (pa.bool_(), ops.BOOL),
+    "int": (pa.int32(), ops.INT),
+    "long": (pa.int64(), ops.LONG),
+    "float": (pa.float32(), ops.FLOAT),
+    "double": (pa.float64(), ops.DOUBLE),
+    "bytes": (pa.binary(), ops.BYTES),
+    "string": (pa.string(), ops.STRING),
+}
+_WIDTHS = {
+    ops.BOOL: 1,
+    ops.INT: 4,
+    ops.FLOAT: 4,
+    ops.ENUM: 4,
+    ops.LONG: 8,
+    ops.TIME: 8,
+    ops.DOUBLE: 8,
+    ops.DECIMAL_BYTES: 16,
+    ops.DECIMAL_FIXED: 16,
+}
+
+
+class AvroSchema:
+    """A parsed Avro schema.
+
+    Parameters
+    ----------
+    text : str
+        The schema in JSON.
+    references : sequence of str
+        The schemas whose types it names, each after those that it needs itself.
+
+    Raises
+    ------
+    BadSchemaError
+        The text is not a schema.
+    """
+
+    def __init__(self, text: str, references: Sequence[str] = ()) -> None:
+        parser = _Parser()
+        try:
+            for reference in references:
+                parser.parse(json.loads(reference))
+            self._root = parser.parse(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise BadSchemaError(f"not an Avro schema: {error}", found=text[:200]) from error
+        #: The full name of the record, or the kind of any other type.
+        self.name = self._root.name or _member_name(self._root)
+        #: The earlier names of the record.
+        self.aliases = self._root.aliases
+        self.shape = _shape_of(self._root, ())
+
+    def decoder(self, selection: Selection = None) -> AvroDecoder:
+        """Return the decoder of the members that are wanted."""
+        return AvroDecoder(self._root, selection)
+
+
+def _is_nullable(node: _Node) -> bool:
+    """Return whether a union stands for a nullable type."""
+    kinds = [child.kind for child in node.children]
+    return len(kinds) == 2 and kinds.count("null") == 1
+
+
+def _other(node: _Node) -> _Node:
+    """Return the type of a nullable union that is not null."""
+    return next(child for child in node.children if child.kind != "null")
+
+
+def _branch_names(node: _Node) -> list[str | None]:
+    """Return the names of the members for the branches of a union; None for null."""
+    names: list[str | None] = []
+    short = [_member_name(child) for child in node.children]
+    for child, name in zip(node.children, short, strict=True):
+        if child.kind == "null":
+            names.append(None)
+            continue
+        is_unique = [one.lower() for one in short].count(name.lower()) == 1
+        full = name if is_unique else (child.name or name).replace(".", "_")
+        while full.lower() in {one.lower() for one in names if one is not None}:
+            full += "_"
+        names.append(full)
+    return names
+
+
+def _member_name(node: _Node) -> str:
+    return node.name.rpartition(".")[2] or node.kind
+
+
+def _shape_of(node: _Node, above: tuple[_Node, ...]) -> Shape:  # noqa: PLR0911
+    """Return the shape of a type within others."""
+    if node.kind == "record":
+        if node in above:
+            return Shape.of_leaf(pa.string())
+        inner = (*above, node)
+        return Shape.of_struct(
+            [Member(name, _shape_of(kind, inner), aliases) for name, kind, aliases in node.fields]
+        )
+    if node.kind == "array":
+        return Shape.of_list(_shape_of(node.children[0], above))
+    if node.kind == "map":
+        return Shape.of_map(Shape.of_leaf(pa.string()), _shape_of(node.children[0], above))
+    if node.kind == "union":
+        if len(node.children) == 1:
+            return _shape_of(node.children[0], above)
+        if _is_nullable(node):
+            return _shape_of(_other(node), above)
+        names = _branch_names(node)
+        return Shape.of_struct(
+            [
+                Member(name, _shape_of(child, above))
+                for name, child in zip(names, node.children, strict=True)
+                if name is not None
+            ],
+            Form.UNION,
+        )
+    return Shape.of_leaf(_leaf_type(node))
+
+
+def _leaf_type(node: _Node) -> pa.DataType:  # noqa: PLR0911
+    if node.kind == "null":
+        return pa.null()
+    if node.logical == "decimal":
+        if node.precision > _MAX_PRECISION:
+            return pa.string()
+        return pa.decimal128(node.precision, node.scale)
+    if node.kind == "enum" or node.logical == "uuid":
+        return pa.string()
+    if node.kind == "fixed":
+        return pa.binary(node.size) if node.size else pa.binary()
+    if node.logical:
+        return _LOGICAL_TYPES[node.kind, node.logical][0]
+    return _SIMPLE[node.kind][0]
+
+
+def _least_size(node: _Node, above: tuple[_Node, ...] = ()) -> int:  # noqa: PLR0911
+    """Return the least number of bytes of a value; 0 for values that never have any."""
+    match node.kind:
+        case "null":
+            return 0
+        case "float":
+            return 4
+        case "double":
+            return 8
+        case "fixed":
+            return node.size
+        case "record":
+            if node in above:
+                return 0
+            return sum(_least_size(kind, (*above, node)) for _, kind, _ in node.fields)
+        case "union" if len(node.children) == 1 or not node.children:
+            return 1
+    return 1
+
+
+@dataclass(slots=True)
+class _Column:
+    """A column that a decoder fills, and how its array is made."""
+
+    number: int
+    node: _Node
+    level: int
+    width: int
+    has_data: bool
+    is_nullable: bool = False
+    #: For the element or value of an array or map, and its key.
+    children: list[_Column] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    form: str = ""
+
+
+class AvroDecoder:
+    """Decodes datums of a schema to an array of Arrow."""
+
+    def __init__(self, root: _Node, selection: Selection) -> None:
+        self._operations: list[list[int]] = []
+        self._columns: list[_Column] = []
+        self._level_of_parent: list[int] = [0]
+        self._routines: dict[int, int] = {}
+        self._pending: list[tuple[_Node, list[int]]] = []
+        self._root = root
+        if root.kind == "bytes" and not root.logical:
+            self._top = self._new_column(root, 0, 4, has_data=True)
+            self._emit(ops.REST, self._top.number)
+        else:
+            self._top = self._compile(root, selection, 0, ())
+        self._emit(ops.END)
+        self._compile_routines()
+        self._code = np.array(self._operations, np.int64)
+        self._widths = self._widths_of_levels()
+
+    # ------------------------------------------------------------------ operations
+    def _emit(
+        self,
+        code: int,
+        column: int = -1,
+        argument: int = 0,
+        target: int = 0,
+        level: int = 0,
+        least: int = 0,
+    ) -> int:
+        self._operations.append([code, column, argument, target, level, least])
+        return len(self._operations) - 1
+
+    def _new_column(
+        self, node: _Node, level: int, width: int, *, has_data: bool = False, form: str = "leaf"
+    ) -> _Column:
+        column = _Column(len(self._columns), node, level, width, has_data, form=form)
+        self._columns.append(column)
+        return column
+
+    def _new_level(self) -> int:
+        self._level_of_parent.append(0)
+        return len(self._level_of_parent) - 1
+
+    def _compile(
+        self, node: _Node, selection: Selection, level: int, above: tuple[_Node, ...]
+    ) -> _Column:
+        match node.kind:
+            case "record":
+                if node in above:
+                    return self._capture(node, level)
+                column = self._new_column(node, level, 0, form="struct")
+                for name, kind, _ in node.fields:
+                    if selection is not None and name not in selection:
+                        self._skip(kind)
+                        continue
+                    wanted = None if selection is None else selection[name]
+                    column.names.append(name)
+                    column.children.append(self._compile(kind, wanted, level, (*above, node)))
+                return column
+            case "array" | "map":
+                return self._blocks(node, selection, level, above)
+            case "union":
+                return self._union(node, selection, level, above)
+        return self._leaf(node, level)
+
+    def _leaf(self, node: _Node, level: int) -> _Column:
+        if node.kind == "null":
+            return self._new_column(node, level, 0, form="null")
+        code, argument, width, has_data = _leaf_operation(node)
+        column = self._new_column(node, level, width, has_data=has_data)
+        # A decimal is less than this number.
+        high, low = divmod(10**node.precision, 1 << 64) if width == _INT128_BYTES else (0, 0)
+        self._emit(code, column.number, argument, high, level, low - (low >> 63 << 64))
+        return column
+
+    def _blocks(
+        self, node: _Node, selection: Selection, level: int, above: tuple[_Node, ...]
+    ) -> _Column:
+        inner = self._new_level()
+        column = self._new_column(node, level, 4, form=node.kind)
+        value = node.children[0]
+        least = _least_size(value) + (node.kind == "map")
+        start = self._emit(ops.BLOCKS, column.number, level=inner, least=least)
+        if node.kind == "map":
+            column.children.append(self._leaf(_Node("string"), inner))
+        wanted = None if selection is None else selection[""]
+        column.children.append(self._compile(value, wanted, inner, above))
+        end = self._emit(ops.BLOCKS_END, -1, target=start, level=inner)
+        self._operations[start][ops.TARGET] = end + 1
+        return column
+
+    def _union(
+        self, node: _Node, selection: Selection, level: int, above: tuple[_Node, ...]
+    ) -> _Column:
+        if len(node.children) == 1:
+            self._emit(ops.UNION, -1, 1, level=level)
+            branch = self._emit(ops.BRANCH)
+            self._operations[branch][ops.TARGET] = branch + 1
+            return self._compile(node.children[0], selection, level, above)
+        if _is_nullable(node):
+            null = next(at for at, one in enumerate(node.children) if one.kind == "null")
+            start = self._emit(ops.NULLABLE, argument=null, level=level)
+            column = self._compile(_other(node), selection, level, above)
+            column.is_nullable = True
+            self._operations[start][ops.COLUMN] = column.number
+            self._operations[start][ops.TARGET] = len(self._operations)
+            return column
+        column = self._new_column(node, level, 0, form="struct")
+        column.is_nullable = True
+        self._emit(ops.UNION, column.number, len(node.children), level=level)
+        branches = [self._emit(ops.BRANCH) for _ in node.children]
+        jumps = []
+        names = _branch_names(node)
+        for branch, name, child in zip(branches, names, node.children, strict=True):
+            self._operations[branch][ops.TARGET] = len(self._operations)
+            # Null has no member.
+            self._operations[branch][ops.ARGUMENT] = int(name is not None)
+            if name is not None and (selection is None or name in selection):
+                wanted = None if selection is None else selection[name]
+                member = self._compile(child, wanted, level, above)
+                member.is_nullable = True
+                self._operations[branch][ops.COLUMN] = member.number
+                column.names.append(name)
+                column.children.append(member)
+            else:
+                self._skip(child)
+            jumps.append(self._emit(ops.JUMP))
+        for jump in jumps:
+            self._operations[jump][ops.TARGET] = len(self._operations)
+        return column
+
+    def _capture(self, node: _Node, level: int) -> _Column:
+        """Compile a record within itself: its bytes are kept, and become JSON text later."""
+        column = self._new_column(node, level, 4, has_data=True, form="json")
+        self._emit(ops.CAPTURE)
+        self._call(node)
+        self._emit(ops.CAPTURE_END, column.number, level=level)
+        return column
+
+    def _call(self, node: _Node) -> None:
+        self._pending.append((node, self._operations[self._emit(ops.CALL)]))
+
+    def _compile_routines(self) -> None:
+        """Compile the skipping of records that contain themselves."""
+        while self._pending:
+            node, call = self._pending.pop()
+            if id(node) not in self._routines:
+                self._routines[id(node)] = len(self._operations)
+                for _, kind, _ in node.fields:
+                    self._skip(kind)
+                self._emit(ops.RETURN)
+            call[ops.TARGET] = self._routines[id(node)]
+
+    def _skip(self, node: _Node) -> None:  # noqa: C901, PLR0912
+        match node.kind:
+            case "null":
+                pass
+            case "boolean":
+                self._emit(ops.SKIP_FIXED, argument=1)
+            case "int" | "long" | "enum":
+                self._emit(ops.SKIP_VARINT)
+            case "float":
+                self._emit(ops.SKIP_FIXED, argument=4)
+            case "double":
+                self._emit(ops.SKIP_FIXED, argument=8)
+            case "bytes" | "string":
+                self._emit(ops.SKIP_BYTES)
+            case "fixed":
+                self._emit(ops.SKIP_FIXED, argument=node.size)
+            case "record":
+                # A routine of its own: the record may contain itself.
+                self._call(node)
+            case "array" | "map":
+                least = _least_size(node.children[0]) + (node.kind == "map")
+                start = self._emit(ops.BLOCKS, level=-1, least=least)
+                if node.kind == "map":
+                    self._emit(ops.SKIP_BYTES)
+                self._skip(node.children[0])
+                end = self._emit(ops.BLOCKS_END, target=start, level=-1)
+                self._operations[start][ops.TARGET] = end + 1
+            case "union":
+                self._emit(ops.UNION, -1, len(node.children))
+                branches = [self._emit(ops.BRANCH) for _ in node.children]
+                jumps = []
+                for branch, child in zip(branches, node.children, strict=True):
+                    self._operations[branch][ops.TARGET] = len(self._operations)
+                    self._skip(child)
+                    jumps.append(self._emit(ops.JUMP))
+                for jump in jumps:
+                    self._operations[jump][ops.TARGET] = len(self._operations)
+
+    def _widths_of_levels(self) -> list[int]:
+        """Return the bytes of an element of each level, one at least."""
+        widths = [1] * len(self._level_of_parent)
+        for column in self._columns:
+            widths[column.level] += column.width + column.is_nullable
+        return widths
+
+    # ------------------------------------------------------------------ decoding
+    def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
+        """Decode the bodies of rows; the array has null for each row that failed.
+
+        Raises `DecodedTooLargeError` if the values of more than one row need more memory.
+        """
+        run = _Run(self, bodies, max_bytes)
+        statuses = run.decode()
+        absent = (statuses != ops.DECODED) & (statuses != ops.TRAILING)
+        array = masked(run.array(self._top), absent)
+        return Decoded(array, {row: _ERRORS[code] for row, code in run.failures(statuses)})
+
+
+def _leaf_operation(node: _Node) -> tuple[int, int, int, bool]:
+    """Return operation, argument, width of values, and whether there is data of variable size."""
+    if node.logical == "decimal" and node.precision <= _MAX_PRECISION:
+        code = ops.DECIMAL_BYTES if node.kind == "bytes" else ops.DECIMAL_FIXED
+        return code, node.size, _INT128_BYTES, False
+    if node.kind == "fixed":
+        return ops.FIXED, node.size, node.size, False
+    if node.kind == "enum":
+        return ops.ENUM, len(node.symbols), 4, False
+    if (node.kind, node.logical) in _LOGICAL_TYPES:
+        _, code, factor = _LOGICAL_TYPES[node.kind, node.logical]
+        return code, factor, _WIDTHS[code], False
+    code = _SIMPLE[node.kind][1]
+    has_data = code in (ops.BYTES, ops.STRING)
+    return code, 1, 4 if has_data else _WIDTHS[code], has_data
+
+
+class _Run:
+    """The memory of one call of a decoder."""
+
+    def __init__(self, decoder: AvroDecoder, bodies: Bodies, max_bytes: int) -> None:
+        self._decoder = decoder
+        self._bodies = bodies
+        self._max_bytes = max_bytes
+        rows = len(bodies.starts)
+        self._size = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
+        columns, levels = decoder._columns, decoder._level_of_parent  # noqa: SLF001, its own
+        self._levels = np.zeros((len(levels), ops.LEVEL_FIELDS), np.int64)
+        self._levels[0, ops.CAPACITY] = rows
+        self._levels[1:, ops.CAPACITY] = min(2 * rows, self._size) + 16
+        self._table = np.zeros((len(columns), ops.COLUMN_FIELDS), np.int64)
+        self._values: list[NDArray[np.uint8]] = []
+        self._valid: list[NDArray[np.uint8] | None] = []
+        self._data: list[NDArray[np.uint8] | None] = []
+        for column in columns:
+            capacity = int(self._levels[column.level, ops.CAPACITY])
+            self._values.append(np.zeros(capacity * column.width, np.uint8))
+            self._valid.append(np.zeros(capacity, np.uint8) if column.is_nullable else None)
+            # No column has more bytes than the bodies; what is not written takes no memory.
+            room = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
+            self._data.append(room if column.has_data else None)
+            row = self._table[column.number]
+            row[ops.WIDTH], row[ops.COLUMN_LEVEL] = column.width, column.level
+            row[ops.DATA] = room.ctypes.data if column.has_data else 0
+            row[ops.DATA_CAPACITY] = self._size if column.has_data else 0
+        self._set_addresses()
+
+    def _set_addresses(self) -> None:
+        for number, (values, valid) in enumerate(zip(self._values, self._valid, strict=True)):
+            self._table[number, ops.VALUES] = values.ctypes.data
+            self._table[number, ops.VALID] = 0 if valid is None else valid.ctypes.data
+
+    def decode(self) -> NDArray[np.uint8]:
+        """Run the operations over all rows, with more memory where they need it."""
+        bodies, rows = self._bodies, len(self._bodies.starts)
+        statuses = np.zeros(rows, np.uint8)
+        needs = np.zeros(3, np.int64)
+        starts, row = bodies.starts, 0
+        refused: list[int] = []
+        while True:
+            row = ops.decode_avro(
+                bodies.data,
+                starts,
+                bodies.ends,
+                row,
+                self._decoder._code,  # noqa: SLF001, its own
+                self._table,
+                self._levels,
+                statuses,
+                needs,
+            )
+            if row == rows:
+                break
+            if not self._grow(int(needs[0]), int(needs[2])):
+                if rows > 1:
+                    raise DecodedTooLargeError
+                starts = starts.copy()
+                starts[row] = -1
+                refused.append(row)
+        statuses[refused] = ops.TOO_LARGE
+        return statuses
+
+    def _grow(self, level: int, needed: int) -> bool:
+        """Make room for the elements of a level; return whether the limit allows that."""
+        widths = self._decoder._widths  # noqa: SLF001, its own
+        held = self._size + sum(
+            width * int(capacity)
+            for width, capacity in zip(widths, self._levels[:, ops.CAPACITY], strict=True)
+        )
+        before = int(self._levels[level, ops.CAPACITY])
+        room = (self._max_bytes - held) // widths[level] + before
+        if needed > min(room, _MAX_ELEMENTS):
+            return False
+        capacity = min(max(needed, 4 * before), room)
+        self._levels[level, ops.CAPACITY] = capacity
+        used = before
+        for column in self._decoder._columns:  # noqa: SLF001, its own
+            if column.level != level:
+                continue
+            values = np.zeros(capacity * column.width, np.uint8)
+            values[: used * column.width] = self._values[column.number]
+            self._values[column.number] = values
+            valid = self._valid[column.number]
+            if valid is not None:
+                more = np.zeros(capacity, np.uint8)
+                more[:used] = valid
+                self._valid[column.number] = more
+        self._set_addresses()
+        return True
+
+    @staticmethod
+    def failures(statuses: NDArray[np.uint8]) -> list[tuple[int, int]]:
+        """Return the rows that have an error, with their statuses."""
+        rows = np.flatnonzero(statuses > ops.ABSENT)
+        return list(zip(rows.tolist(), statuses[rows].tolist(), strict=True))
+
+    # ------------------------------------------------------------------ arrays
+    def array(self, column: _Column) -> pa.Array:
+        """Return the array of a column."""
+        count = int(self._levels[column.level, ops.COUNT])
+        if column.level == 0:
+            count = len(self._bodies.starts)
+        if column.form == "null":
+            return pa.nulls(count)
+        validity, nulls = self._validity(column, count)
+        if column.form == "struct":
+            children = [self.array(child) for child in column.children]
+            kind = pa.struct(
+                [
+                    pa.field(name, child.type)
+                    for name, child in zip(column.names, children, strict=True)
+                ]
+            )
+            return pa.Array.from_buffers(kind, count, [validity], nulls, children=children)
+        values = self._values[column.number][: count * column.width]
+        if column.form in ("array", "map"):
+            return self._blocks(column, count, validity, nulls, values)
+        if column.has_data:
+            offsets = _offsets(values.view(np.int32))
+            data = pa.py_buffer(self._data_of(column)[: int(self._table[column.number, 4])])
+            kind = pa.string() if column.node.kind == "string" else pa.binary()
+            array = pa.Array.from_buffers(kind, count, [validity, offsets, data], nulls)
+            if column.form == "json":
+                return _json_texts(array, column.node)
+            return _wide_decimals(array, column.node)
+        return self._fixed(column.node, count, validity, nulls, values)
+
+    def _data_of(self, column: _Column) -> NDArray[np.uint8]:
+        data = self._data[column.number]
+        assert data is not None  # noqa: S101, because mypy needs it
+        return data
+
+    def _validity(self, column: _Column, count: int) -> tuple[pa.Buffer | None, int]:
+        valid = self._valid[column.number]
+        if valid is None:
+            return None, 0
+        own = valid[:count]
+        nulls = count - int(np.count_nonzero(own))
+        if not nulls:
+            return None, 0
+        return pa.py_buffer(np.packbits(own, bitorder="little")), nulls
+
+    def _blocks(
+        self,
+        column: _Column,
+        count: int,
+        validity: pa.Buffer | None,
+        nulls: int,
+        values: NDArray[np.uint8],
+    ) -> pa.Array:
+        children = [self.array(child) for child in column.children]
+        buffers = [validity, _offsets(values.view(np.int32))]
+        if column.form == "array":
+            kind = pa.list_(pa.field("element", children[0].type))
+            return pa.Array.from_buffers(kind, count, buffers, nulls, children=children)
+        kind = pa.map_(pa.string(), pa.field("value", children[1].type))
+        entries = pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(kind, count, buffers, nulls, children=[entries])
+
+    @staticmethod
+    def _fixed(  # noqa: PLR0911
+        node: _Node,
+        count: int,
+        validity: pa.Buffer | None,
+        nulls: int,
+        values: NDArray[np.uint8],
+    ) -> pa.Array:
+        if node.kind == "boolean":
+            bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+            return pa.Array.from_buffers(pa.bool_(), count, [validity, bits], nulls)
+        buffer = pa.py_buffer(values)
+        if node.kind == "enum":
+            numbers = pa.Array.from_buffers(pa.int32(), count, [validity, buffer], nulls)
+            if not node.symbols:
+                return pa.nulls(count, pa.string())
+            symbols = pa.array(node.symbols, pa.string())
+            return pa.DictionaryArray.from_arrays(numbers, symbols).dictionary_decode()
+        if node.kind == "fixed" and node.logical != "decimal":
+            if not node.size:
+                empty = pa.array([b""] * count, pa.binary())
+                return pa.Array.from_buffers(
+                    pa.binary(), count, [validity, *empty.buffers()[1:]], nulls
+                )
+            kind = pa.binary(node.size)
+            array = pa.Array.from_buffers(kind, count, [validity, buffer], nulls)
+            return _uuid_texts(array) if node.logical == "uuid" else array
+        if node.kind == "fixed" and node.precision > _MAX_PRECISION:
+            kind = pa.binary(node.size)
+            array = pa.Array.from_buffers(kind, count, [validity, buffer], nulls)
+            return _wide_decimals(array, node)
+        return pa.Array.from_buffers(_leaf_type(node), count, [validity, buffer], nulls)
+
+
+def _offsets(sizes: NDArray[np.int32]) -> pa.Buffer:
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.py_buffer(offsets)
+
+
+def _uuid_texts(array: pa.Array) -> pa.Array:
+    texts = [None if one is None else str(uuid.UUID(bytes=one)) for one in array.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _wide_decimals(array: pa.Array, node: _Node) -> pa.Array:
+    """Return decimals of more digits than Arrow's have, as text."""
+    if node.logical != "decimal":
+        return array
+    return pa.array(
+        [
+            None if one is None else _decimal_text(int.from_bytes(one, "big", signed=True), node)
+            for one in array.to_pylist()
+        ],
+        pa.string(),
+    )
+
+
+def _decimal_text(number: int, node: _Node) -> str:
+    digits = tuple(map(int, str(abs(number))))
+    return f"{decimal.Decimal((int(number < 0), digits, -node.scale)):f}"
+
+
+# ---------------------------------------------------------------------- JSON text
+def _json_texts(array: pa.Array, node: _Node) -> pa.Array:
+    """Return datums of a record as JSON texts, as fastavro decodes them."""
+    fastavro = import_extra("fastavro")
+    schema = fastavro.parse_schema(_as_schema(node, set()))
+    texts: list[str | None] = []
+    for one in array.to_pylist():
+        if one is None:
+            texts.append(None)
+            continue
+        value = fastavro.schemaless_reader(io.BytesIO(one), schema)
+        texts.append(json.dumps(json_value(value), ensure_ascii=False, allow_nan=False))
+    return pa.array(texts, pa.string())
+
+
+def json_value(value: Any) -> Any:  # noqa: PLR0911
+    """Return a decoded value as JSON has it: times as ISO 8601, bytes in base64."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case dict():
+            return {str(key): json_value(one) for key, one in value.items()}
+        case list() | tuple():
+            return [json_value(one) for one in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case decimal.Decimal():
+            return f"{value:f}"
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case uuid.UUID():
+            return str(value)
+    return value
+
+
+def _as_schema(node: _Node, known: set[str]) -> Any:  # noqa: PLR0911
+    """Return a type as a schema that fastavro parses, with all names defined in it."""
+    if node.name and node.name in known:
+        return node.name
+    if node.name:
+        known.add(node.name)
+    named = {"name": node.name}
+    match node.kind:
+        case "record":
+            fields = [
+                {"name": name, "type": _as_schema(kind, known)} for name, kind, _ in node.fields
+            ]
+            return {"type": "record", **named, "fields": fields}
+        case "enum":
+            return {"type": "enum", **named, "symbols": list(node.symbols)}
+        case "fixed":
+            return {"type": "fixed", **named, "size": node.size, **_logical_of(node)}
+        case "array":
+            return {"type": "array", "items": _as_schema(node.children[0], known)}
+        case "map":
+            return {"type": "map", "values": _as_schema(node.children[0], known)}
+        case "union":
+            return [_as_schema(child, known) for child in node.children]
+    return {"type": node.kind, **_logical_of(node)}
+
+
+def _logical_of(node: _Node) -> dict[str, Any]:
+    if node.logical == "decimal":
+        return {"logicalType": "decimal", "precision": node.precision, "scale": node.scale}
+    return {"logicalType": node.logical} if node.logical else {}

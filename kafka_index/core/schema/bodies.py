@@ -1,0 +1,129 @@
+"""What the decoders of all languages of schemas take and return, and the import of their extra."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.schema.wire import Reason
+
+#: Installs the libraries for typed values.
+INSTALL_TYPED = "pip install 'kafka-index[typed]'"
+
+
+class DecodedTooLargeError(Exception):
+    """The values of several rows take more memory than they may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The bodies of rows, without frames.
+
+    Attributes
+    ----------
+    data : array of uint8
+        The memory that they are in.
+    starts, ends : array of int64, shape (n,)
+        The body of each row; a start of -1 for a row without.
+    """
+
+    data: NDArray[np.uint8]
+    starts: Longs
+    ends: Longs
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def bytes_of(self, row: int) -> bytes:
+        """Return the body of a row."""
+        return self.data[self.starts[row] : self.ends[row]].tobytes()
+
+    @classmethod
+    def of_array(cls, values: pa.Array) -> Self:
+        """Return all bytes of the rows of a binary array."""
+        _, offsets, content = values.buffers()
+        ends = np.zeros(1, np.int64)
+        if offsets is not None and offsets.size:
+            kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+            own = np.frombuffer(offsets, kind)[values.offset : values.offset + len(values) + 1]
+            ends = own.astype(np.int64)
+        starts = ends[:-1].copy()
+        if values.null_count:
+            starts[np.asarray(values.is_null())] = -1
+        data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+        return cls(data, starts, ends[1:])
+
+    def of_rows(self, rows: Longs) -> Bodies:
+        """Return the bodies of some rows."""
+        return Bodies(self.data, self.starts[rows], self.ends[rows])
+
+    def slice(self, first: int, end: int) -> Bodies:
+        """Return the bodies of some successive rows."""
+        return Bodies(self.data, self.starts[first:end], self.ends[first:end])
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The values of rows; null for a row that has none.
+
+    `errors` are the reasons of rows by their numbers. A row with trailing bytes has a value too.
+    """
+
+    array: pa.Array
+    errors: Mapping[int, Reason] = field(default_factory=dict)
+
+
+def import_extra(name: str) -> Any:
+    """Import a library for typed values; raises `InputError` if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"the libraries for typed values are not installed ({error.name or name})",
+            hint=INSTALL_TYPED,
+        ) from error
+
+
+def masked(array: pa.Array, absent: NDArray[np.bool_]) -> pa.Array:
+    """Return an array with null for some of its rows."""
+    if not absent.any() or pa.types.is_null(array.type):
+        return array
+    array = _from_zero(array)
+    valid = ~absent
+    if array.null_count:
+        valid &= np.asarray(array.is_valid())
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    own = array.buffers()[1 : array.type.num_buffers]
+    return pa.Array.from_buffers(
+        array.type, len(array), [validity, *own], children=_children(array)
+    )
+
+
+def with_children(array: pa.Array, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
+    """Return a struct, list or map with other children, which are as long."""
+    array = _from_zero(array)
+    buffers = array.buffers()[: kind.num_buffers]
+    return pa.Array.from_buffers(kind, len(array), buffers, children=children)
+
+
+def _from_zero(array: pa.Array) -> pa.Array:
+    """Return an array whose buffers begin with its first row."""
+    return pa.concat_arrays([array, array[:0]]) if array.offset else array
+
+
+def _children(array: pa.Array) -> list[pa.Array]:
+    if pa.types.is_struct(array.type):
+        return [array.field(number) for number in range(array.type.num_fields)]
+    if pa.types.is_map(array.type):
+        kind = array.type
+        pair = [array.keys, array.items]
+        return [pa.StructArray.from_arrays(pair, fields=[kind.key_field, kind.item_field])]
+    return [array.values] if pa.types.is_list(array.type) else []

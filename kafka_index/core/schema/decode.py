@@ -1,0 +1,762 @@
+"""Typed columns: keys and values of records by their schemas, as structs of Arrow.
+
+`TypedColumn` has the type of the keys or values of a topic, which is made of all schemas that its
+records were written with, and decodes them. `TypedColumns` puts typed columns into record batches,
+with side columns for what a value was written with, and why it could not be decoded. No row is
+dropped, and the bytes of a row that fails are kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafka_index.core.errors import (
+    BadSchemaError,
+    CorruptRecordError,
+    InputError,
+    UnknownSchemaError,
+)
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.records.record_table import CORRUPT_RECORD
+from kafka_index.core.schema.align import Form, Member, Plan, Selection, Shape, align
+from kafka_index.core.schema.avro import AvroSchema
+from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError, masked
+from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, side_names
+from kafka_index.core.schema.json_values import JsonSchema
+from kafka_index.core.schema.protobuf import ProtobufFile
+from kafka_index.core.schema.registry import (
+    DEFAULT_CONTEXT,
+    KeyKind,
+    Schema,
+    SchemaKey,
+    Schemas,
+    SchemaType,
+    TopicSchema,
+    qualify,
+)
+from kafka_index.core.schema.wire import (
+    FRAMING_REASONS,
+    Frames,
+    Framing,
+    Reason,
+    frames_of,
+    message_indexes,
+)
+
+#: Members by their names, each with those of its own that are wanted; None for all.
+Wanted: TypeAlias = "Mapping[str, Wanted] | None"
+#: The reasons of rows by their codes, which begin at 1.
+_REASONS = tuple(Reason)
+_CODES: Mapping[Reason, int] = {reason: code for code, reason in enumerate(_REASONS, 1)}
+_FRAMING_CODES = np.zeros(max(Framing) + 1, np.int8)
+for _framing, _reason in FRAMING_REASONS.items():
+    _FRAMING_CODES[_framing] = _CODES[_reason]
+
+
+def side_columns(part: str) -> dict[str, pa.DataType]:
+    """Return the columns that accompany a typed key or value."""
+    kinds = (pa.int64(), pa.string(), pa.string(), pa.binary())
+    return dict(zip(side_names(part), kinds, strict=True))
+
+
+class Writer(NamedTuple):
+    """What a row was written with: a schema, and for Protobuf the path of its message.
+
+    Without a key it is the schema of the topic, for rows that name none.
+    """
+
+    key: SchemaKey | None
+    path: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """How keys and values are decoded; small, and picklable.
+
+    Attributes
+    ----------
+    parts : tuple of str
+        ``key``, ``value`` or both.
+    schemas : Schemas
+        The schemas of the registry or folder.
+    value_schema : (Schemas, TopicSchema), optional
+        The schema of values that have no frame, with what it refers to.
+    is_strict : bool
+        Whether the first row that fails raises an error.
+    context : str
+        The context that ids are of.
+    """
+
+    parts: tuple[str, ...] = (VALUE,)
+    schemas: Schemas = field(default_factory=lambda: Schemas(()))
+    value_schema: tuple[Schemas, TopicSchema] | None = None
+    is_strict: bool = False
+    context: str = DEFAULT_CONTEXT
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+    def topic_schema(self, part: str, topic: str | None) -> tuple[Schemas, TopicSchema] | None:
+        """Return the schema of rows that name none, or none that is known."""
+        if part == VALUE and self.value_schema is not None:
+            return self.value_schema
+        found = None if topic is None else self.schemas.topic_schema(topic, is_key=part == KEY)
+        return None if found is None else (self.schemas, found)
+
+
+class _Decoder(Protocol):
+    def decode(self, bodies: Bodies, max_bytes: int) -> Decoded: ...
+
+
+class _Parsed(Protocol):
+    """A schema, or a type of messages."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> Shape: ...
+    def decoder(self, selection: Selection = None) -> _Decoder: ...
+
+
+def parse_schema(schemas: Schemas, schema: Schema) -> AvroSchema | ProtobufFile | JsonSchema:
+    """Parse a schema with those that it refers to; raises `BadSchemaError`."""
+    references = {name: one.text for name, one in schemas.references_of(schema).items()}
+    match schema.type:
+        case SchemaType.AVRO:
+            return AvroSchema(schema.text, list(references.values()))
+        case SchemaType.PROTOBUF:
+            return ProtobufFile(schema.text, references)
+    return JsonSchema(schema.text, references)
+
+
+@dataclass(slots=True)
+class _Version:
+    """The schema of some rows of a column, and how they become values of the column."""
+
+    writer: Writer
+    schema: Schema
+    parsed: _Parsed
+    #: The version in a subject of the topic or of its records, which orders versions.
+    version: int | None
+    #: Whether that is the subject of the topic, whose versions are of one type by any name.
+    is_own: bool
+    group: int = -1
+    plan: Plan | None = None
+    decoder: _Decoder | None = None
+
+    def is_version_of(self, other: _Version) -> bool:
+        """Return whether the schema has the type of an earlier one, by its names."""
+        if self.schema.type is not other.schema.type:
+            return False
+        name, before = self.parsed.name, other.parsed.name
+        if name == before:
+            return True
+        if self.schema.type is SchemaType.PROTOBUF:
+            return False
+        aliases = getattr(self.parsed, "aliases", ())
+        if before in aliases or _short(before) in aliases:
+            return True
+        # Titles of JSON and namespaces of Avro change within a subject.
+        is_same = self.schema.type is SchemaType.JSON or _short(name) == _short(before)
+        return self.is_own and other.is_own and is_same
+
+    @property
+    def order(self) -> tuple[int, int, tuple[int, ...]]:
+        """The place of the version among all."""
+        schema_id = -1 if self.schema.schema_id is None else self.schema.schema_id
+        return (-1 if self.version is None else self.version, schema_id, self.writer.path)
+
+
+@dataclass(slots=True)
+class DecodedColumn:
+    """A decoded column, and what is known of each row.
+
+    `codes` are 0 for rows without an error; `version_numbers` are -1 for rows without a schema, and
+    `ids` for rows without an id.
+    """
+
+    array: pa.Array
+    codes: NDArray[np.int8]
+    version_numbers: NDArray[np.int32]
+    ids: Longs
+
+
+class TypedColumn:
+    """The keys or values of a topic, or of several: their type, and how they are decoded.
+
+    Parameters
+    ----------
+    part : str
+        ``key`` or ``value``.
+    options : DecodeOptions
+        The schemas.
+    topics : tuple of str
+        The topics.
+    writers : tuple of Writer
+        What their records were written with, as the data shows.
+    wanted : mapping, optional
+        The members that are wanted, by their names; None for all.
+    """
+
+    def __init__(
+        self,
+        part: str,
+        options: DecodeOptions,
+        topics: Sequence[str],
+        writers: Iterable[Writer],
+        wanted: Wanted = None,
+    ) -> None:
+        self._part, self._options, self._topics = part, options, tuple(topics)
+        self._wanted = wanted
+        self.writers = tuple(dict.fromkeys(writers))
+        self._failed: dict[Writer, Reason] = {}
+        self._versions: list[_Version] = []
+        self._parsed: dict[tuple[int, str], Any] = {}
+        topic = topics[0] if len(topics) == 1 else None
+        self._topic_schema = options.topic_schema(part, topic)
+        self._has_frames = not (part == VALUE and options.value_schema is not None)
+        self._add_versions()
+        self._numbers = {one.writer: number for number, one in enumerate(self._versions)}
+        self._names: list[str] = []
+        self._shapes: list[Shape] = []
+        self._join_versions()
+        shape = self._joined_shape()
+        self._selection = _resolved(shape, wanted, part) if self._versions else None
+        self.shape = shape.select(self._selection)
+        for one in self._versions:
+            assert one.plan is not None  # noqa: S101, because mypy needs it
+            wanted = self._selection_of(one.group)
+            if wanted != {}:
+                one.plan = one.plan.select(wanted)
+                one.decoder = one.parsed.decoder(one.plan.selection)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the arguments: schemas are parsed again where the column is used."""
+        arguments = (self._part, self._options, self._topics, self.writers, self._wanted)
+        return TypedColumn, arguments
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether there is a schema; otherwise the bytes stay as they are."""
+        return bool(self._versions)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the column."""
+        return self.shape.type if self.is_typed else pa.binary()
+
+    def selected(self, wanted: Wanted) -> TypedColumn:
+        """Return the column with the members that are wanted only.
+
+        Raises `InputError` for one that there is not.
+        """
+        if wanted is None:
+            return self
+        if not self.is_typed:
+            raise InputError(
+                f"the {self._part} has no schema, and so no member {next(iter(wanted))}",
+                path=", ".join(self._topics),
+            )
+        return TypedColumn(self._part, self._options, self._topics, self.writers, wanted)
+
+    # ------------------------------------------------------------------ the type
+    def _add_versions(self) -> None:
+        added: set[Writer] = set()
+        for is_own, version, writer in self._all_writers():
+            if writer in added:
+                continue
+            added.add(writer)
+            try:
+                schemas, schema = self._schema_of(writer)
+                parsed = self._parse(schemas, schema, writer)
+            except UnknownSchemaError:
+                self._failed[writer] = Reason.UNKNOWN_ID
+            except IndexError:
+                self._failed[writer] = Reason.BAD_INDEX
+            except BadSchemaError:
+                self._failed[writer] = Reason.BAD_SCHEMA
+            else:
+                self._versions.append(_Version(writer, schema, parsed, version, is_own))
+        self._versions.sort(key=lambda one: one.order)
+
+    def _all_writers(self) -> Iterator[tuple[bool, int | None, Writer]]:
+        """Yield the writers that the names of subjects show, and then those in the data.
+
+        Each with whether its subject is that of the topic, and the version.
+        """
+        if self._topic_schema is not None:
+            yield False, None, Writer(None)
+        if not self._has_frames:
+            return
+        paths = list(dict.fromkeys(one.path for one in self.writers if one.path)) or [(0,)]
+        names = {writer: self._name_of(writer) for writer in self.writers}
+        # Of the messages of a file, a topic has those that are in the data, or the first one.
+        messages = {name for writer, name in names.items() if writer.path}
+        for topic in self._topics:
+            for version, writer in self._of_subject(f"{topic}-{self._part}", paths):
+                if not (writer.path and messages) or self._name_of(writer) in messages:
+                    yield True, version, writer
+        # The subjects of the strategies RecordName and TopicRecordName.
+        for writer, name in names.items():
+            if name is None:
+                continue
+            for subject in (name, *(f"{topic}-{name}" for topic in self._topics)):
+                for version, found in self._of_subject(subject, [writer.path]):
+                    yield False, version, found
+        for writer in self.writers:
+            yield False, None, writer
+
+    def _name_of(self, writer: Writer) -> str | None:
+        """Return the name of the type of a writer, if its schema is known."""
+        try:
+            return self._parse(*self._schema_of(writer), writer).name
+        except (UnknownSchemaError, IndexError, BadSchemaError):
+            return None
+
+    def _of_subject(
+        self, subject: str, paths: Sequence[tuple[int, ...]]
+    ) -> Iterator[tuple[int, Writer]]:
+        """Yield the versions of a subject; paths are those of messages."""
+        for version in self._options.schemas.versions_of(qualify(subject, self._options.context)):
+            schema = version.schema
+            if schema.schema_id is None:
+                continue
+            key = SchemaKey(KeyKind.ID, schema.schema_id)
+            for path in paths if schema.type is SchemaType.PROTOBUF else [()]:
+                yield version.version, Writer(key, path)
+
+    def _schema_of(self, writer: Writer) -> tuple[Schemas, Schema]:
+        if writer.key is None:
+            assert self._topic_schema is not None  # noqa: S101, because mypy needs it
+            return self._topic_schema[0], self._topic_schema[1].schema
+        schemas = self._options.schemas
+        return schemas, schemas.find(writer.key, self._options.context)
+
+    def _parse(self, schemas: Schemas, schema: Schema, writer: Writer) -> _Parsed:
+        place = id(schemas), schema.guid
+        if place not in self._parsed:
+            try:
+                self._parsed[place] = parse_schema(schemas, schema)
+            except BadSchemaError as error:
+                self._parsed[place] = error
+        parsed = self._parsed[place]
+        if isinstance(parsed, BadSchemaError):
+            raise parsed
+        if isinstance(parsed, ProtobufFile):
+            name = None
+            if writer.key is None and self._topic_schema is not None:
+                name = self._topic_schema[1].type_name
+            found: _Parsed = parsed.named(name) if name else parsed.message(writer.path or (0,))
+            return found
+        typed: _Parsed = parsed
+        return typed
+
+    def _join_versions(self) -> None:
+        """Join the versions of each type; types that have nothing in common stay apart."""
+        groups: list[list[_Version]] = []
+        for one in self._versions:
+            own = next((group for group in groups if _are_versions(group, one)), None)
+            if own is None:
+                groups.append([one])
+            else:
+                own.append(one)
+        for number, group in enumerate(groups):
+            shape, plans = align([one.parsed.shape for one in group])
+            self._shapes.append(shape)
+            for one, plan in zip(group, plans, strict=True):
+                one.group, one.plan = number, plan
+        self._names = _group_names([group[-1].parsed.name for group in groups])
+
+    def _joined_shape(self) -> Shape:
+        if len(self._shapes) == 1:
+            return self._shapes[0]
+        members = [
+            Member(name, shape) for name, shape in zip(self._names, self._shapes, strict=True)
+        ]
+        return Shape.of_struct(members, Form.UNION)
+
+    def _selection_of(self, group: int) -> Selection:
+        """Return what is wanted of a type; nothing, as {}, if another one is."""
+        if len(self._shapes) == 1 or self._selection is None:
+            return self._selection
+        return self._selection.get(self._names[group], {})
+
+    # ------------------------------------------------------------------ decoding
+    def decode(self, values: pa.Array, headers: pa.Array | None) -> DecodedColumn:
+        """Decode keys or values; raises `DecodedTooLargeError` for too many at a time."""
+        count = len(values)
+        codes = np.zeros(count, np.int8)
+        numbers = np.full(count, -1, np.int32)
+        ids = np.full(count, -1, np.int64)
+        whole = Bodies.of_array(values)
+        if not self._has_frames:
+            rows = np.flatnonzero(whole.starts >= 0)
+            self._assign(Writer(None), rows, codes, numbers)
+            return self._decoded(whole, codes, numbers, ids)
+        frames = frames_of(values, headers, is_key=self._part == KEY)
+        frames, data = _inflated(frames, self._options.max_bytes, codes)
+        codes = np.where(codes == 0, _FRAMING_CODES[frames.framing], codes)
+        starts, ends = frames.starts.copy(), frames.ends.copy()
+        starts[frames.framing == Framing.NULL] = -1
+        for key, rows in frames.groups():
+            if isinstance(key.value, int):
+                ids[rows] = key.value
+            self._assign_key(key, rows, frames, codes, numbers, starts)
+        if self._topic_schema is not None:
+            is_unframed = (frames.key_numbers < 0) & (whole.starts >= 0)
+            rows = np.flatnonzero(is_unframed | (codes == _CODES[Reason.UNKNOWN_ID]))
+            # The frame of a schema that is not known is stripped.
+            starts[is_unframed] = whole.starts[is_unframed]
+            codes[rows] = 0
+            self._assign(Writer(None), rows, codes, numbers)
+        if not self._versions:
+            # The bytes stay. Where each value names a schema, it is missed.
+            is_missed = self._part == VALUE and bool((ids[whole.starts >= 0] > 0).all())
+            if not is_missed:
+                codes[:], ids[:] = 0, -1
+            return DecodedColumn(values, codes, numbers, ids)
+        return self._decoded(Bodies(data, starts, ends), codes, numbers, ids)
+
+    def _assign_key(
+        self,
+        key: SchemaKey,
+        rows: Longs,
+        frames: Frames,
+        codes: NDArray[np.int8],
+        numbers: NDArray[np.int32],
+        starts: Longs,
+    ) -> None:
+        """Find the versions of the rows that name a schema."""
+        rows = rows[codes[rows] == 0]
+        try:
+            schema = self._options.schemas.find(key, self._options.context)
+        except UnknownSchemaError:
+            codes[rows] = _CODES[Reason.UNKNOWN_ID]
+            return
+        if schema.type is not SchemaType.PROTOBUF:
+            self._assign(Writer(key), rows, codes, numbers)
+            return
+        indexes = message_indexes(frames, rows)
+        starts[rows] = indexes.starts
+        codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
+        for number, path in enumerate(indexes.paths):
+            self._assign(Writer(key, path), rows[indexes.path_numbers == number], codes, numbers)
+
+    def _assign(
+        self, writer: Writer, rows: Longs, codes: NDArray[np.int8], numbers: NDArray[np.int32]
+    ) -> None:
+        number = self._numbers.get(writer)
+        if number is not None:
+            numbers[rows] = number
+        else:
+            codes[rows] = _CODES[self._failed.get(writer, Reason.OTHER_SCHEMA)]
+
+    def _decoded(
+        self, bodies: Bodies, codes: NDArray[np.int8], numbers: NDArray[np.int32], ids: Longs
+    ) -> DecodedColumn:
+        present = np.unique(numbers[numbers >= 0]).tolist()
+        pieces: dict[int, list[tuple[Longs, pa.Array]]] = {}
+        for number in present:
+            version = self._versions[number]
+            if version.schema.schema_id is not None:
+                ids[numbers == number] = version.schema.schema_id
+            if version.decoder is None or version.plan is None:
+                continue
+            rows = np.flatnonzero(numbers == number)
+            own = bodies.of_rows(rows)
+            if len(present) == 1:
+                # Most batches have rows of one version: nothing has to be put together.
+                starts = np.where(numbers == number, bodies.starts, -1)
+                own, rows = replace(bodies, starts=starts), np.arange(len(numbers))
+            found = version.decoder.decode(own, self._options.max_bytes)
+            for row, reason in found.errors.items():
+                codes[rows[row]] = _CODES[reason]
+            array = version.plan.convert(found.array)
+            pieces.setdefault(version.group, []).append((rows, array))
+        return DecodedColumn(self._put_together(pieces, codes, numbers), codes, numbers, ids)
+
+    def _put_together(
+        self,
+        pieces: Mapping[int, list[tuple[Longs, pa.Array]]],
+        codes: NDArray[np.int8],
+        numbers: NDArray[np.int32],
+    ) -> pa.Array:
+        count = len(numbers)
+        if len(self._shapes) == 1:
+            return _in_order(pieces.get(0, []), self.shape.type, count)
+        wanted = [at for at, name in enumerate(self._names) if name in _names_of(self.shape)]
+        columns = [
+            _in_order(pieces.get(at, []), member.shape.type, count)
+            for at, member in zip(wanted, self.shape.members, strict=True)
+        ]
+        failed = (codes != 0) & (codes != _CODES[Reason.TRAILING])
+        array = pa.StructArray.from_arrays(columns, fields=list(self.shape.type))
+        return masked(array, (numbers < 0) | failed)
+
+    # ------------------------------------------------------------------ side columns
+    def side_arrays(self, values: pa.Array, found: DecodedColumn) -> dict[str, pa.Array]:
+        """Return the side columns of a decoded column, by their names."""
+        types = pa.array([one.parsed.name for one in self._versions], pa.string())
+        reasons = pa.array([reason.value for reason in _REASONS], pa.string())
+        failed = found.codes > 0
+        raw = pa.nulls(len(values), pa.binary())
+        if failed.any():
+            raw = pc.if_else(pa.array(failed), values, pa.scalar(None, pa.binary()))
+        arrays = (
+            pa.array(found.ids, pa.int64(), mask=found.ids < 0),
+            types.take(pa.array(found.version_numbers, mask=found.version_numbers < 0)),
+            reasons.take(pa.array(found.codes - 1, mask=~failed)),
+            raw,
+        )
+        return dict(zip(side_names(self._part), arrays, strict=True))
+
+
+def _are_versions(group: list[_Version], one: _Version) -> bool:
+    """Return whether a schema is a version of the type of others, and its values fit to theirs."""
+    if not any(one.is_version_of(other) for other in group):
+        return False
+    try:
+        align([other.parsed.shape for other in (*group, one)])
+    except InputError:
+        return False
+    return True
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _names_of(shape: Shape) -> set[str]:
+    return {member.name for member in shape.members}
+
+
+def _group_names(full_names: list[str]) -> list[str]:
+    """Return names for the members of the types of a column: short ones if they are distinct."""
+    short = list(map(_short, full_names))
+    names: list[str] = []
+    for name, full in zip(short, full_names, strict=True):
+        is_unique = [one.lower() for one in short].count(name.lower()) == 1
+        base = free = name if is_unique else full.replace(".", "_")
+        number = 1
+        while free.lower() in {one.lower() for one in names}:
+            number += 1
+            free = f"{base}_{number}"
+        names.append(free)
+    return names
+
+
+def _in_order(pieces: list[tuple[Longs, pa.Array]], kind: pa.DataType, count: int) -> pa.Array:
+    """Return the rows of several arrays in their places; null for all others."""
+    if not pieces:
+        return pa.nulls(count, kind)
+    if len(pieces) == 1 and len(pieces[0][0]) == count:
+        return pieces[0][1]
+    places = np.zeros(count, np.int64)
+    has = np.zeros(count, np.bool_)
+    first = 0
+    for rows, array in pieces:
+        places[rows] = np.arange(first, first + len(array))
+        has[rows] = True
+        first += len(array)
+    joined = pa.concat_arrays([array for _, array in pieces])
+    return joined.take(pa.array(places, mask=~has))
+
+
+def _inflated(
+    frames: Frames, max_bytes: int, codes: NDArray[np.int8]
+) -> tuple[Frames, NDArray[np.uint8]]:
+    """Return frames whose bodies are not compressed, and their data."""
+    if frames.is_compressed is None:
+        return frames, frames.data
+    starts, ends = frames.starts.copy(), frames.ends.copy()
+    parts = [frames.data]
+    size = len(frames.data)
+    for row in np.flatnonzero(frames.is_compressed).tolist():
+        stream = zlib.decompressobj()
+        try:
+            body = stream.decompress(frames.data[starts[row] : ends[row]].tobytes(), max_bytes)
+        except zlib.error:
+            codes[row] = _CODES[Reason.TRUNCATED]
+            continue
+        if not stream.eof:
+            is_large = len(body) >= max_bytes
+            codes[row] = _CODES[Reason.TOO_LARGE if is_large else Reason.TRUNCATED]
+            continue
+        parts.append(np.frombuffer(body, np.uint8))
+        starts[row], ends[row] = size, size + len(body)
+        size += len(body)
+        if size - len(frames.data) > max_bytes and len(frames) > 1:
+            raise DecodedTooLargeError
+    data = np.concatenate(parts)
+    return replace(frames, data=data, starts=starts, ends=ends, is_compressed=None), data
+
+
+# ------------------------------------------------------------------------------- record batches
+class TypedColumns:
+    """The typed columns of record batches, and all others as they are.
+
+    Parameters
+    ----------
+    columns : mapping of str to TypedColumn
+        The typed keys and values by ``key`` and ``value``.
+    names : sequence of str
+        The columns that are wanted: those of records, members such as ``value.customer.id``, and
+        side columns. Typed columns are followed by all of their side columns at the end, unless
+        some are named.
+    is_strict : bool
+        Whether the first row that fails raises an error.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, TypedColumn], names: Sequence[str], *, is_strict: bool = False
+    ) -> None:
+        self._names = tuple(names)
+        self._is_strict = is_strict
+        self._given = dict(columns)
+        self._columns = {
+            part: column.selected(_wanted(names, part))
+            for part, column in columns.items()
+            if any(is_of_part(name, part) for name in names)
+        }
+        self.names = self._output_names()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the arguments."""
+        return _restored, (self._given, self._names, self._is_strict)
+
+    def _output_names(self) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for name in self._names:
+            part = name.partition(".")[0]
+            found[part if part in self._columns else name] = None
+        for part in self._columns:
+            sides = side_columns(part)
+            if not any(name in sides for name in self._names):
+                found.update(dict.fromkeys(sides))
+        return tuple(found)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of records that are read."""
+        sides = {name for part in (KEY, VALUE) for name in side_columns(part)}
+        own = [name for name in self.names if name not in sides]
+        if self._columns:
+            own += [*self._columns, "headers", "topic", "partition", "offset"]
+        return tuple(dict.fromkeys(own))
+
+    def schema(self, records: pa.Schema) -> pa.Schema:
+        """Return the schema of the batches, from that of the columns that are read."""
+        sides = {name: kind for part in self._columns for name, kind in side_columns(part).items()}
+        fields = []
+        for name in self.names:
+            if name in self._columns:
+                fields.append(pa.field(name, self._columns[name].type))
+            elif name in sides:
+                fields.append(pa.field(name, sides[name]))
+            else:
+                fields.append(records.field(name))
+        if CORRUPT_RECORD in records.names:
+            fields.append(records.field(CORRUPT_RECORD))
+        return pa.schema(fields)
+
+    def decode(
+        self, batch: pa.RecordBatch, errors: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the batch with typed columns, in parts if its values take too much memory.
+
+        Errors are counted by their codes. Raises `CorruptRecordError` if rows must not fail.
+        """
+        try:
+            found = self._decode(batch)
+        except DecodedTooLargeError:
+            half = len(batch) // 2
+            yield from self.decode(batch.slice(0, half), errors)
+            yield from self.decode(batch.slice(half), errors)
+            return
+        arrays: dict[str, pa.Array] = {
+            name: batch.column(name) for name in batch.schema.names if name not in self._columns
+        }
+        for part, decoded in found.items():
+            self._check(part, decoded, batch)
+            if errors is not None and decoded.codes.any():
+                codes, counts = np.unique(decoded.codes[decoded.codes > 0], return_counts=True)
+                for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+                    errors[_REASONS[code - 1].value] += count
+            arrays[part] = decoded.array
+            arrays |= self._columns[part].side_arrays(batch.column(part), decoded)
+        schema = self.schema(batch.schema)
+        yield pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+    def _decode(self, batch: pa.RecordBatch) -> dict[str, DecodedColumn]:
+        headers = batch.column("headers") if "headers" in batch.schema.names else None
+        return {
+            part: column.decode(batch.column(part), headers)
+            for part, column in self._columns.items()
+        }
+
+    def _check(self, part: str, decoded: DecodedColumn, batch: pa.RecordBatch) -> None:
+        if not self._is_strict or not decoded.codes.any():
+            return
+        row = int(np.flatnonzero(decoded.codes)[0])
+        topic, partition, offset = (
+            batch.column(name)[row].as_py() for name in ("topic", "partition", "offset")
+        )
+        reason = _REASONS[decoded.codes[row] - 1].value
+        raise CorruptRecordError(
+            f"the {part} of the record at offset {offset} of {topic}-{partition} does not decode: "
+            f"{reason}",
+            hint="keep such records with --decode-errors keep",
+        )
+
+
+def _resolved(shape: Shape, wanted: Wanted, place: str) -> Selection:
+    """Return members that are wanted, through lists and maps; raises `InputError` if unknown."""
+    if wanted is None:
+        return None
+    if shape.form in (Form.LIST, Form.MAP):
+        return {"": _resolved(shape.members[-1].shape, wanted, place)}
+    members = {member.name: member.shape for member in shape.members}
+    found: dict[str, Selection] = {}
+    for name, inner in wanted.items():
+        if name not in members:
+            raise InputError(
+                f"{place} has no member {name}",
+                expected=", ".join(members) or f"{place} itself, which is {shape.type}",
+            )
+        found[name] = _resolved(members[name], inner, f"{place}.{name}")
+    return found
+
+
+def _restored(
+    columns: Mapping[str, TypedColumn],
+    names: Sequence[str],
+    is_strict: bool,  # noqa: FBT001, pickle passes it
+) -> TypedColumns:
+    return TypedColumns(columns, names, is_strict=is_strict)
+
+
+def _wanted(names: Sequence[str], part: str) -> Wanted:
+    """Return the members of a key or value that names of columns ask for."""
+    found: dict[str, Any] = {}
+    for name in names:
+        if name == part:
+            return None
+        if not name.startswith(f"{part}."):
+            continue
+        level = found
+        *above, last = name.split(".")[1:]
+        for one in above:
+            if level.setdefault(one, {}) is None:
+                break
+            level = level[one]
+        else:
+            level[last] = None
+    return found or None

@@ -1,0 +1,467 @@
+"""JSON Schema: its types in Arrow, and the decoding of JSON values against them.
+
+A member without a type, or whose type is of several kinds that Arrow has no union for, keeps its
+JSON text. Members that the schema does not name are kept as the text of an object in
+`ADDITIONAL`. The schema decides the types only: what it requires besides is not checked.
+
+Source: the drafts 4 to 2020-12 of JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.core.errors import BadSchemaError
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.schema.align import Form, Member, Selection, Shape
+from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
+from kafka_index.core.schema.wire import Reason
+
+#: The member of an object for those that its schema does not name, as JSON text.
+ADDITIONAL = "additional_properties"
+
+_BOM = b"\xef\xbb\xbf"
+_MAX_DEPTH = 64
+# Python's objects of a text, of which each has a header, and then those of Arrow.
+_EXPANSION = 24
+_MOST_DIGITS = 10**38
+_DECIMAL = pa.decimal128(38, 0)
+_LEAVES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "big_integer": _DECIMAL,
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+    "null": pa.null(),
+    "json": pa.string(),
+}
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+class _MismatchError(Exception):
+    """A value that is not of the type of its schema."""
+
+    def __init__(self, reason: Reason = Reason.BAD_VALUE) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class _Type:
+    """A type: a leaf of `_LEAVES`, ``object``, ``map``, ``array`` or ``union``."""
+
+    kind: str
+    members: dict[str, _Type] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    has_additional: bool = False
+    name: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        match self.kind:
+            case "object" | "union":
+                members = [Member(name, one.shape) for name, one in self.members.items()]
+                if self.has_additional:
+                    members.append(Member(self.additional, Shape.of_leaf(pa.string())))
+                form = Form.STRUCT if self.kind == "object" else Form.UNION
+                return Shape.of_struct(members, form)
+            case "map":
+                return Shape.of_map(Shape.of_leaf(pa.string()), self.members[""].shape)
+            case "array":
+                return Shape.of_list(self.members[""].shape)
+        return Shape.of_leaf(_LEAVES[self.kind])
+
+    @property
+    def additional(self) -> str:
+        """The name of the member for those that the schema does not name."""
+        name = ADDITIONAL
+        while name in self.members:
+            name += "_"
+        return name
+
+
+_ANY = _Type("json")
+
+
+class JsonSchema:
+    """A JSON Schema.
+
+    Parameters
+    ----------
+    text : str
+        The schema.
+    references : mapping of str to str
+        The schemas that it refers to, by the names in ``$ref``.
+
+    Raises
+    ------
+    BadSchemaError
+        The text is not JSON, or refers to what is not there.
+    """
+
+    def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
+        try:
+            self._documents = {
+                name: json.loads(one) for name, one in {**(references or {}), "": text}.items()
+            }
+        except ValueError as error:
+            raise BadSchemaError(f"not a JSON schema: {error}") from error
+        root = self._documents[""]
+        title = root.get("title") if isinstance(root, dict) else None
+        self._type = self._type_of(root, "", ())
+        #: The title of the schema, or the kind of its values.
+        self.name = title if isinstance(title, str) and title else self._type.kind
+        self.shape = self._type.shape
+
+    def decoder(self, selection: Selection = None) -> JsonDecoder:
+        """Return the decoder of the members that are wanted."""
+        return JsonDecoder(self._type, selection)
+
+    def _type_of(self, schema: Any, document: str, above: tuple[int, ...]) -> _Type:
+        """Return the type of a schema in a document, within others."""
+        if not isinstance(schema, dict):
+            return _ANY
+        if id(schema) in above or len(above) > _MAX_DEPTH:
+            return _ANY
+        above = (*above, id(schema))
+        if isinstance(reference := schema.get("$ref"), str):
+            found, document = self._referred(reference, document)
+            referred = self._type_of(found, document, above)
+            if referred is not _ANY:
+                referred.name = referred.name or reference.rstrip("/").rpartition("/")[2]
+            return referred
+        for name in ("oneOf", "anyOf"):
+            if isinstance(branches := schema.get(name), list) and "properties" not in schema:
+                return _union([self._type_of(one, document, above) for one in branches])
+        if isinstance(parts := schema.get("allOf"), list):
+            own = {key: value for key, value in schema.items() if key != "allOf"}
+            return _joined([self._type_of(one, document, above) for one in (own, *parts)])
+        found_type = self._of_keyword(schema, document, above)
+        title = schema.get("title")
+        if isinstance(title, str) and found_type is not _ANY:
+            found_type.name = title
+        return found_type
+
+    def _of_keyword(self, schema: dict[str, Any], document: str, above: tuple[int, ...]) -> _Type:
+        kinds = schema.get("type")
+        if kinds is None:
+            if isinstance(schema.get("properties"), dict):
+                kinds = "object"
+            elif "enum" in schema or "const" in schema:
+                values = schema.get("enum", [schema.get("const")])
+                return _type_of_values(values if isinstance(values, list) else [])
+            else:
+                return _ANY
+        if isinstance(kinds, list):
+            return _union([self._of_kind(str(one), schema, document, above) for one in kinds])
+        return self._of_kind(str(kinds), schema, document, above)
+
+    def _of_kind(  # noqa: PLR0911
+        self, kind: str, schema: dict[str, Any], document: str, above: tuple[int, ...]
+    ) -> _Type:
+        if kind == "integer":
+            bounds = [schema.get(name) for name in _BOUNDS]
+            is_big = any(isinstance(b, int | float) and abs(b) > INT64_MAX + 1 for b in bounds)
+            return _Type("big_integer" if is_big else "integer")
+        if kind in ("string", "number", "boolean", "null"):
+            return _Type(kind)
+        if kind == "array":
+            items = schema.get("items")
+            if not isinstance(items, dict) or "prefixItems" in schema:
+                return _ANY
+            return _Type("array", {"": self._type_of(items, document, above)})
+        if kind != "object":
+            return _ANY
+        more = schema.get("additionalProperties", True)
+        properties = schema.get("properties")
+        if not isinstance(properties, dict) or not properties:
+            if isinstance(more, dict) and "patternProperties" not in schema:
+                return _Type("map", {"": self._type_of(more, document, above)})
+            return _ANY
+        required = schema.get("required")
+        return _Type(
+            "object",
+            {name: self._type_of(one, document, above) for name, one in properties.items()},
+            tuple(map(str, required)) if isinstance(required, list) else (),
+            more is not False or "patternProperties" in schema,
+        )
+
+    def _referred(self, reference: str, document: str) -> tuple[Any, str]:
+        name, _, fragment = reference.partition("#")
+        if name:
+            document = name
+            if name not in self._documents:
+                own = self._documents[""]
+                if not (isinstance(own, dict) and own.get("$id", own.get("id")) == name):
+                    raise BadSchemaError("a JSON schema refers to what is not there", found=name)
+                document = ""
+        found = self._documents[document]
+        for part in filter(None, fragment.split("/")):
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and key.isdigit() and int(key) < len(found):
+                found = found[int(key)]
+            elif isinstance(found, dict) and key in found:
+                found = found[key]
+            else:
+                raise BadSchemaError("a JSON schema refers to what is not there", found=reference)
+        return found, document
+
+
+def _union(branches: Sequence[_Type]) -> _Type:
+    """Return the type of values that are of one of several types."""
+    known = [one for one in branches if one.kind != "null"]
+    kinds = [one.kind for one in known]
+    if not known:
+        return _Type("null")
+    if "json" in kinds:
+        return _ANY
+    if set(kinds) <= {"integer", "number"} and "number" in kinds:
+        return _Type("number")
+    if len(known) == 1 or (len(set(kinds)) == 1 and kinds[0] in _LEAVES):
+        return known[0]
+    if any(kind == "union" for kind in kinds):
+        return _ANY
+    members: dict[str, _Type] = {}
+    for one in known:
+        name = base = one.name or one.kind
+        number = 1
+        while name.lower() in {taken.lower() for taken in members}:
+            number += 1
+            name = f"{base}_{number}"
+        members[name] = one
+    return _Type("union", members)
+
+
+def _joined(parts: Sequence[_Type]) -> _Type:
+    """Return the type of values that are of all of several types."""
+    known = [one for one in parts if one.kind != "json"]
+    if not known:
+        return _ANY
+    if any(one.kind != "object" for one in known):
+        return known[0] if len(known) == 1 else _ANY
+    members: dict[str, _Type] = {}
+    for one in known:
+        members.update(one.members)
+    required = tuple(name for one in known for name in one.required)
+    return _Type("object", members, required, has_additional=True)
+
+
+def _type_of_values(values: Sequence[Any]) -> _Type:
+    kinds = {type(value) for value in values} - {type(None)}
+    for kind, accepted in (
+        ("string", {str}),
+        ("boolean", {bool}),
+        ("integer", {int}),
+        ("number", {int, float}),
+    ):
+        if kinds and kinds <= accepted:
+            return _Type(kind)
+    return _ANY
+
+
+_Convert = Callable[[Any], Any]
+
+
+class JsonDecoder:
+    """Decodes JSON texts to an array of Arrow."""
+
+    def __init__(self, kind: _Type, selection: Selection) -> None:
+        self._convert = _converter(kind, selection)
+        self._type = kind.shape.select(selection).type
+        self._keeps_text = kind.kind == "json"
+        self._decode = msgspec.json.Decoder().decode
+
+    def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
+        """Decode the bodies of rows; the array has null for each row that failed.
+
+        Raises `DecodedTooLargeError` if the values of more than one row may need more memory.
+        """
+        sizes = np.where(bodies.starts < 0, 0, bodies.ends - bodies.starts)
+        if int(sizes.sum()) * _EXPANSION > max_bytes:
+            if len(bodies) > 1:
+                raise DecodedTooLargeError
+            return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
+        values: list[Any] = []
+        errors: dict[int, Reason] = {}
+        data, convert, decode = bodies.data.data, self._convert, self._decode
+        rows = zip(bodies.starts.tolist(), bodies.ends.tolist(), strict=True)
+        for row, (start, end) in enumerate(rows):
+            if start < 0:
+                values.append(None)
+                continue
+            body = data[start:end]
+            if body[:3] == _BOM:
+                body = body[3:]
+            try:
+                value = decode(body)
+                values.append(str(body, "utf-8") if self._keeps_text else convert(value))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                values.append(None)
+                errors[row] = _reason_of(error)
+            except _MismatchError as error:
+                values.append(None)
+                errors[row] = error.reason
+        return Decoded(pa.array(values, self._type), errors)
+
+
+def _reason_of(error: Exception) -> Reason:
+    text = str(error)
+    if isinstance(error, RecursionError):
+        return Reason.TOO_LARGE
+    if isinstance(error, UnicodeDecodeError) or "utf-8" in text.lower():
+        return Reason.BAD_UTF8
+    return Reason.TRUNCATED if "truncated" in text else Reason.BAD_VALUE
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _converter(kind: _Type, selection: Selection) -> _Convert:
+    match kind.kind:
+        case "object":
+            return _object_converter(kind, selection)
+        case "union":
+            return _union_converter(kind, selection)
+        case "array":
+            inner = _converter(kind.members[""], None if selection is None else selection[""])
+            return lambda value: _list(value, inner)
+        case "map":
+            inner = _converter(kind.members[""], None if selection is None else selection[""])
+            return lambda value: _map(value, inner)
+        case "json":
+            return lambda value: None if value is None else _text(value)
+    return _LEAF_CONVERTERS[kind.kind]
+
+
+def _object_converter(kind: _Type, selection: Selection) -> _Convert:
+    wanted = {
+        name: _converter(one, None if selection is None else selection[name])
+        for name, one in kind.members.items()
+        if selection is None or name in selection
+    }
+    parts = list(wanted.items())
+    known, additional = kind.members.keys(), kind.additional
+    keeps = kind.has_additional and (selection is None or additional in selection)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if type(value) is not dict:
+            raise _MismatchError
+        found = {name: one(value.get(name)) for name, one in parts}
+        if value.keys() <= known:
+            return found
+        if not kind.has_additional:
+            raise _MismatchError
+        if keeps:
+            found[additional] = _text({k: v for k, v in value.items() if k not in known})
+        return found
+
+    return convert
+
+
+def _union_converter(kind: _Type, selection: Selection) -> _Convert:
+    # All branches are converted, to know which one a value is of; those that are wanted are kept.
+    branches = [(name, one, _converter(one, None)) for name, one in kind.members.items()]
+    wanted = {
+        name: _converter(one, None if selection is None else selection[name])
+        for name, one in kind.members.items()
+        if selection is None or name in selection
+    }
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        best: str | None = None
+        fewest = 0
+        for name, one, branch in branches:
+            if one.kind == "object" and not (
+                type(value) is dict and all(key in value for key in one.required)
+            ):
+                continue
+            try:
+                branch(value)
+            except _MismatchError:
+                continue
+            unknown = len(value.keys() - one.members.keys()) if one.kind == "object" else 0
+            if best is None or unknown < fewest:
+                best, fewest = name, unknown
+        if best is None:
+            raise _MismatchError
+        return {best: wanted[best](value)} if best in wanted else {}
+
+    return convert
+
+
+def _list(value: Any, inner: _Convert) -> Any:
+    if value is None:
+        return None
+    if type(value) is not list:
+        raise _MismatchError
+    return [inner(one) for one in value]
+
+
+def _map(value: Any, inner: _Convert) -> Any:
+    if value is None:
+        return None
+    if type(value) is not dict:
+        raise _MismatchError
+    return [(key, inner(one)) for key, one in value.items()]
+
+
+def _integer(value: Any, limit: int) -> Any:
+    if value is None:
+        return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int:
+        raise _MismatchError
+    if not -limit - 1 <= value <= limit:
+        raise _MismatchError(Reason.OUT_OF_RANGE)
+    return value
+
+
+def _number(value: Any) -> Any:
+    if value is None or type(value) is float:
+        return value
+    if type(value) is not int:
+        raise _MismatchError
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise _MismatchError(Reason.OUT_OF_RANGE) from error
+
+
+def _string(value: Any) -> Any:
+    if value is None or type(value) is str:
+        return value
+    raise _MismatchError
+
+
+def _boolean(value: Any) -> Any:
+    if value is None or type(value) is bool:
+        return value
+    raise _MismatchError
+
+
+def _null(value: Any) -> Any:
+    if value is not None:
+        raise _MismatchError
+
+
+_LEAF_CONVERTERS: Mapping[str, _Convert] = {
+    "string": _string,
+    "integer": lambda value: _integer(value, INT64_MAX),
+    "big_integer": lambda value: _integer(value, _MOST_DIGITS - 1),
+    "number": _number,
+    "boolean": _boolean,
+    "null": _null,
+}

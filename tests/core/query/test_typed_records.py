@@ -1,0 +1,163 @@
+"""Typed keys and values in `read_records`: a generated dump like one of a registry and brokers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kafka_index
+from kafka_index.core.errors import ConfigError, CorruptRecordError, InputError
+from kafka_index.core.query.record_reader import RecordReader
+from tests.support.random_avro import encode
+from tests.support.record_tables import batch_of, write_partition
+from tests.support.registry_records import schema_record, write_topic
+from tests.support.typed_dump import CART, ORDERS, PAYMENT, topics, write_typed_dump
+
+TOPICS = topics()
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_typed_dump(tmp_path_factory.mktemp("typed"))
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_values_of_a_topic_are_what_was_written(dump: Path, topic: str) -> None:
+    records = kafka_index.read_records(dump, topics=topic, decode="value")
+    table = records.to_arrow()
+    table.validate(full=True)
+    expected = TOPICS[topic]
+    assert table.num_rows == len(expected)
+    for row, one in zip(table.to_pylist(), expected, strict=True):
+        assert row["value"] == one.expected, row
+        assert row["_decode_error"] == one.error, row
+        assert row["value_raw"] == (None if one.error is None else one.value)
+    failed = Counter(one.error for one in expected if one.error is not None)
+    assert records.decode_errors == failed
+    assert records.ok == (not failed)
+
+
+def test_keys_with_a_schema_are_typed_and_others_stay_bytes(dump: Path) -> None:
+    orders = kafka_index.read_records(dump, topics="orders", decode="both").to_arrow()
+    assert orders["key"].to_pylist() == ["k-1", "k-2", "k-1", "k-3"]
+    assert orders["value_schema_id"].to_pylist() == [2, 3, None, 4]
+    assert orders["value_type"].to_pylist() == ["shop.Order", "shop.Order", None, "shop.Order"]
+    numbers = kafka_index.read_records(dump, topics="numbers", decode="both")
+    assert numbers.schema.field("key").type == pa.binary()
+    assert numbers.to_arrow()["_key_decode_error"].to_pylist() == [None]
+
+
+def test_members_alone_are_read_if_columns_name_them(dump: Path) -> None:
+    columns = ["offset", "value.lines.sku", "value.note", "_decode_error"]
+    table = kafka_index.read_records(dump, topics="payments", decode="value", columns=columns)
+    assert table.to_arrow().to_pylist() == [
+        {
+            "offset": 0,
+            "value": {"note": "", "lines": [{"sku": "x"}, {"sku": "y"}]},
+            "_decode_error": None,
+        }
+    ]
+    with pytest.raises(InputError, match="value has no member nothing"):
+        kafka_index.read_records(dump, topics="orders", decode="value", columns=["value.nothing"])
+    with pytest.raises(ConfigError, match="requires decode"):
+        kafka_index.read_records(dump, topics="orders", columns=["value.id"])
+
+
+def test_topics_together_have_a_member_for_each_type(dump: Path) -> None:
+    records = kafka_index.read_records(dump, topics="orders|payments", decode="value")
+    assert [field.name for field in records.schema.field("value").type] == ["Order", "Payment"]
+    types = records.to_arrow()["value_type"].to_pylist()
+    assert types == ["shop.Order", "shop.Order", None, "shop.Order", "pay.Payment"]
+
+
+def test_types_pickle_for_tasks(dump: Path) -> None:
+    records = kafka_index.read_records(dump, topics="mixed", decode="both")
+    settings = pickle.loads(pickle.dumps(records._plan.settings))  # noqa: S301
+    assert settings.schema == records.schema
+    found = [batch for split in records._plan.splits for batch in _read(split, settings)]
+    assert pa.Table.from_batches(found) == records.to_arrow()
+
+
+def _read(split: Any, settings: Any) -> Any:
+    return RecordReader(split, settings)
+
+
+def test_bad_row_is_an_error_if_rows_must_not_fail(dump: Path) -> None:
+    records = kafka_index.read_records(dump, topics="mixed", decode="value", decode_errors="fail")
+    with pytest.raises(CorruptRecordError, match="offset 1 of mixed-0 does not decode: no_magic"):
+        records.to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "topic", "place"),
+    [
+        ("plain.json", json.dumps({**CART, "title": "P"}), "plain", ""),
+        ("pay.proto", PAYMENT, "raw", "#pay.Payment"),
+        ("order.avsc", json.dumps(ORDERS[1]), "bare", ""),
+    ],
+)
+def test_values_without_frame_are_decoded_by_a_file(
+    tmp_path: Path, name: str, text: str, topic: str, place: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    root = write_typed_dump(tmp_path / "dump")
+    values = {
+        "raw": (TOPICS["payments"][0].value or b"")[7:],
+        "bare": (TOPICS["orders"][1].value or b"")[5:],
+    }
+    if topic in values:
+        log = batch_of(0, [(1, None, values[topic]), (2, None, None), (3, None, b"\xff")])
+        write_partition(root, {0: log}, f"{topic}-0")
+    table = kafka_index.read_records(
+        root, topics=topic, decode="value", value_schema=f"{tmp_path / name}{place}"
+    ).to_arrow()
+    first = table["value"].to_pylist()[0]
+    expected = {
+        "plain": {"id": 1, "total": None, "either": None, "kind": None,
+                  "additional_properties": None},
+        "raw": TOPICS["payments"][0].expected,
+        "bare": {"id": 1 << 40, "customer_id": "c-2", "amount": 0.1},
+    }  # fmt: skip
+    assert first == expected[topic]
+    assert table["_decode_error"].null_count == len(table) - (topic in values)
+
+
+def test_missing_libraries_are_named_with_their_command(
+    dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ptars", None)
+    with pytest.raises(InputError, match=r"pip install 'kafka-index\[typed\]'"):
+        kafka_index.read_records(dump, topics="orders", decode="value")
+
+
+def test_values_that_grow_come_in_parts_within_the_limit(tmp_path: Path) -> None:
+    inner = [{"name": f"x{n}", "type": ["null", "double"]} for n in range(9)]
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "f", "type": {"type": "array", "items": {
+                "type": "record", "name": "I", "fields": inner}}},
+        ],
+    }  # fmt: skip
+    element = dict.fromkeys(f"x{n}" for n in range(9))
+    sizes = [2000, 1, 3000, 2500, 20_000]
+    values = [b"\0\0\0\0\1" + encode(schema, [{"f": [element] * size}])[0] for size in sizes]
+    log = batch_of(0, [(number, None, value) for number, value in enumerate(values)])
+    write_partition(tmp_path, {0: log}, "grown-0")
+    write_topic(tmp_path, "_schemas", [schema_record("grown-value", 1, 1, json.dumps(schema))])
+    records = kafka_index.read_records(
+        tmp_path, topics="grown", decode="value", max_decompressed_bytes=1 << 20
+    )
+    batches = list(records)
+    assert len(batches) > 1
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["_decode_error"] for row in found] == [None, None, None, None, "too_large"]
+    assert [len(row["value"]["f"]) for row in found[:4]] == sizes[:4]

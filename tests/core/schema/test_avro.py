@@ -1,0 +1,270 @@
+"""Avro decoded by the compiled loop equals fastavro: values, versions, and damaged bytes."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_index.core.errors import BadSchemaError
+from kafka_index.core.schema.align import align
+from kafka_index.core.schema.avro import AvroSchema
+from kafka_index.core.schema.bodies import DecodedTooLargeError
+from kafka_index.core.schema.wire import Reason
+from tests.support.campaign import drawn
+from tests.support.random_avro import RandomAvro, bodies_of, encode, is_equal, read, text_of
+
+MAX_BYTES = 64 << 20
+NODE = {
+    "type": "record",
+    "name": "Node",
+    "fields": [
+        {"name": "v", "type": "int"},
+        {"name": "left", "type": ["null", "Node"]},
+        {"name": "children", "type": {"type": "array", "items": "Node"}},
+        {"name": "last", "type": "string"},
+    ],
+}
+
+
+def record(*types: Any) -> dict[str, Any]:
+    fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(types)]
+    return {"type": "record", "name": "R", "fields": fields}
+
+
+def decode(schema: Any, datums: list[bytes | None], selection: Any = None) -> Any:
+    found = AvroSchema(json.dumps(schema)).decoder(selection).decode(bodies_of(datums), MAX_BYTES)
+    found.array.validate(full=True)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+def test_random_values_equal_those_of_fastavro(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(25):
+        source = RandomAvro(random)
+        schema = source.record()
+        values = [source.value(schema) for _ in range(drawn(1000, one_in=50))]
+        datums: list[bytes | None] = [*encode(schema, values)]
+        datums.insert(random.randrange(len(datums)), None)
+        parsed = AvroSchema(json.dumps(schema))
+        found = decode(schema, datums)
+        assert not found.errors
+        assert found.array.type == parsed.shape.type
+        for datum, value in zip(datums, found.array.to_pylist(), strict=True):
+            if datum is None:
+                assert value is None
+            else:
+                assert is_equal(schema, read(schema, datum), value), (schema, value)
+
+
+@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+def test_damaged_bytes_fail_where_fastavro_fails(seed: int) -> None:
+    random = Random(1000 + seed)
+    for _ in range(25):
+        source = RandomAvro(random)
+        schema = source.record()
+        datums = [
+            _damaged(random, datum)
+            for datum in encode(schema, [source.value(schema) for _ in range(40)])
+        ]
+        decoder = AvroSchema(json.dumps(schema)).decoder()
+        for datum in datums:
+            found = decoder.decode(bodies_of([datum]), 1 << 20)
+            found.array.validate(full=True)
+            reason = found.errors.get(0)
+            if reason is Reason.TOO_LARGE:
+                # Many elements of no bytes: fastavro would make them all.
+                continue
+            try:
+                expected = read(schema, datum)
+            except Exception as error:  # noqa: BLE001, of any kind
+                # Arrow has days and times beyond those of Python, and UUIDs are text.
+                if reason is None and not isinstance(error, OverflowError | ValueError):
+                    pytest.fail(f"{schema} {datum!r} {error}")
+                continue
+            if reason in (None, Reason.TRAILING):
+                assert is_equal(schema, expected, found.array[0].as_py()), (schema, datum)
+            else:
+                # fastavro counts negative indexes from the end, and its integers have no bounds.
+                assert reason in (Reason.OUT_OF_RANGE, Reason.BAD_INDEX) or _is_overlong(datum)
+
+
+def _damaged(random: Random, datum: bytes) -> bytes:
+    data = bytearray(datum)
+    match random.randrange(5):
+        case 0:
+            return bytes(data[: random.randrange(len(data) + 1)])
+        case 1:
+            return bytes(data) + random.randbytes(random.randrange(3))
+        case 2 if data:
+            data[random.randrange(len(data))] = random.randrange(256)
+        case 3 if data:
+            at = random.randrange(len(data))
+            data[at : at + 1] = random.randbytes(random.randrange(12))
+        case _:
+            return random.randbytes(random.randrange(30))
+    return bytes(data)
+
+
+def _is_overlong(datum: bytes) -> bool:
+    """Whether a varint may have more than ten bytes, which fastavro reads."""
+    return any(all(byte & 0x80 for byte in datum[at : at + 10]) for at in range(len(datum) - 9))
+
+
+@pytest.mark.parametrize("seed", range(drawn(20, one_in=4)))
+def test_versions_have_each_value_in_one_column(seed: int) -> None:
+    random = Random(2000 + seed)
+    for _ in range(20):
+        source = RandomAvro(random)
+        versions = [source.record(2)]
+        for _ in range(random.randint(1, 4)):
+            versions.append(source.next_version(versions[-1]))
+        parsed = [AvroSchema(json.dumps(schema)) for schema in versions]
+        target, plans = align([one.shape for one in parsed])
+        names = [member.name for member in target.members]
+        assert len({name.lower() for name in names}) == len(names)
+        arrays = []
+        for schema, one, plan in zip(versions, parsed, plans, strict=True):
+            values = [source.value(schema) for _ in range(10)]
+            datums = encode(schema, values)
+            found = one.decoder(plan.selection).decode(bodies_of(datums), MAX_BYTES)
+            array = plan.convert(found.array)
+            array.validate(full=True)
+            assert array.type == target.type
+            arrays.append(array)
+            columns = dict(zip([name for name, _ in plan.sources], names, strict=True))
+            for datum, row in zip(datums, array.to_pylist(), strict=True):
+                expected = read(schema, datum)
+                for field in schema["fields"]:
+                    column = columns[field["name"]]
+                    assert is_equal(field["type"], expected[field["name"]], row.pop(column))
+                # Columns of other versions.
+                assert not any(value is not None for value in row.values())
+        pa.concat_arrays(arrays)
+
+
+def test_members_that_are_selected_equal_those_of_the_whole() -> None:
+    random = Random(7)
+    for _ in range(60):
+        source = RandomAvro(random)
+        schema = source.record()
+        datums: list[bytes | None] = [*encode(schema, [source.value(schema) for _ in range(20)])]
+        names = [one["name"] for one in schema["fields"]]
+        wanted = random.sample(names, random.randint(1, len(names)))
+        whole = decode(schema, datums).array
+        part = decode(schema, datums, dict.fromkeys(wanted)).array
+        for name in wanted:
+            assert repr(part.field(name).to_pylist()) == repr(whole.field(name).to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "reason"),
+    [
+        (record("string"), b"\x80\x80\x80\x80\x80\x40", Reason.TRUNCATED),
+        (record("string"), b"\x04\xff\xfe", Reason.BAD_UTF8),
+        (record("string"), b"\x04\xc0\x80", Reason.BAD_UTF8),
+        (record("string"), b"\x06\xed\xa0\x80", Reason.BAD_UTF8),
+        (record("long"), b"\xff" * 11, Reason.TRUNCATED),
+        (record("long"), b"", Reason.TRUNCATED),
+        (record("bytes"), b"\x03ab", Reason.TRUNCATED),
+        (record("int"), b"\x80\x80\x80\x80\x10", Reason.OUT_OF_RANGE),
+        (record(["null", "long"]), b"\x04\x00", Reason.BAD_INDEX),
+        (record(["null", "long", "string"]), b"\x06\x00", Reason.BAD_INDEX),
+        (record({"type": "enum", "name": "E", "symbols": ["A"]}), b"\x02", Reason.BAD_INDEX),
+        (record({"type": "array", "items": "long"}), b"\xfe\xff\xff\xff\x0f", Reason.TRUNCATED),
+        (
+            record({"type": "array", "items": "null"}),
+            b"\xfe\xff\xff\xff\xff\xff\x7f\0",
+            Reason.TOO_LARGE,
+        ),
+        (record({"type": "int", "logicalType": "time-millis"}), b"\x01", Reason.OUT_OF_RANGE),
+        (
+            record({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}),
+            b"\x02\x64",
+            Reason.OUT_OF_RANGE,
+        ),
+    ],
+)
+def test_bad_body_is_named_and_its_neighbours_are_decoded(
+    schema: Any, body: bytes, reason: Reason
+) -> None:
+    good = encode(schema, [RandomAvro(Random(1)).value(schema)])[0]
+    found = AvroSchema(json.dumps(schema)).decoder()
+    rows = [found.decode(bodies_of([one]), MAX_BYTES) for one in (good, body, good)]
+    assert [dict(one.errors) for one in rows] == [{}, {0: reason}, {}]
+    assert rows[1].array.to_pylist() == [None]
+    if reason is not Reason.TOO_LARGE:
+        together = found.decode(bodies_of([good, body, good]), MAX_BYTES)
+        assert together.errors == {1: reason}
+        assert repr(together.array.take([0, 2]).to_pylist()) == repr(
+            rows[0].array.to_pylist() + rows[2].array.to_pylist()
+        )
+
+
+def test_record_within_itself_is_json_text() -> None:
+    leaf: dict[str, Any] = {"v": 3, "left": None, "children": [], "last": "z"}
+    value = {"v": 1, "left": {**leaf, "left": leaf}, "children": [leaf, leaf], "last": "ü"}
+    found = decode(NODE, [*encode(NODE, [value, leaf])])
+    assert found.array.to_pylist() == [
+        {**value, "left": text_of(value["left"]), "children": [text_of(leaf), text_of(leaf)]},
+        leaf,
+    ]
+
+
+def test_record_that_is_nested_too_deeply_is_too_large() -> None:
+    schema = {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}
+    found = decode(schema, [b"\x02" * 100_000 + b"\0", b"\x02\x02\0"])
+    assert found.errors == {0: Reason.TOO_LARGE}
+    assert found.array[1].as_py() == {"n": '{"n": {"n": null}}'}
+
+
+def test_top_level_bytes_have_no_length() -> None:
+    assert decode("bytes", [b"\x01\x02", b"", None]).array.to_pylist() == [b"\x01\x02", b"", None]
+
+
+def test_value_a_hundred_times_its_size_stays_within_the_limit() -> None:
+    inner = {
+        "type": "record",
+        "name": "I",
+        "fields": [{"name": f"x{n}", "type": ["null", "double"]} for n in range(12)],
+    }
+    schema = record({"type": "array", "items": inner})
+    elements = 60_000
+    body = encode(schema, [{"f0": [dict.fromkeys(f"x{n}" for n in range(12))] * elements}])[0]
+    decoder = AvroSchema(json.dumps(schema)).decoder()
+    small = bodies_of([body])
+    assert decoder.decode(small, 1 << 20).errors == {0: Reason.TOO_LARGE}
+    assert len(decoder.decode(small, MAX_BYTES).array[0]["f0"]) == elements
+    with pytest.raises(DecodedTooLargeError):
+        decoder.decode(bodies_of([body, body]), 8 << 20)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '"Unknown"',
+        '{"type":"record","name":"R"}',
+        '{"type":"fixed","name":"F"}',
+        "7",
+        '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}',
+    ],
+)
+def test_text_that_is_no_schema_is_refused(text: str) -> None:
+    with pytest.raises(BadSchemaError):
+        AvroSchema(text)
+
+
+def test_types_of_references_are_known() -> None:
+    address = (
+        '{"type":"record","name":"Address","namespace":"c","fields":[{"name":"s","type":"string"}]}'
+    )
+    schema = AvroSchema('{"type":"array","items":"c.Address"}', [address])
+    assert schema.decoder().decode(bodies_of([b"\x02\x02x\x00"]), MAX_BYTES).array.to_pylist() == [
+        [{"s": "x"}]
+    ]

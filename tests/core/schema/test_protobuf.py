@@ -1,0 +1,224 @@
+"""Protobuf decoded to Arrow equals upb: messages, versions, damage, and what registries store."""
+
+from __future__ import annotations
+
+import base64
+import json
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+
+from kafka_index.core.errors import BadSchemaError
+from kafka_index.core.schema.align import align
+from kafka_index.core.schema.protobuf import MessageDecoder, ProtobufFile
+from kafka_index.core.schema.wire import Reason
+from tests.support.campaign import drawn
+from tests.support.random_avro import bodies_of
+from tests.support.random_protobuf import fill, is_equal, message_class, random_file
+
+MAX_BYTES = 64 << 20
+TREE = """syntax = "proto3"; package t; import "google/protobuf/struct.proto";
+import "google/protobuf/any.proto";
+message Node { int32 v = 1; Node left = 2; repeated Node more = 3; map<string, Node> by_name = 4;
+  google.protobuf.Struct extra = 5; google.protobuf.Any any = 6; Empty empty = 7; string last = 8; }
+message Empty {}"""
+
+
+def decode(message: Any, datums: list[bytes | None], selection: Any = None) -> Any:
+    found = message.decoder(selection).decode(bodies_of(datums), MAX_BYTES)
+    found.array.validate(full=True)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+def test_random_messages_equal_those_of_upb(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(25):
+        message = ProtobufFile(random_file(random)).message((0,))
+        kind = message_class(message)
+        written = [fill(random, kind()) for _ in range(drawn(1000, one_in=50))]
+        datums: list[bytes | None] = [one.SerializeToString() for one in written]
+        datums.append(None)
+        found = decode(message, datums)
+        assert not found.errors
+        assert found.array.type == message.shape.type
+        *values, last = found.array.to_pylist()
+        assert last is None
+        for one, value in zip(written, values, strict=True):
+            assert is_equal(one, value), (message._descriptor.file.name, one, value)
+
+
+@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+def test_damaged_messages_fail_where_upb_fails(seed: int) -> None:
+    random = Random(1000 + seed)
+    for _ in range(25):
+        text = random_file(random)
+        message = ProtobufFile(text).message((0,))
+        kind = message_class(message)
+        datums = [_damaged(random, fill(random, kind()).SerializeToString()) for _ in range(40)]
+        found = decode(message, [*datums])
+        for row, datum in enumerate(datums):
+            reason = found.errors.get(row)
+            try:
+                expected = kind.FromString(datum)
+            except DecodeError:
+                assert reason is not None, (text, datum)
+                continue
+            # Arrow's texts are UTF-8, and its times of the years 1 to 9999.
+            assert reason in (None, Reason.OUT_OF_RANGE, Reason.BAD_UTF8), (text, datum, reason)
+            if reason is None and not _has_odd_fields(message, datum):
+                assert is_equal(expected, found.array[row].as_py()), (text, datum)
+
+
+def _has_odd_fields(message: Any, datum: bytes) -> bool:
+    """Whether upb reads other fields than are written, such as none for unknown values of enums."""
+    expected = message_class(message).FromString(datum)
+    return bool(expected.SerializeToString() != datum)
+
+
+def _damaged(random: Random, datum: bytes) -> bytes:
+    data = bytearray(datum)
+    match random.randrange(4):
+        case 0:
+            return bytes(data[: random.randrange(len(data) + 1)])
+        case 1:
+            return bytes(data) + random.randbytes(random.randrange(3))
+        case 2 if data:
+            data[random.randrange(len(data))] = random.randrange(256)
+        case _:
+            return random.randbytes(random.randrange(30))
+    return bytes(data)
+
+
+def test_upb_decodes_what_ptars_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(5)
+    for _ in range(20):
+        message = ProtobufFile(random_file(random)).message((0,))
+        kind = message_class(message)
+        datums = [fill(random, kind()).SerializeToString() for _ in range(5)]
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageDecoder, "_handler", None)
+            by_upb = decode(message, [*datums]).array.to_pylist()
+        for datum, value in zip(datums, by_upb, strict=True):
+            assert is_equal(kind.FromString(datum), value)
+
+
+def test_group_is_read() -> None:
+    text = """syntax = "proto2"; message M { optional int32 a = 1;
+      repeated group G = 2 { optional string s = 3; } }"""
+    message = ProtobufFile(text).message((0,))
+    written = message_class(message)(a=1)
+    written.g.add(s="x")
+    assert decode(message, [written.SerializeToString(), b"\x13"]).array.to_pylist() == [
+        {"a": 1, "g": [{"s": "x"}]},
+        None,
+    ]
+
+
+def test_message_within_itself_is_json_text() -> None:
+    message = ProtobufFile(TREE).message((0,))
+    one = message_class(message)(v=1, last="ü")
+    one.left.left.v = 2
+    one.more.add(v=3)
+    one.by_name["x"].v = 4
+    one.extra["n"] = 1.5
+    one.any.type_url = "types/unknown"
+    one.empty.SetInParent()
+    value = decode(message, [one.SerializeToString(), b""]).array.to_pylist()
+    left, extra, unknown = (json.loads(value[0][name]) for name in ("left", "extra", "any"))
+    assert left["left"]["v"] == 2
+    assert extra == {"n": 1.5}
+    assert unknown == {"@bytes": base64.b64encode(one.any.SerializeToString()).decode()}
+    assert [json.loads(each)["v"] for each in value[0]["more"]] == [3]
+    assert [(key, json.loads(each)["v"]) for key, each in value[0]["by_name"]] == [("x", 4)]
+    assert (value[0]["empty"], value[0]["last"], value[0]["v"]) == ("{}", "ü", 1)
+    assert value[1] == {
+        "v": 0, "left": None, "more": [], "by_name": [], "extra": None, "any": None,
+        "empty": None, "last": "",
+    }  # fmt: skip
+
+
+def test_fields_of_versions_match_by_number() -> None:
+    texts = (
+        'syntax = "proto3"; message R { int32 sensor = 1; float value = 2; string unit = 3; }',
+        """syntax = "proto3"; message R { int64 id = 1; float value = 2; bytes unit = 4;
+          string x = 2000; }""",
+        'syntax = "proto3"; message R { int64 id = 1; string value = 2; }',
+    )
+    messages = [ProtobufFile(text).message((0,)) for text in texts]
+    target, plans = align([one.shape for one in messages])
+    assert {name: str(kind) for name, kind in ((f.name, f.type) for f in target.type)} == {
+        "id": "int64",
+        "value": "float",
+        "value__string": "string",
+        "unit": "string",
+        "unit__2": "binary",
+        "x": "string",
+    }
+    for message, plan in zip(messages, plans, strict=True):
+        one = message_class(message)()
+        setattr(one, one.DESCRIPTOR.fields[0].name, 7)
+        array = plan.convert(decode(message, [one.SerializeToString()], plan.selection).array)
+        assert array.type == target.type
+        assert array[0].as_py()["id"] == 7
+
+
+def test_map_entries_of_karapace_become_maps() -> None:
+    text = """syntax = "proto3"; message M { repeated .M.ByPosEntry by_pos = 6;
+      repeated OtherEntry x = 7;
+      message ByPosEntry { int32 key = 1; .M.V value = 2; } message V { string s = 1; }
+      message OtherEntry { int32 key = 1; string value = 2; } }"""
+    file = ProtobufFile(text)
+    kinds = {field.name: str(field.type) for field in file.message((0,)).shape.type}
+    assert kinds["by_pos"].startswith("map<int32, struct<s: string>>")
+    assert kinds["x"].startswith("list<")
+    assert file.message((0, 1)).name == "M.V"
+
+
+def test_descriptor_in_base64_is_compiled() -> None:
+    own = descriptor_pb2.FileDescriptorProto(name="a.proto", syntax="proto3")
+    own.dependency.append("google/protobuf/timestamp.proto")
+    own.message_type.add(name="M").field.add(
+        name="t", number=1, type=11, label=1, type_name=".google.protobuf.Timestamp"
+    )
+    message = ProtobufFile(base64.b64encode(own.SerializeToString()).decode()).message((0,))
+    assert message.shape.type == pa.struct([("t", pa.timestamp("us", "UTC"))])
+
+
+def test_time_beyond_the_year_9999_is_out_of_range() -> None:
+    text = """syntax = "proto3"; import "google/protobuf/timestamp.proto";
+      message M { repeated google.protobuf.Timestamp t = 1; }"""
+    message = ProtobufFile(text).message((0,))
+    far = message_class(message)()
+    far.t.add(seconds=10**15)
+    found = decode(message, [b"", far.SerializeToString(), b""])
+    assert found.errors == {1: Reason.OUT_OF_RANGE}
+    assert found.array.to_pylist() == [{"t": []}, None, {"t": []}]
+
+
+def test_value_that_may_grow_too_large_is_named() -> None:
+    fields = " ".join(f"int64 a{number} = {number + 1};" for number in range(50))
+    message = ProtobufFile(
+        f'syntax = "proto3"; message M {{ repeated I i = 1; }} message I {{ {fields} }}'
+    ).message((0,))
+    body = b"\x0a\x00" * 20_000
+    decoder = message.decoder()
+    assert decoder.decode(bodies_of([body]), 1 << 20).errors == {0: Reason.TOO_LARGE}
+    assert len(decoder.decode(bodies_of([body]), MAX_BYTES).array[0]["i"]) == 20_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "message {", 'syntax = "proto3"; message M { Unknown u = 1; }']
+)
+def test_text_that_does_not_compile_is_refused(text: str) -> None:
+    with pytest.raises(BadSchemaError):
+        ProtobufFile(text + ("x" if not text else ""))
+
+
+def test_import_that_leads_out_of_its_folder_is_refused() -> None:
+    with pytest.raises(BadSchemaError, match="leads out"):
+        ProtobufFile('syntax = "proto3"; import "../x.proto";', {"../x.proto": ""})
