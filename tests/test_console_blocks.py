@@ -27,6 +27,7 @@ from tools.docs.console_blocks import OURS, Shell, fits, steps_of
             "metadata.md",
             "restore.md",
             "schemas.md",
+            "tables.md",
         ),
     ],
 )

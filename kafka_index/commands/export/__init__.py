@@ -1,4 +1,4 @@
-"""Export records to Parquet or JSON lines, incrementally."""
+"""Export records to Parquet, JSON lines, Iceberg or Delta tables, incrementally."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 def export_records(
     paths: Paths,
-    output: Path,
+    output: Path | None = None,
     *,
     tiered: Tiered | None = None,
     indexes: Path | None = None,
     topics: Topics | None = None,
     format: ExportFormat | str = ExportFormat.PARQUET,  # noqa: A002, as the option is named
+    catalog: str | None = None,
+    namespace: str | None = None,
     offsets: Path | Mapping[str, Mapping[int, int]] | None = None,
     from_time: Time | None = None,
     to_time: Time | None = None,
@@ -35,7 +37,7 @@ def export_records(
     threads: int | None = None,
     follow_links: bool = False,
 ) -> ExportResult:
-    """Export records to Parquet or JSON lines, as ``kafka-index export`` does on threads.
+    """Export records to files or tables, as ``kafka-index export`` does on threads.
 
     The same call exports what is new since the last one.
 
@@ -43,8 +45,9 @@ def export_records(
     ----------
     paths : path, or list of path
         Data directories, partition directories, or globs of either; local paths or URIs.
-    output : path
-        A folder for ``topic=NAME/partition=N``, a local path or URI.
+    output : path, optional
+        A folder for ``topic=NAME/partition=N``, a local path or URI. Only Iceberg tables have a
+        default: the folder of their namespace in the warehouse of the catalog.
     tiered : URI, list of URI, or TieredOptions, optional
         The places of remote segments.
     indexes : path, optional
@@ -52,7 +55,11 @@ def export_records(
     topics : str, re.Pattern or list of str, optional
         Only topics that match the regular expression in full, or that are named.
     format : ExportFormat or str
-        ``parquet`` or ``jsonl``.
+        ``parquet`` or ``jsonl``; or ``iceberg`` or ``delta`` for a table of each topic.
+    catalog : str, optional
+        The name of an Iceberg catalog in pyiceberg's configuration, or its URI.
+    namespace : str, optional
+        The namespace of Iceberg tables; its levels are separated by dots.
     offsets : path, or mapping of str to mapping of int to int, optional
         Where to begin in each partition: by topic and partition, or a file of them.
     from_time, to_time : time, optional
@@ -82,9 +89,10 @@ def export_records(
     Raises
     ------
     InputError
-        Nothing is found, the output overlaps the input, or has another export.
+        Nothing is found, the output overlaps the input, or has another export; a table cannot take
+        the columns; or the library of the format is not installed.
     PublishError
-        The output cannot be made, locked or written.
+        The output cannot be made, locked or written, or the catalog cannot be reached.
 
     Examples
     --------

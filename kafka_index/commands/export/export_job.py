@@ -20,6 +20,8 @@ from kafka_index.commands.export.plan import ExportPlan, plan_export
 from kafka_index.commands.export.request import ExportFormat, ExportRequest
 from kafka_index.commands.export.result import ExportResult, LeftOut, SplitResult
 from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.commands.export.table_commit import Tables
+from kafka_index.commands.export.table_schema import is_outside_calendar, table_batch
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
 from kafka_index.core.format.times import empty_range_text
 from kafka_index.core.fs.durable_files import AtomicFile
@@ -42,7 +44,6 @@ from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 _GROUP_BYTES = 16 * 1024 * 1024
 #: Columns of numbers that mostly ascend, and how Parquet encodes their differences.
 _ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
-_MIN_MS, _MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 
 #: The folder of records whose timestamp is no day of the calendar, as Hive names it.
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
@@ -69,10 +70,9 @@ class DataFile:
         self._held_bytes = 0
         self._first: int | None = None
         self._last = 0
-        schema = settings.read_settings.schema
-        self._schema = pa.schema([schema.field(name) for name in settings.file_columns])
+        self._schema = settings.file_schema
         self._parquet: pq.ParquetWriter | None = None
-        if settings.format is ExportFormat.PARQUET:
+        if settings.format is not ExportFormat.JSONL:
             self._parquet = pq.ParquetWriter(
                 self._file.scratch_path,
                 self._schema,
@@ -87,7 +87,10 @@ class DataFile:
         if self._first is None:
             self._first = offsets[0].as_py()
         self._last = offsets[-1].as_py()
-        self._held.append(batch.select(self._schema.names))
+        if self._settings.format.is_table:
+            self._held.append(table_batch(batch, self._schema))
+        else:
+            self._held.append(batch.select(self._schema.names))
         self._held_bytes += batch.nbytes
         if self._held_bytes >= _GROUP_BYTES:
             self._flush()
@@ -97,7 +100,8 @@ class DataFile:
         self._flush()
         self._close_parquet()
         size_bytes = os.stat(self._file.scratch_path).st_size
-        name = f"{self._first:020d}-{self._last:020d}{self._settings.ending}"
+        assert self._first is not None  # noqa: S101, because a file has records
+        name = self._settings.file_name(self._first, self._last)
         self._file.path = os.path.join(self._folder, name)
         self._file.commit()
         return self._file.path, size_bytes
@@ -151,11 +155,6 @@ def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     texts = pc.binary_join_element_wise(texts, "Z", "")
     texts = pc.if_else(pa.array(outside), times.cast(pa.string()), texts)
     return batch.set_column(number, "timestamp", texts)
-
-
-def is_outside_calendar(times_ms: pa.Array) -> pa.Array:
-    """Return which times are no day of the years 1 to 9999."""
-    return pc.or_(pc.less(times_ms, _MIN_MS), pc.greater(times_ms, _MAX_MS))
 
 
 class SplitFiles:
@@ -248,7 +247,8 @@ def export(
 
     Raises `InputError` if the output overlaps the input or nothing is found.
     """
-    output = absolute_path(request.output)
+    tables = Tables.of(request)
+    output = absolute_path(tables.output if request.output is None else request.output)
     times = time_range_ms(request.from_time, request.to_time)
     settings = ExportSettings(
         output,
@@ -263,12 +263,14 @@ def export(
         relative_times=request.relative_times,
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
-        target = Output.of_tables(output, request.output, request.folders, new_run_id())
+        given = request.output or output
+        target = Output.of_tables(output, given, request.folders, new_run_id())
         listed = list_partitions(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
         settings = with_first_times(settings, listed.files)
         with target:
+            tables.open(listed.files, settings)
             plan = plan_export(
                 listed.files,
                 settings,
@@ -276,6 +278,7 @@ def export(
                 on_data_loss=request.on_data_loss,
             )
             _run(plan, settings, engine, listener or SILENT)
+            tables.commit(plan.partitions)
         finder = listed.gap_finder(settings.read.max_decompressed_bytes)
         for partition in plan.partitions:
             partition.find_missing(finder)
@@ -285,7 +288,7 @@ def export(
         unread_texts(unread),
         skipped=skipped_texts(listed.skipped),
     )
-    notes = []
+    notes = tables.notes
     if plan.works and not result.counts["records"] and times[0] is not None:
         span = time_span(listed.files, settings.read)
         notes.append(empty_range_text(settings.from_ms, settings.to_ms, span))
@@ -335,7 +338,7 @@ def export_splits(
 
 def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings) -> SplitResult:
     """Export a split into data files, each of which appears whole and durable."""
-    settings = replace(settings, is_staged=work.is_staged)
+    settings = replace(settings, is_staged=work.is_staged, revision=work.revision)
     try:
         if work.is_repeated and (kept := _kept_files(work, settings)) is not None:
             return kept
@@ -349,7 +352,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
         raise
     except KafkaIndexError as error:
         return SplitResult(work.number, failure=LeftOut.of(error), is_retriable=is_retriable(error))
-    if work.is_repeated:
+    if work.is_repeated and not settings.format.is_table:
         # What is in place from before holds less: it ends where the damage was.
         remove_data_files(work.folder, work.first_offset, work.end_offset, keep=files.paths)
     header = reader.last_header

@@ -41,7 +41,10 @@ from kafka_index.core.query.settings import RecordFilter
 _MAX_KEPT = 64
 EXPORT_STATE = ".kafka-index-export.json"
 #: The names of data files; staged files in an object store have one more suffix.
-DATA_FILE: Final = r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?"
+DATA_FILE: Final = (
+    r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})(?:-(?P<revision>[0-9]+))?"
+    r"\.(?:parquet|jsonl)(?:\.staged)?"
+)
 DATE_FOLDER: Final = r"date=[^/]+"
 _VERSION = 1
 _DataFile = Annotated[str, Meta(pattern=rf"^(?:{DATE_FOLDER}/)?{DATA_FILE}\Z")]
@@ -201,6 +204,15 @@ class DamagedRange:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedRange:
+    """Offsets, the end exclusive, whose data files in a table were replaced by a revision."""
+
+    first_offset: Offset
+    end_offset: Offset
+    revision: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class ExportState:
     """The export of a partition so far.
 
@@ -209,6 +221,9 @@ class ExportState:
     damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
     continued. `superseded` are data files that go, below the folder; then those beside them are
     taking their place.
+
+    Files in a table are never changed or removed here. A file that replaces others has a higher
+    `revision` in its name, and `replaced` has the ranges, the latest last.
     """
 
     options: Mapping[str, _OptionValue]
@@ -218,6 +233,15 @@ class ExportState:
     damaged: tuple[DamagedRange, ...] = ()
     batches: tuple[ExportedBatch, ...] = ()
     superseded: tuple[_DataFile, ...] | None = None
+    revision: Offset = 0
+    replaced: tuple[ReplacedRange, ...] = ()
+
+    def revision_at(self, offset: int) -> int:
+        """Return the revision of the data file of an offset."""
+        for one in reversed(self.replaced):
+            if one.first_offset <= offset < one.end_offset:
+                return one.revision
+        return 0
 
 
 def export_state(folder: str) -> StateFile[ExportState]:

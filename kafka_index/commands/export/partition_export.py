@@ -21,6 +21,7 @@ from kafka_index.commands.export.export_state import (
     DATE_FOLDER,
     DamagedRange,
     ExportState,
+    ReplacedRange,
     export_state,
     thinned,
 )
@@ -45,7 +46,7 @@ class SplitWork:
 
     First and end offset, exclusive, are its share of the partition's offsets. `is_repeated`: it was
     exported before, without the damaged records; `records_before` of it are in place, if that is
-    known. `is_staged`: the data files are written aside.
+    known. `is_staged`: the data files are written aside. `revision` is that of the data files.
     """
 
     number: int
@@ -56,6 +57,17 @@ class SplitWork:
     is_repeated: bool = False
     records_before: int | None = None
     is_staged: bool = False
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileInfo:
+    """A data file of a partition: its path, and what its name has."""
+
+    path: str
+    first_offset: int
+    last_offset: int
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +218,8 @@ def _extended(record: ExportState, work: SplitWork, result: SplitResult) -> Expo
         others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
     damaged = sorted(others, key=lambda one: one.first_offset)
     if work.is_repeated:
-        return replace(record, damaged=tuple(damaged))
+        record = replace(record, damaged=tuple(damaged))
+        return record if not work.revision else _with_replaced(record, work)
     batches = record.batches
     last = result.last_batch
     # Damage may hide where a batch belongs.
@@ -215,23 +228,41 @@ def _extended(record: ExportState, work: SplitWork, result: SplitResult) -> Expo
     return replace(record, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)
 
 
-def data_files(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yield path, first and last offset of each data file of a partition."""
+def _with_replaced(record: ExportState, work: SplitWork) -> ExportState:
+    """Return a record in which the files of a repeated split replace those in a table."""
+    one = ReplacedRange(work.first_offset, work.end_offset, work.revision)
+    return replace(record, revision=work.revision, replaced=(*record.replaced, one))
+
+
+def data_files(folder: str) -> Iterator[DataFileInfo]:
+    """Yield the data files of a partition."""
     for path in _files_of(folder):
         found = _NAME.fullmatch(os.path.basename(path))
         if found is not None:
-            yield path, int(found["first"]), int(found["last"])
+            numbers = (int(found[name] or 0) for name in ("first", "last", "revision"))
+            yield DataFileInfo(path, *numbers)
+
+
+def remove_unrecorded_files(folder: str, record: ExportState) -> None:
+    """Remove the data files of a killed run, which the record does not cover."""
+    remove = []
+    for file in data_files(folder):
+        revision = record.revision_at(file.first_offset)
+        is_new = file.first_offset >= record.next_offset and file.revision == revision
+        if is_new or file.revision > revision:
+            remove.append(file.path)
+    _remove(folder, remove)
 
 
 def remove_data_files(
-    folder: str, first_offset: int, end_offset: int | None = None, *, keep: Iterable[str] = ()
+    folder: str, first_offset: int, end_offset: int, *, keep: Iterable[str]
 ) -> None:
     """Remove the data files of a partition that begin within a range of offsets, but those kept."""
     kept = set(keep)
     remove = [
-        path
-        for path, first, _ in data_files(folder)
-        if first >= first_offset and (end_offset is None or first < end_offset) and path not in kept
+        file.path
+        for file in data_files(folder)
+        if first_offset <= file.first_offset < end_offset and file.path not in kept
     ]
     _remove(folder, remove)
 
@@ -279,10 +310,11 @@ def _take_place(exchange: Exchange, staged: ExportState) -> None:
     """Put staged data files, with their record, in the place of others; the next run continues."""
     folder, before, from_offset = exchange.folder, exchange.before, exchange.from_offset
     new = set(_staged_files(folder).values())
+    # The files of another revision are in a table, whose readers need them until the next commit.
     old = {
-        os.path.relpath(path, folder)
-        for path, first, _ in data_files(folder)
-        if first >= from_offset
+        os.path.relpath(file.path, folder)
+        for file in data_files(folder)
+        if file.first_offset >= from_offset and file.revision == staged.revision
     }
     kept = before.first_offset < from_offset
     record = replace(
@@ -297,6 +329,10 @@ def _take_place(exchange: Exchange, staged: ExportState) -> None:
             *staged.batches,
         ),
         superseded=tuple(sorted(old - new)),
+        replaced=(
+            *(one for one in before.replaced if one.first_offset < from_offset),
+            *staged.replaced,
+        ),
     )
     export_state(folder).write(record)
     finish_exchange(folder, record)
@@ -323,6 +359,6 @@ def _staged_files(folder: str) -> dict[str, str]:
     """Return the data files that lie aside, and their places below the folder."""
     staged = staged_folder(folder)
     return {
-        path: os.path.relpath(path, staged).removesuffix(STAGED_ENDING)
-        for path, *_ in data_files(staged)
+        file.path: os.path.relpath(file.path, staged).removesuffix(STAGED_ENDING)
+        for file in data_files(staged)
     }

@@ -10,6 +10,7 @@ from kafka_index.commands.export.export_state import (
     OPTION_NAMES,
     DataLoss,
     ExportState,
+    ReplacedRange,
     export_state,
     find_loss,
     option_again,
@@ -23,8 +24,8 @@ from kafka_index.commands.export.partition_export import (
     data_files,
     drop_staged,
     finish_exchange,
-    remove_data_files,
     remove_scratch_files,
+    remove_unrecorded_files,
     staged_folder,
 )
 from kafka_index.commands.export.request import OnDataLoss
@@ -201,7 +202,7 @@ class _PartitionPlan:
         record, folder = export.record, export.folder
         assert record is not None  # noqa: S101, because mypy needs it
         export.begin_offset = first = record.next_offset
-        remove_data_files(folder, first)
+        remove_unrecorded_files(folder, record)
         for part in record.damaged:
             # Retention has deleted the others since.
             if part.first_offset < log.log_start_offset:
@@ -217,6 +218,7 @@ class _PartitionPlan:
                     part.end_offset,
                     is_repeated=True,
                     records_before=part.records,
+                    revision=self._next_revision(record),
                 )
                 for split in splits
             ]
@@ -227,7 +229,8 @@ class _PartitionPlan:
         if is_damaged or first < end_offset:
             end, new = _splits(log, first, LATEST, self._read, self._split_bytes)
             end = max(end_offset if end is None else end, first)
-            export.works += _works(new, number + len(export.works), folder, first, end)
+            revision = record.revision_at(first)
+            export.works += _works(new, number + len(export.works), folder, first, end, revision)
         export.read = read_partition(self._files, ReadBounds(starts), new) or ReadPartition(
             self._files, first
         )
@@ -268,7 +271,12 @@ class _PartitionPlan:
             if end_offset <= start:
                 # What was exported is all that there is of it.
                 return export
-        across = [path for path, first, last in data_files(self._folder) if first < start <= last]
+        across = [
+            file.path
+            for file in data_files(self._folder)
+            if file.first_offset < start <= file.last_offset
+            and file.revision == record.revision_at(file.first_offset)
+        ]
         if across and not is_restart and from_offset == start:
             export.failure = replace(
                 place,
@@ -278,19 +286,30 @@ class _PartitionPlan:
             return export
         export.folder = staged_folder(self._folder)
         export.exchange = Exchange(self._folder, record, from_offset, is_restart)
-        export.record = self._staged_record(log, export.folder, start, end_offset)
+        export.record = self._staged_record(log, export, start, end_offset)
         return export
 
+    def _next_revision(self, record: ExportState) -> int:
+        """Return the revision of files that replace others; 0 if files are replaced in place."""
+        return record.revision + 1 if self._settings.format.is_table else 0
+
     def _staged_record(
-        self, log: PartitionLog, staged: str, start: int, end_offset: int
+        self, log: PartitionLog, export: PartitionExport, start: int, end_offset: int
     ) -> ExportState:
         """Return the record that a killed run has written aside, or a new one."""
+        exchange, staged = export.exchange, export.folder
+        assert exchange is not None  # noqa: S101, because mypy needs it
         topic_id = _topic_id(self._files)
         options = record_options(self._settings)
         found = export_state(staged).read()
         new = ExportState(options, start, start, topic_id)
+        revision = self._next_revision(exchange.before)
+        if revision:
+            every = ReplacedRange(exchange.from_offset, INT64_MAX, revision)
+            new = replace(new, revision=revision, replaced=(every,))
         if found is not None:
-            same = (found.options, found.first_offset, found.topic_id) == (options, start, topic_id)
+            known = (found.options, found.first_offset, found.topic_id, found.replaced[:1])
+            same = known == (options, start, topic_id, new.replaced)
             if same and find_loss(log, found.batches, found.next_offset, end_offset) is None:
                 remove_scratch_files(staged)
                 return found
@@ -318,7 +337,12 @@ def _splits(
 
 
 def _works(
-    splits: Sequence[RecordSplit], number: int, folder: str, first_offset: int, end_offset: int
+    splits: Sequence[RecordSplit],
+    number: int,
+    folder: str,
+    first_offset: int,
+    end_offset: int,
+    revision: int,
 ) -> Iterator[SplitWork]:
     if not splits:
         return
@@ -327,17 +351,17 @@ def _works(
     inner = (min(max(split.start_offset, first_offset), end_offset) for split in splits[1:])
     starts = [first_offset, *inner]
     for split, (first, end) in zip(splits, pairwise([*starts, end_offset]), strict=True):
-        yield SplitWork(number, split, folder, first, end)
+        yield SplitWork(number, split, folder, first, end, revision=revision)
         number += 1
 
 
 def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, object]) -> None:
     """Refuse a folder that this export cannot continue."""
     if known is None:
-        for path, _, _ in data_files(folder):
+        for file in data_files(folder):
             raise InputError(
                 "a data file that no export record knows",
-                path=path,
+                path=file.path,
                 hint="choose another --output",
             )
         return

@@ -13,6 +13,7 @@ from kafka_index.core.job.request import (
     Group,
     Moment,
     PathKind,
+    TextKind,
     parameter,
 )
 from kafka_index.core.parameters import (
@@ -27,15 +28,22 @@ from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 
 class ExportFormat(StrEnum):
-    """The format of the data files."""
+    """The format of the data files, or the table format that they are committed to."""
 
     PARQUET = "parquet"
     JSONL = "jsonl"
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the data files are committed to a table."""
+        return self in (ExportFormat.ICEBERG, ExportFormat.DELTA)
 
     @property
     def ending(self) -> str:
-        """The ending of their names."""
-        return f".{self.value}"
+        """The ending of the names of data files."""
+        return f".{(ExportFormat.PARQUET if self.is_table else self).value}"
 
 
 class OnDataLoss(StrEnum):
@@ -53,12 +61,31 @@ class OnDataLoss(StrEnum):
 class ExportRequest(RecordRequest):
     """Parameters of an export."""
 
-    output: str = parameter(PathKind(), Group.OUTPUT, "Output folder, or its URI.")
+    output: str | None = parameter(
+        PathKind(),
+        Group.OUTPUT,
+        "Output folder, or its URI. With --format iceberg, it is in the warehouse of the catalog "
+        "by default.",
+        default=None,
+    )
     format: ExportFormat = parameter(
         ChoiceKind(ExportFormat),
         Group.OUTPUT,
-        "Format of the files. Parquet is compressed with zstd.",
+        "Format of the files, or of a table for each topic. Parquet is compressed with zstd.",
         default=ExportFormat.PARQUET,
+    )
+    catalog: str | None = parameter(
+        PathKind("NAME|URI"),
+        Group.OUTPUT,
+        "Iceberg catalog: its name in pyiceberg's configuration, or its URI, such as "
+        "sqlite:////lake/catalog.db or https://HOST/api.",
+        default=None,
+    )
+    namespace: str | None = parameter(
+        TextKind("NAME"),
+        Group.OUTPUT,
+        "Namespace of the tables in the Iceberg catalog. Its levels are separated by dots.",
+        default=None,
     )
     offsets: Mapping[str, Mapping[int, int]] | None = parameter(
         OffsetsKind(),
@@ -93,6 +120,13 @@ class ExportRequest(RecordRequest):
     def __post_init__(self) -> None:
         super(ExportRequest, self).__post_init__()
         time_range_ms(self.from_time, self.to_time)
+        if self.format is ExportFormat.ICEBERG:
+            if self.catalog is None or not self.namespace:
+                self.refuse("{format} iceberg needs {catalog} and {namespace}")
+        elif self.catalog is not None or self.namespace is not None:
+            self.refuse("{catalog} and {namespace} need {format} iceberg")
+        elif self.output is None:
+            self.refuse("{output} is required")
 
     @property
     def relative_times(self) -> dict[str, str]:
@@ -109,7 +143,7 @@ EXPORT = CommandSpec(
     "export",
     ExportRequest,
     work="commands.export.export_job:export",
-    help="""Export the records of the logs at PATH to Parquet or JSON lines.
+    help="""Export the records of the logs at PATH to Parquet, JSON lines, Iceberg or Delta tables.
 
     PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
     be a URI. `--tiered` adds remote segments, or reads only those if --input is omitted. Logs are
@@ -118,6 +152,9 @@ EXPORT = CommandSpec(
     Files are written to OUTPUT/topic=NAME/partition=N/. Their names are the first and last offset
     that they contain. A second run exports only new records. --on-data-loss applies if the log lost
     records before they were exported, or if its history changed.
+
+    With --format iceberg or delta, OUTPUT/NAME is the table of a topic. Each run commits its new
+    files once they are complete, and those of a killed run.
 
     \b
     Exit codes:
@@ -135,6 +172,8 @@ kafka-index export --input /dump/broker-1 --topics 'orders.*' --from 2024-05-01 
     --to 2024-06-01 --by-date --output s3://lake/orders
 kafka-index export --input /dump/broker-1 --format jsonl --columns offset,key,value \\
     --isolation read_committed --output records
+kafka-index export --input /dump/broker-1 --format delta --output s3://lake/delta
+kafka-index export --input /dump/broker-1 --format iceberg --catalog prod --namespace kafka
 """,
     job_examples="""\
 spark-submit jobs/export.py --input /mnt/dump/broker-1 --output s3://lake/kafka

@@ -194,6 +194,13 @@ class ObjectConfig:
         except (exceptions.BaseError, ValueError, TypeError) as error:
             raise open_error(error, root, self._refused(root)) from None
 
+    def shared(self) -> dict[str, str]:
+        """Return all settings with the current credentials, for a library with the same names."""
+        found = {} if self.provider is None else self.provider()
+        names = ("access_key_id", "secret_access_key", "token")
+        keys = {f"aws_{name}": found[name] for name in names if found.get(name)}
+        return {**self.store, **self.client, **keys}
+
     def _from_url(self, root: str, store: dict[str, str], client: dict[str, str]) -> Any:
         return _STORES[OBJECT_SCHEMES[scheme_of(root) or ""]].from_url(
             _library_uri(root),

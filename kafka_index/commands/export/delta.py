@@ -1,0 +1,261 @@
+"""Delta tables of an export, by the library deltalake."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.commands.export.table_commit import (
+    Lake,
+    LakeTable,
+    RowRange,
+    TableChange,
+    table_errors,
+)
+from kafka_index.commands.export.table_schema import refuse_changed_types
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.fs.registry import readable, storage_options, store_of
+from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
+
+try:
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+except ImportError as error:
+    raise InputError(
+        f"the library for Delta tables is not installed ({error.name})",
+        hint="pip install 'kafka-index[delta]'",
+    ) from error
+
+_DATE = "date"
+_DATE_FOLDER = f"{_DATE}="
+#: Longer texts have no bounds in the statistics of a file.
+_MAX_TEXT = 32
+
+
+class DeltaLake(Lake):
+    """The folders of topics below an output: each is a table."""
+
+    def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:  # noqa: ARG002
+        """Create the table of a topic in its folder unless it exists; return it, loaded."""
+        table = _DeltaTable(folder, settings)
+        table.create()
+        table.load()
+        table.check()
+        return table
+
+
+class _DeltaTable(LakeTable):
+    def __init__(self, folder: str, settings: ExportSettings) -> None:
+        self.name = folder
+        self._schema = settings.file_schema
+        self._partition_by = [_DATE] if settings.by_date else []
+        self._table: DeltaTable | None = None
+
+    @property
+    def _loaded(self) -> DeltaTable:
+        assert self._table is not None  # noqa: S101, because mypy needs it
+        return self._table
+
+    def create(self) -> None:
+        """Create the table unless it exists."""
+        with table_errors("create the table", self.name):
+            options = _storage_options(self.name)
+            if DeltaTable.is_deltatable(self.name, options):
+                return
+            schema = self._schema
+            if self._partition_by:
+                schema = schema.append(pa.field(_DATE, pa.date32()))
+            DeltaTable.create(
+                self.name,
+                schema,
+                mode="ignore",
+                partition_by=self._partition_by,
+                storage_options=options,
+            )
+
+    def load(self) -> None:
+        with table_errors("load the table", self.name):
+            self._table = DeltaTable(self.name, storage_options=_storage_options(self.name))
+
+    def check(self) -> None:
+        """Add missing columns; raises `InputError` if the table cannot take the data files."""
+        known = pa.schema(self._loaded.schema().to_arrow())
+        # A file with another width under a column is an error in Spark.
+        refuse_changed_types(self._schema, known, self.name, lambda _table, _own: False)
+        found = self._loaded.metadata().partition_columns
+        if found != self._partition_by:
+            raise InputError(
+                "the table has other partitions than the data files",
+                path=self.name,
+                expected=", ".join(self._partition_by) or "none",
+                found=", ".join(found) or "none",
+                hint="give or leave out --by-date, or export to another table",
+            )
+        with table_errors("add columns to the table", self.name):
+            wanted = Schema.from_arrow(self._schema)
+            columns = {each.name: each for each in self._loaded.schema().fields}
+            new = [each for each in wanted.fields if columns.get(each.name) != each]
+            if new:
+                self._loaded.alter.add_columns(new)
+                self.load()
+
+    def version(self, key: str) -> int | None:
+        with table_errors("read the table", self.name):
+            return self._loaded.transaction_version(key)
+
+    def has_rows(self, partition: int) -> bool:
+        return any(True for _ in self._files_with(RowRange(partition, 0, INT64_MAX)))
+
+    def commit(self, change: TableChange) -> None:
+        with table_errors("commit to the table", self.name, (CommitFailedError,)):
+            removed = [each for rows in change.replaced for each in self._removals(rows)]
+            unique = {action.path: action for action in removed}
+            self._loaded.create_write_transaction(
+                [*unique.values(), *map(self._addition, change.added)],
+                "append",
+                self._loaded.schema(),
+                self._partition_by,
+                commit_properties=CommitProperties(
+                    app_transactions=[
+                        Transaction(key, version) for key, version in change.versions.items()
+                    ]
+                ),
+            )
+
+    def _addition(self, path: str) -> AddAction:
+        info = store_of(path).info(path)
+        metadata = pq.read_metadata(readable(path, info))
+        folder = os.path.basename(os.path.dirname(path))
+        day = folder.removeprefix(_DATE_FOLDER)
+        values = {_DATE: None if day.startswith("__") else day} if self._partition_by else {}
+        return AddAction(
+            os.path.relpath(path, self.name),
+            info.size_bytes,
+            values,
+            info.mtime_ns // 1_000_000,
+            data_change=True,
+            stats=msgspec.json.encode(_statistics(metadata)).decode(),
+        )
+
+    def _removals(self, rows: RowRange) -> Iterator[RemoveAction]:
+        """Yield the removal of each file that has rows of a range, and no others."""
+        for file in self._files_with(rows):
+            low, high = _bounds(file, "offset")
+            is_own = _bounds(file, "partition") == (rows.partition, rows.partition)
+            if not (is_own and rows.first_offset <= low and high < rows.end_offset):
+                raise InputError(
+                    "a file of the table has rows that are replaced, and others: another tool has "
+                    "rewritten it",
+                    path=os.path.join(self.name, file["path"]),
+                    hint=f"delete the rows of partition {rows.partition} from offset "
+                    f"{rows.first_offset} on, or drop the table and give another --output",
+                )
+            values = {_DATE: _text(file[f"partition.{_DATE}"])} if self._partition_by else {}
+            now_ms = time.time_ns() // 1_000_000
+            yield RemoveAction(file["path"], True, now_ms, file["size_bytes"], values)  # noqa: FBT003
+
+    def _files_with(self, rows: RowRange) -> Iterator[Mapping[str, Any]]:
+        """Yield the files of the loaded table that may have rows of a range."""
+        with table_errors("read the table", self.name):
+            files = pa.table(self._loaded.get_add_actions(flatten=True)).to_pylist()
+        for file in files:
+            (least, most), (low, high) = _bounds(file, "partition"), _bounds(file, "offset")
+            if (
+                least <= rows.partition <= most
+                and low < rows.end_offset
+                and high >= rows.first_offset
+            ):
+                yield file
+
+
+def _bounds(file: Mapping[str, Any], column: str) -> tuple[int, int]:
+    """Return the bounds of a column in a file; all numbers if it has no statistics."""
+    low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+    return (-1, INT64_MAX) if low is None or high is None else (low, high)
+
+
+def _text(value: date | None) -> str | None:
+    return None if value is None else value.isoformat()
+
+
+def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Return Delta's statistics of a file, from those of its row groups."""
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for number, path in enumerate(_leaves(metadata.schema.to_arrow_schema())):
+        if path is None:
+            continue
+        groups = range(metadata.num_row_groups)
+        found = [metadata.row_group(group).column(number).statistics for group in groups]
+        if any(one is None or one.null_count is None for one in found):
+            continue
+        _set(nulls, path, sum(one.null_count for one in found))
+        bounded = [one for one in found if one.has_min_max]
+        # A row group of nulls only has no bounds.
+        known = all(one.has_min_max or not one.num_values for one in found)
+        if bounded and known:
+            low, high = min(one.min for one in bounded), max(one.max for one in bounded)
+            texts = _bound(low), _bound(high)
+            if None not in texts:
+                _set(lows, path, texts[0])
+                _set(highs, path, texts[1])
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": lows,
+        "maxValues": highs,
+        "nullCount": nulls,
+    }
+
+
+def _leaves(schema: pa.Schema) -> list[tuple[str, ...] | None]:
+    """Return the path of each leaf column of a Parquet file; None below lists and maps."""
+
+    def below(path: tuple[str, ...] | None, kind: pa.DataType) -> Iterator[tuple[str, ...] | None]:
+        if not kind.num_fields:
+            yield path
+        for number in range(kind.num_fields):
+            each = kind.field(number)
+            own = None if path is None or not pt.is_struct(kind) else (*path, each.name)
+            yield from below(own, each.type)
+
+    return [leaf for each in schema for leaf in below((each.name,), each.type)]
+
+
+def _bound(value: object) -> object:
+    """Return a bound as JSON; None for a type or a value without one."""
+    if isinstance(value, datetime):
+        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return text if value.tzinfo is None else f"{text}Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_TEXT else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _set(tree: dict[str, Any], path: Sequence[str], value: object) -> None:
+    *parents, last = path
+    for name in parents:
+        tree = tree.setdefault(name, {})
+    tree[last] = value
+
+
+def _storage_options(path: str) -> dict[str, str] | None:
+    """Return the options and credentials of the store of a path, as deltalake takes them."""
+    if scheme_of(path) not in OBJECT_SCHEMES:
+        return None
+    from kafka_index.core.fs.object_store import ObjectConfig  # noqa: PLC0415, an extra
+
+    return ObjectConfig.load(path, storage_options()).shared()

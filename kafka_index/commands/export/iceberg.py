@@ -1,0 +1,223 @@
+"""Iceberg tables of an export, by pyiceberg: SQL and REST catalogs, and others that it reads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.commands.export.table_commit import (
+    Lake,
+    LakeTable,
+    RowRange,
+    TableChange,
+    table_errors,
+)
+from kafka_index.commands.export.table_schema import refuse_changed_types
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.fs.registry import store_of
+
+try:
+    from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        NoSuchNamespaceError,
+        NotInstalledError,
+    )
+    from pyiceberg.table import Table, TableProperties, Transaction
+    from pyiceberg.transforms import DayTransform
+except ImportError as error:
+    raise InputError(
+        f"the library for Iceberg tables is not installed ({error.name})",
+        hint="pip install 'kafka-index[iceberg]'",
+    ) from error
+
+#: The name of a catalog that is given by its URI: pyiceberg's own default.
+_CATALOG = "default"
+_DAY_FIELD = "timestamp_day"
+_CONFLICTS = (CommitFailedException, CommitStateUnknownException)
+
+
+@contextmanager
+def _calls(action: str, name: str) -> Iterator[None]:
+    """Call pyiceberg: its errors are ours, and its warnings are about files that others write."""
+    logger = logging.getLogger("pyiceberg")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), table_errors(action, name, _CONFLICTS):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class IcebergLake(Lake):
+    """A namespace of a catalog.
+
+    Parameters
+    ----------
+    catalog : str
+        The name of a catalog in pyiceberg's configuration, or the URI of a catalog.
+    namespace : str
+        Its levels are separated by dots.
+    """
+
+    def __init__(self, catalog: str, namespace: str) -> None:
+        self._given = catalog
+        self._namespace = tuple(namespace.split("."))
+        self._catalog = self._load()
+
+    def _load(self) -> Catalog:
+        with _calls("open the catalog", self._given):
+            try:
+                if ":/" not in self._given:
+                    return load_catalog(self._given)
+                kind = infer_catalog_type(_CATALOG, {"uri": self._given})
+                return load_catalog(
+                    _CATALOG, uri=self._given, type=None if kind is None else kind.value
+                )
+            except (ValueError, NotInstalledError) as error:
+                raise InputError(
+                    f"not a catalog of pyiceberg: {error}",
+                    path=self._given,
+                    hint="configure it in .pyiceberg.yaml, or give its URI",
+                ) from error
+
+    def default_output(self) -> str:
+        """Return the location of the namespace, or its folder in the warehouse."""
+        with _calls("read the namespace", self._given):
+            try:
+                own = self._catalog.load_namespace_properties(self._namespace).get("location")
+            except NoSuchNamespaceError:
+                own = None
+        warehouse = self._catalog.properties.get("warehouse", "")
+        if own is None and (":/" in warehouse or warehouse.startswith("/")):
+            own = "/".join([warehouse.rstrip("/"), *self._namespace])
+        if own is None:
+            raise InputError(
+                "the catalog has no warehouse in a file system",
+                path=self._given,
+                hint="give an --output for the tables",
+            )
+        return str(own)
+
+    def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:
+        """Create the table of a topic in a folder unless it exists; return it, loaded."""
+        identifier = (*self._namespace, topic)
+        table = _IcebergTable(self._catalog, identifier, settings)
+        with _calls("create the table", table.name):
+            if not self._catalog.table_exists(identifier):
+                self._catalog.create_namespace_if_not_exists(self._namespace)
+                self._catalog.create_table_if_not_exists(
+                    identifier, settings.file_schema, location=_uri(folder)
+                )
+        table.load()
+        table.check()
+        return table
+
+
+class _IcebergTable(LakeTable):
+    def __init__(
+        self, catalog: Catalog, identifier: tuple[str, ...], settings: ExportSettings
+    ) -> None:
+        self.name = ".".join(identifier)
+        self._catalog = catalog
+        self._identifier = identifier
+        self._schema = settings.file_schema
+        self._by_date = settings.by_date
+        self._table: Table | None = None
+
+    @property
+    def _loaded(self) -> Table:
+        assert self._table is not None  # noqa: S101, because mypy needs it
+        return self._table
+
+    def load(self) -> None:
+        with _calls("load the table", self.name):
+            table = self._catalog.load_table(self._identifier)
+            # pyiceberg would repeat a commit over the table of another writer, with the same files.
+            retries = {TableProperties.COMMIT_NUM_RETRIES: "0"}
+            properties = {**table.metadata.properties, **retries}
+            table.metadata = table.metadata.model_copy(update={"properties": properties})
+            self._table = table
+
+    def check(self) -> None:
+        """Partition a new table; raise `InputError` if a table cannot take the data files."""
+        table = self._loaded
+        refuse_changed_types(self._schema, table.schema().as_arrow(), self.name, _widens)
+        is_new = not table.spec().fields and table.current_snapshot() is None
+        if self._by_date and is_new and "timestamp" in table.schema().column_names:
+            # pyiceberg does not create a table with partitions from Arrow's columns.
+            with _calls("partition the table", self.name), table.update_spec() as spec:
+                spec.add_field("timestamp", DayTransform(), _DAY_FIELD)
+            self.load()
+            table = self._loaded
+        name_of = table.schema().find_column_name
+        found = [f"{one.transform}({name_of(one.source_id)})" for one in table.spec().fields]
+        expected = ["day(timestamp)"] if self._by_date else []
+        if found != expected:
+            raise InputError(
+                "the table has other partitions than the data files",
+                path=self.name,
+                expected=", ".join(expected) or "none",
+                found=", ".join(found) or "none",
+                hint="give or leave out --by-date, or export to another table",
+            )
+
+    def version(self, key: str) -> int | None:
+        found = self._loaded.properties.get(key)
+        return int(found) if found is not None and found.isdecimal() else None
+
+    def has_rows(self, partition: int) -> bool:
+        with _calls("read the table", self.name):
+            scan = self._loaded.scan(row_filter=f"partition = {partition}")
+            return any(True for _ in scan.plan_files())
+
+    def commit(self, change: TableChange) -> None:
+        with _calls("commit to the table", self.name):
+            transaction = self._loaded.transaction()
+            with transaction.update_schema() as schema:
+                schema.union_by_name(self._schema)
+            for rows in change.replaced:
+                transaction.delete(_filter(rows))
+            if change.added:
+                paths = [_uri(path) for path in change.added]
+                transaction.add_files(paths, check_duplicate_files=False)
+            else:
+                # A commit without a snapshot would be accepted after those of other writers.
+                _add_snapshot(transaction)
+            versions = {key: str(version) for key, version in change.versions.items()}
+            transaction.set_properties(versions)
+            transaction.commit_transaction()
+
+
+def _add_snapshot(transaction: Transaction) -> None:
+    with transaction.update_snapshot().fast_append():
+        pass
+
+
+def _filter(rows: RowRange) -> str:
+    own = f"partition = {rows.partition} and offset >= {rows.first_offset}"
+    return own if rows.end_offset == INT64_MAX else f"{own} and offset < {rows.end_offset}"
+
+
+def _widens(table: pa.DataType, own: pa.DataType) -> bool:
+    """Return whether Iceberg promotes one of two types to the other."""
+    types = {str(table), str(own)}
+    if pt.is_decimal(table) and pt.is_decimal(own):
+        return bool(table.scale == own.scale)
+    return types in ({"int32", "int64"}, {"float", "double"})
+
+
+def _uri(path: str) -> str:
+    """Return a local path as a URI: readers on Hadoop would look for it in HDFS."""
+    return path if store_of(path).needs_requests else f"file://{os.path.abspath(path)}"

@@ -1,0 +1,354 @@
+"""Commits of data files to the tables of a lake, exactly once.
+
+A run commits the data files of a topic after their export records are durable:
+
+1. Load the table, with the progress of each partition: the version of the key
+   ``kafka-index:<id of the output>:<topic>-<partition>`` is its next offset. The version of the
+   same key with ``:revision`` is the revision of its data files (`ExportState`).
+2. Files below that offset are in the table. Select the others, and the offsets that a later
+   revision has replaced.
+3. Commit them together with the new versions, in one transaction of the table.
+4. After a conflict, or an unknown outcome, begin again with step 1.
+
+So a run that is killed between files and commit is finished by the next run. Files in a table are
+not removed here: earlier snapshots have them, and the table's own maintenance removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+from kafka_index.commands.export.export_state import ExportState, export_state
+from kafka_index.commands.export.partition_export import DataFileInfo, PartitionExport, data_files
+from kafka_index.commands.export.request import ExportFormat, ExportRequest
+from kafka_index.commands.export.result import LeftOut
+from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, plural
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.uri_passwords import hide_passwords
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.output.output import StateFile
+
+_OUTPUT_ID = ".kafka-index-tables.json"
+_CONFLICTS, _FAILURES = 30, 3
+_MAX_WAIT_SECONDS = 3.0
+#: Errors of this code rather than of a catalog or a store.
+_INTERNAL = (AssertionError, AttributeError, NameError, TypeError)
+
+
+class CommitConflictError(PublishError):
+    """Another writer has changed the table, or the outcome of the commit is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows of a partition in a table, the end exclusive."""
+
+    partition: int
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """A transaction: rows whose files were replaced, paths of new data files, and versions."""
+
+    replaced: tuple[RowRange, ...]
+    added: tuple[str, ...]
+    versions: Mapping[str, int]
+
+
+class LakeTable(ABC):
+    """A table of a topic; every method may raise `PublishError` if the catalog or store fails."""
+
+    name: str
+
+    @abstractmethod
+    def load(self) -> None:
+        """Read the current version of the table."""
+
+    @abstractmethod
+    def version(self, key: str) -> int | None:
+        """Return the version of a key in the loaded table."""
+
+    @abstractmethod
+    def has_rows(self, partition: int) -> bool:
+        """Return whether the loaded table may have rows of a partition."""
+
+    @abstractmethod
+    def commit(self, change: TableChange) -> None:
+        """Change the loaded table in one transaction.
+
+        Raises `CommitConflictError` if the table is not the loaded one any more.
+        """
+
+
+class Lake(ABC):
+    """The place of all tables of an export."""
+
+    def default_output(self) -> str:
+        """Return the output folder if none is given."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:
+        """Create the table of a topic unless it exists; return it, loaded.
+
+        Raises `InputError` if it cannot take the columns of the data files.
+        """
+
+
+@contextmanager
+def table_errors(
+    action: str, name: str, conflicts: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
+    """Raise the errors of a library as `PublishError`, or as `CommitConflictError`."""
+    try:
+        yield
+    except (KafkaIndexError, *_INTERNAL):
+        raise
+    except Exception as error:
+        kind = CommitConflictError if isinstance(error, conflicts) else PublishError
+        first = next(iter(str(error).strip().splitlines()), "")
+        raise kind(
+            f"cannot {action}: {type(error).__name__}: {hide_passwords(first)}", path=name
+        ) from error
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of an export by topic; none if it only writes files."""
+
+    lake: Lake | None = None
+    notes: list[str] = field(default_factory=list)
+    _settings: ExportSettings | None = None
+    _output_id: str = ""
+    _tables: dict[str, LakeTable] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: ExportRequest) -> Self:
+        """Return the tables of a request, before any is opened.
+
+        Raises `InputError` if the library of the format is not installed.
+        """
+        # The libraries are optional, and slow to import.
+        if request.format is ExportFormat.ICEBERG:
+            from kafka_index.commands.export.iceberg import IcebergLake  # noqa: PLC0415
+
+            return cls(IcebergLake(request.catalog or "", request.namespace or ""))
+        if request.format is ExportFormat.DELTA:
+            from kafka_index.commands.export.delta import DeltaLake  # noqa: PLC0415
+
+            return cls(DeltaLake())
+        return cls()
+
+    @property
+    def output(self) -> str:
+        """The output folder if none is given."""
+        assert self.lake is not None  # noqa: S101, because others need an output
+        return self.lake.default_output()
+
+    def open(self, files: Sequence[PartitionFiles], settings: ExportSettings) -> None:
+        """Open the table of each topic, while the lock of the output is held.
+
+        Raises `InputError` if a table cannot take the columns, or is not that of this output.
+        """
+        self._settings = settings
+        if self.lake is None:
+            return
+        self._output_id = _read_output_id(settings.output)
+        for own in files:
+            partition = TopicPartition(own.topic, own.partition)
+            folder = settings.folder_of(partition)
+            if own.topic not in self._tables:
+                topic_folder = os.path.dirname(folder)
+                self._tables[own.topic] = self.lake.open(own.topic, topic_folder, settings)
+            table = self._tables[own.topic]
+            self._check_progress(table, partition, export_state(folder).read())
+
+    def commit(self, partitions: Sequence[PartitionExport]) -> None:
+        """Commit what is complete; a failure is the failure of the partitions of its topic."""
+        of_topic: dict[str, list[PartitionExport]] = defaultdict(list)
+        for one in partitions:
+            of_topic[one.partition.topic].append(one)
+        changes = []
+        for topic, table in self._tables.items():
+            try:
+                changes += self._commit_topic(table, [one.partition for one in of_topic[topic]])
+            except PublishError as error:
+                for one in of_topic[topic]:
+                    if one.failure is None:
+                        one.failure, one.is_retriable = LeftOut.of(error), True
+        if changes:
+            files = plural(sum(len(one.added) for one in changes), "file")
+            replaced = sum(len(one.replaced) for one in changes)
+            also = f", {plural(replaced, 'range')} of offsets replaced" if replaced else ""
+            self.notes.append(f"{files} committed to {plural(len(changes), 'table')}{also}")
+
+    def _commit_topic(
+        self, table: LakeTable, partitions: Sequence[TopicPartition]
+    ) -> list[TableChange]:
+        """Return the change that was committed, if there was one."""
+        exports = [_CompleteFiles.read(one, self._key(one), self._settings) for one in partitions]
+        conflicts = failures = 0
+        while True:
+            table.load()
+            change = _change(table, [one for one in exports if one is not None])
+            if change is None:
+                return []
+            try:
+                table.commit(change)
+            except CommitConflictError as error:
+                conflicts += 1
+                if conflicts == _CONFLICTS:
+                    hint = "run again when fewer other writers use the table"
+                    raise PublishError(error.message, path=table.name, hint=hint) from error
+            except PublishError:
+                failures += 1
+                if failures == _FAILURES:
+                    raise
+            else:
+                return [change]
+            most = min(0.05 * 2 ** (conflicts + failures), _MAX_WAIT_SECONDS)
+            time.sleep(random.uniform(0, most))  # noqa: S311, so that writers do not meet again
+
+    def _key(self, partition: TopicPartition) -> str:
+        return f"kafka-index:{self._output_id}:{partition.directory_name}"
+
+    def _check_progress(
+        self, table: LakeTable, partition: TopicPartition, record: ExportState | None
+    ) -> None:
+        """Refuse a table that is ahead of the export record, or has rows of another export."""
+        progress = _Progress.read(table, self._key(partition))
+        if progress is None:
+            _refuse_other_rows(table, partition)
+            return
+        known = (0, 0) if record is None else (record.revision, record.next_offset)
+        if known < (progress.revision, progress.next_offset):
+            raise InputError(
+                f"the table has {partition.directory_name} up to offset {progress.next_offset}, "
+                f"and the export record ends at {known[1]}",
+                path=table.name,
+                hint="restore the folder of the partition, or drop the table and give another "
+                "--output",
+            )
+
+
+def _refuse_other_rows(table: LakeTable, partition: TopicPartition) -> None:
+    if table.has_rows(partition.partition):
+        raise InputError(
+            f"the table has rows of {partition.directory_name} that this output has not committed",
+            path=table.name,
+            hint="give the --output of the first export, or another table",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """The progress of a partition in a table."""
+
+    next_offset: int
+    revision: int
+
+    @classmethod
+    def read(cls, table: LakeTable, key: str) -> _Progress | None:
+        next_offset = table.version(key)
+        return None if next_offset is None else cls(next_offset, table.version(_revision(key)) or 0)
+
+
+def _revision(key: str) -> str:
+    return f"{key}:revision"
+
+
+@dataclass(frozen=True, slots=True)
+class _CompleteFiles:
+    """The data files of a partition that its export record covers, none of them replaced."""
+
+    partition: TopicPartition
+    key: str
+    record: ExportState
+    files: Sequence[DataFileInfo]
+
+    @classmethod
+    def read(
+        cls, partition: TopicPartition, key: str, settings: ExportSettings | None
+    ) -> _CompleteFiles | None:
+        """Return the files in the folder of a partition; None if it has no complete export."""
+        assert settings is not None  # noqa: S101, because tables are open
+        folder = settings.folder_of(partition)
+        record = export_state(folder).read()
+        if record is None or record.superseded is not None:
+            return None
+        files = [
+            file
+            for file in data_files(folder)
+            if file.first_offset < record.next_offset
+            and file.revision == record.revision_at(file.first_offset)
+        ]
+        files.sort(key=lambda file: (file.first_offset, file.path))
+        return cls(partition, key, record, files)
+
+
+def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange | None:
+    """Return the transaction that brings a table up to date; None if it is."""
+    replaced: list[RowRange] = []
+    added: list[str] = []
+    versions: dict[str, int] = {}
+    for one in exports:
+        progress = _Progress.read(table, one.key)
+        if progress is None:
+            _refuse_other_rows(table, one.partition)
+            progress = _Progress(0, 0)
+        new = [file.path for file in one.files if _is_new(file, progress)]
+        rows = [
+            RowRange(one.partition.partition, each.first_offset, each.end_offset)
+            for each in one.record.replaced
+            if each.revision > progress.revision and each.first_offset < progress.next_offset
+        ]
+        if new or rows:
+            added += new
+            replaced += rows
+            versions[one.key] = one.record.next_offset
+            if one.record.revision:
+                versions[_revision(one.key)] = one.record.revision
+    return TableChange(tuple(replaced), tuple(added), versions) if versions else None
+
+
+def _is_new(file: DataFileInfo, progress: _Progress) -> bool:
+    """Return whether a file is not in the table; raises `InputError` if a part of it is."""
+    if file.revision > progress.revision or file.first_offset >= progress.next_offset:
+        return True
+    if file.last_offset >= progress.next_offset:
+        raise InputError(
+            "the table has a part of the offsets of a data file",
+            path=file.path,
+            expected=f"a file that ends before, or begins at, offset {progress.next_offset}",
+            found=f"offsets {file.first_offset} to {file.last_offset}",
+        )
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _OutputId:
+    id: str
+
+
+def _read_output_id(output: str) -> str:
+    """Return the ID of an output, which is made by its first export to tables."""
+    file = StateFile(
+        os.path.join(output, _OUTPUT_ID), _OutputId, 1, "ID of the output", "give another --output"
+    )
+    known = file.read()
+    if known is None:
+        known = _OutputId(uuid.uuid4().hex)
+        file.write(known)
+    return known.id

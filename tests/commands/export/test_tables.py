@@ -1,0 +1,247 @@
+"""``export --format iceberg|delta``: the rows of tables, what a rerun adds, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.command_line import COMMAND, DUMP, Argument, run_here, run_program
+from tests.support.lake_tables import FORMATS, DeltaOfTest, LakeOfTest, as_records, records_of
+from tests.support.record_tables import batch_of, write_partition
+
+from .test_data_loss import CUT_AND_GROWN, DELETED, MADE_ANEW, log_of, rows_of, write
+
+
+@pytest.fixture(params=FORMATS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeOfTest:
+    return FORMATS[request.param](tmp_path / "lakes")
+
+
+def export(code: int, dump: Path, lake: LakeOfTest, *more: Argument) -> str:
+    done = run_here("export", "--input", dump, *lake.options, *more)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
+def test_tables_of_a_dump_equal_its_records_in_every_reader(
+    lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch, by_date: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    # Among them are headers, compacted gaps, and timestamps outside of the calendar.
+    chosen = ("--topics", "imported-history|customer-profiles|payments|__transaction_state")
+    export(0, DUMP, lake, *chosen, *by_date)
+    for topic in lake.topics:
+        expected = records_of(DUMP, topics=[topic])
+        assert as_records(lake.read(topic)).equals(expected), topic
+        if lake.files(topic):
+            assert as_records(duckdb_rows(lake.files(topic))).equals(expected), topic
+        assert as_records(polars_rows(lake, topic)).equals(expected), topic
+    assert "committed" not in export(0, DUMP, lake, *chosen, *by_date)
+
+
+def duckdb_rows(files: list[str]) -> pa.Table:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        query = "SELECT * FROM read_parquet($files, hive_partitioning = false)"
+        return connection.sql(query, params={"files": files}).to_arrow_table()
+
+
+def polars_rows(lake: LakeOfTest, topic: str) -> pa.Table:
+    polars = pytest.importorskip("polars")
+    scan = polars.scan_delta if isinstance(lake, DeltaOfTest) else polars.scan_iceberg
+    return scan(lake.table(topic)).collect().to_arrow()
+
+
+def test_rerun_commits_new_records_only(tmp_path: Path, lake: LakeOfTest) -> None:
+    dump = tmp_path / "in"
+    for count, versions in ((500, 1), (500, 1), (1000, 2)):
+        write(dump, {0: log_of(range(count))})
+        export(0, dump, lake)
+        assert lake.values("topic") == rows_of(dump)
+        assert lake.version("topic") == versions
+
+
+@pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
+@pytest.mark.parametrize(
+    ("segments", "choice"),
+    [(CUT_AND_GROWN, "continue"), (CUT_AND_GROWN, "restart"), (MADE_ANEW, "restart")],
+    ids=["cut, continued", "cut, restarted", "made anew"],
+)
+def test_rows_of_another_history_are_replaced_in_one_commit(
+    tmp_path: Path,
+    lake: LakeOfTest,
+    segments: dict[int, bytes],
+    choice: str,
+    by_date: tuple[str, ...],
+) -> None:
+    dump = tmp_path / "in"
+    for count in (500, 1000):
+        write(dump, {0: log_of(range(count))})
+        export(0, dump, lake, *by_date)
+    old, version = set(lake.files("topic")), lake.version("topic")
+    write(dump, segments)
+    export(1, dump, lake, *by_date)
+    assert lake.version("topic") == version
+    export(0, dump, lake, *by_date, "--on-data-loss", choice)
+    assert lake.values("topic") == rows_of(dump)
+    # Snapshots of before can still be read.
+    assert all(Path(path).exists() for path in old)
+    if isinstance(lake, DeltaOfTest):
+        assert lake.version("topic") == version + 1
+    write(dump, {0: segments[0] + log_of(range(1500, 1700), b"later")})
+    export(0, dump, lake, *by_date)
+    assert lake.values("topic") == rows_of(dump)
+
+
+def test_offsets_deleted_before_their_export_are_left_out(tmp_path: Path, lake: LakeOfTest) -> None:
+    dump = tmp_path / "in"
+    write(dump, {0: log_of(range(500))})
+    export(0, dump, lake)
+    before = lake.values("topic")
+    write(dump, DELETED)
+    export(0, dump, lake, "--on-data-loss", "continue")
+    assert lake.values("topic") == before + rows_of(dump)
+
+
+@pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
+def test_damage_completed_later_replaces_the_rows_of_its_range(
+    tmp_path: Path, lake: LakeOfTest, by_date: tuple[str, ...]
+) -> None:
+    dump = tmp_path / "in"
+    damaged = bytearray(log_of(range(500)))
+    damaged[3000] ^= 1
+    for count in (500, 700):
+        write(dump, {0: bytes(damaged) + log_of(range(500, count))})
+        export(1, dump, lake, *by_date)
+        # One batch of ten records is left out.
+        rows = lake.values("topic")
+        assert len(rows) == len(set(rows)) == count - 10
+    write(dump, {0: log_of(range(700))})
+    export(0, dump, lake, *by_date)
+    assert lake.values("topic") == rows_of(dump)
+    assert "committed" not in export(0, dump, lake, *by_date)
+
+
+def test_files_have_the_statistics_of_times_and_lie_within_a_day(
+    tmp_path: Path, lake: LakeOfTest
+) -> None:
+    day = 24 * 3600 * 1000
+    log = b"".join(batch_of(at, [(at // 2 * day + at, b"%d" % at, b"v")]) for at in range(6))
+    write_partition(tmp_path / "in", {0: log, 6: batch_of(6, [(2**61, None, b"no day")])})
+    export(0, tmp_path / "in", lake, "--by-date")
+    assert len(lake.files("topic")) == 4
+    for path in lake.files("topic"):
+        group = pq.ParquetFile(path).metadata.row_group(0)
+        columns = {group.column(at).path_in_schema: at for at in range(group.num_columns)}
+        assert all(group.column(columns[name]).is_stats_set for name in ("key", "timestamp"))
+    if isinstance(lake, DeltaOfTest):
+        rows = pa.table(lake.table("topic").get_add_actions(flatten=True)).to_pylist()
+        names = ("partition.date", "min.offset", "max.offset")
+        bounds = {tuple(str(one[name]) for name in names) for one in rows}
+        assert bounds == {
+            ("1970-01-01", "0", "1"),
+            ("1970-01-02", "2", "3"),
+            ("1970-01-03", "4", "5"),
+            ("None", "6", "6"),
+        }
+    else:
+        scan = lake.table("topic").scan(row_filter="timestamp < '1970-01-02T00:00:00+00:00'")
+        assert len(list(scan.plan_files())) == 1
+
+
+def test_missing_catalog_ends_the_run_before_a_file_is_written(tmp_path: Path) -> None:
+    write(tmp_path / "in", {0: log_of(range(20))})
+    out = tmp_path / "out"
+    where = ("--input", tmp_path / "in", "--output", out, "--format", "iceberg")
+    for uri in ("http://127.0.0.1:1/catalog", f"sqlite:///{tmp_path}/none/catalog.db"):
+        done = run_here("export", *where, "--catalog", uri, "--namespace", "kafka")
+        assert done.returncode == 3, done.stderr
+        assert uri in done.stderr
+        assert not list(out.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--format", "iceberg", "--output", "out"), "needs --catalog and --namespace"),
+        (("--format", "delta", "--output", "out", "--namespace", "n"), "need --format iceberg"),
+        (("--format", "delta"), "--output is required"),
+        (("--format", "iceberg", "--catalog", "none", "--namespace", "n"), "URI missing"),
+        (("--format", "iceberg", "--catalog", "memory:", "--namespace", "n"), "memory:"),
+    ],
+)
+def test_options_that_name_no_table_are_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "in", {0: log_of(range(20))})
+    done = run_here("export", "--input", tmp_path / "in", *options)
+    assert (done.returncode, text in done.stderr) == (2, True), done.stderr
+
+
+def test_catalog_by_name_has_a_default_output_in_its_warehouse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "in", {0: log_of(range(20))})
+    properties = {"URI": f"sqlite:///{tmp_path}/own.db", "WAREHOUSE": f"file://{tmp_path}/lakes"}
+    for name, value in {"TYPE": "sql", **properties}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__OWN__{name}", value)
+    command = ("--catalog", "own", "--namespace", "raw.kafka")
+    # The configuration of pyiceberg is read when it is imported.
+    done = run_program(
+        *COMMAND, "export", "--input", tmp_path / "in", "--format", "iceberg", *command
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "lakes").rglob("*.parquet")
+    assert file.parent == tmp_path / "lakes" / "raw" / "kafka" / "topic" / "partition-0"
+
+
+def test_table_that_is_ahead_of_its_output_is_rejected(tmp_path: Path, lake: LakeOfTest) -> None:
+    dump = tmp_path / "in"
+    write(dump, {0: log_of(range(500))})
+    export(0, dump, lake)
+    folder = lake.output / "topic" / "partition-0"
+    state = (folder / ".kafka-index-export.json").read_bytes()
+    write(dump, {0: log_of(range(1000))})
+    export(0, dump, lake)
+    (folder / ".kafka-index-export.json").write_bytes(state)
+    files = sorted(folder.iterdir())
+    assert "up to offset 1000, and the export record ends at 500" in export(2, dump, lake)
+    assert sorted(folder.iterdir()) == files
+
+
+def test_rows_of_another_output_are_rejected(tmp_path: Path, lake: LakeOfTest) -> None:
+    dump = tmp_path / "in"
+    write(dump, {0: log_of(range(500))})
+    export(0, dump, lake)
+    (lake.output / ".kafka-index-tables.json").unlink()
+    assert "rows of topic-0 that this output has not committed" in export(2, dump, lake)
+    # Another partition may come from another output.
+    shutil.rmtree(dump)
+    write_partition(dump, {0: log_of(range(20))}, "topic-1")
+    export(0, dump, lake)
+    assert len(lake.values("topic")) == 520
+
+
+def test_table_with_other_columns_or_partitions_is_rejected_before_a_file_is_written(
+    tmp_path: Path, lake: LakeOfTest
+) -> None:
+    dump = tmp_path / "in"
+    write(dump, {0: log_of(range(20))})
+    lake.create("topic", pa.schema([("offset", pa.int64()), ("value", pa.string())]))
+    text = export(2, dump, lake)
+    assert "cannot take the column value (expected " in text
+    assert "string, found binary)" in text
+    lake.create("other", pa.schema([("offset", pa.int64())]))
+    shutil.rmtree(dump)
+    write_partition(dump, {0: log_of(range(20))}, "other-0")
+    assert "other partitions" in export(2, dump, lake, "--by-date")
+    assert not list(lake.output.rglob("0*.parquet"))
+    # Columns that the table lacks are added.
+    export(0, dump, lake, "--columns", "value")
+    assert set(lake.read("other").column_names) == {"offset", "value", "topic", "partition"}
