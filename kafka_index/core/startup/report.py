@@ -37,6 +37,7 @@ from kafka_index.core.log.missing_offsets import (
     missing_offsets,
     see_log,
 )
+from kafka_index.core.log.retention import count_beyond_size, count_beyond_time
 from kafka_index.core.log.scan.file_records import LogBatches
 from kafka_index.core.log.scan.index_entry_check import (
     IndexMismatch,
@@ -522,14 +523,20 @@ def _with_retention(
 ) -> PartitionPrediction:
     """Return a prediction with the effect of retention at a time, if it is known.
 
-    Source: Kafka's ``UnifiedLog.deleteOldSegments``, which ``LogManager`` calls 30 seconds after
-    startup.
+    ``LogManager`` deletes old segments for the first time 30 seconds after startup.
     """
     if not retention.is_known:
         return predicted
     segments, log = loaded.segments, loaded.log
-    by_size = _beyond_size(segments, retention.retention_bytes or 0)
-    count = _beyond_time(segments, by_size, retention.retention_ms or 0, now_ms)
+    sizes_bytes = [segment.size_bytes for segment in segments]
+    by_size = count_beyond_size(sizes_bytes, 0, retention.retention_bytes or 0)
+    count = count_beyond_time(
+        sizes_bytes,
+        by_size,
+        retention.retention_ms or 0,
+        now_ms,
+        lambda number: segments[number].largest_timestamp_ms(now_ms),
+    )
     if not count:
         return replace(predicted, log_start_retained=log.log_start_offset)
     end = log.log_end_offset if count == len(segments) else segments[count].base_offset
@@ -552,34 +559,3 @@ def _with_retention(
         segments_to_delete=count,
         notes=(*predicted.notes, note),
     )
-
-
-def _beyond_size(segments: Sequence[LoadedSegment], retention_bytes: int) -> int:
-    """Return how many of the oldest segments exceed the size limit."""
-    excess = sum(segment.size_bytes for segment in segments) - retention_bytes
-    count = 0
-    if retention_bytes < 0:
-        return count
-    while _is_deletable(segments, count) and excess >= segments[count].size_bytes:
-        excess -= segments[count].size_bytes
-        count += 1
-    return count
-
-
-def _beyond_time(
-    segments: Sequence[LoadedSegment], count: int, retention_ms: int, now_ms: int
-) -> int:
-    """Return how many segments are deleted when expired segments are deleted too."""
-    if retention_ms < 0:
-        return count
-    while _is_deletable(segments, count):
-        if now_ms - segments[count].largest_timestamp_ms(now_ms) <= retention_ms:
-            break
-        count += 1
-    return count
-
-
-def _is_deletable(segments: Sequence[LoadedSegment], at: int) -> bool:
-    """Return whether the segment can be deleted: an empty active segment cannot."""
-    is_last = at == len(segments) - 1
-    return at < len(segments) and not (is_last and not segments[at].size_bytes)

@@ -1,0 +1,56 @@
+"""The segments that retention deletes at the head of a log.
+
+Source: Kafka's ``UnifiedLog.deleteOldSegments``, once the high watermark has reached the log end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+def count_before_start(base_offsets: Sequence[int], log_start_offset: int) -> int:
+    """Return how many segments end at or before the log start offset."""
+    count = 0
+    while count + 1 < len(base_offsets) and base_offsets[count + 1] <= log_start_offset:
+        count += 1
+    return count
+
+
+def count_beyond_size(sizes_bytes: Sequence[int], count: int, retention_bytes: int) -> int:
+    """Return how many segments the log can lack, and still be as large.
+
+    The first `count` segments are gone already. A negative limit is none.
+    """
+    excess = sum(sizes_bytes[count:]) - retention_bytes
+    if retention_bytes < 0:
+        return count
+    while _is_deletable(sizes_bytes, count) and excess >= sizes_bytes[count]:
+        excess -= sizes_bytes[count]
+        count += 1
+    return count
+
+
+def count_beyond_time(
+    sizes_bytes: Sequence[int],
+    count: int,
+    retention_ms: int,
+    now_ms: int,
+    largest_timestamp_ms: Callable[[int], int],
+) -> int:
+    """Return how many segments are gone once all that are too old are gone, too.
+
+    The times are those of ``LogSegment.largestTimestamp``, by the number of the segment.
+    """
+    if retention_ms < 0:
+        return count
+    while _is_deletable(sizes_bytes, count):
+        if now_ms - largest_timestamp_ms(count) <= retention_ms:
+            break
+        count += 1
+    return count
+
+
+def _is_deletable(sizes_bytes: Sequence[int], at: int) -> bool:
+    """Return whether there is such a segment: an empty active one stays."""
+    is_last = at == len(sizes_bytes) - 1
+    return at < len(sizes_bytes) and not (is_last and not sizes_bytes[at])
