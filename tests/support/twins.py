@@ -41,6 +41,7 @@ class Row:
     producer_epoch: int
     base_sequence: int
     magic: int
+    record_count: int
 
 
 def scan_log(
@@ -92,7 +93,7 @@ def _batch_row(entry: bytes, position: int) -> Row:
         producer,
         producer_epoch,
         sequence,
-        _,
+        count,
     ) = BATCH_HEADER.unpack_from(entry)
     control = headers.CONTROL_NONE
     if attributes & CONTROL and producer >= 0:
@@ -110,6 +111,7 @@ def _batch_row(entry: bytes, position: int) -> Row:
         producer_epoch if producer >= 0 else 0,
         sequence if producer >= 0 else 0,
         magic,
+        count,
     )
 
 
@@ -129,6 +131,7 @@ def _message_row(entry: bytes, position: int) -> Row:
         0,
         0,
         magic,
+        1,
     )
 
 
@@ -303,6 +306,7 @@ def columns(rows: list[ProducerRow], first_position: int = 0) -> BatchColumns:
         coordinator_epoch=longs["coordinator_epoch"],
         control_timestamp_ms=longs["timestamp_ms"],
         magic=np.full(len(rows), 2),
+        record_count=np.ones(len(rows), np.int64),
     )
 
 

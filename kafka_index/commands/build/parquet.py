@@ -146,6 +146,7 @@ class MetadataSource:
                 last_offset=last_offset,
                 max_timestamp_ms=max_timestamp,
                 control_type=control_type,
+                record_count=np.full(chunk.num_rows, -1, np.int64),
                 **optional,
             )
             first_row += chunk.num_rows

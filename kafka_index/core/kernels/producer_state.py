@@ -138,6 +138,7 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
         coordinator_epochs,
         control_timestamps,
         _,
+        _,
     ) = batches
     producers, buckets, nodes, aborts, epochs, all_counts = tables
     counts = all_counts[0]

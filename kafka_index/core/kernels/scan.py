@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     CONTROL_MASK,
+    DELETE_HORIZON_MASK,
     HEADER_SIZE_UP_TO_MAGIC,
     MAGIC_RECORD_BATCH,
     NO_LEADER_EPOCH,
@@ -39,6 +40,7 @@ from kafka_index.core.kernels.batch_header import (
     read_message_timestamp,
     read_producer_epoch,
     read_producer_id,
+    read_record_count,
 )
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
@@ -74,6 +76,8 @@ class BatchColumns(NamedTuple):
         From the record of a transaction marker; undefined for all other batches.
     magic : ndarray of int64, shape (n,)
         A broker reads values above 2 as 2, and negative ones as 1. Consumers stop at both.
+    record_count : ndarray of int64, shape (n,)
+        As in the batch header; 1 for magic 0 and 1. -1 if a table does not have it.
     """
 
     position_bytes: Longs
@@ -90,6 +94,7 @@ class BatchColumns(NamedTuple):
     coordinator_epoch: Longs
     control_timestamp_ms: Longs
     magic: Longs
+    record_count: Longs
 
     @property
     def rows(self) -> int:
@@ -264,6 +269,7 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
             last_offset = base_offset + read_last_offset_delta(start)
             max_timestamp = read_max_timestamp(start)
             producer_id = read_producer_id(start)
+            record_count = read_record_count(start)
             if producer_id >= 0:
                 row = first_row + np.uint64(8 * count)
                 write_int64_native(
@@ -284,6 +290,7 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
             if magic != 0:
                 max_timestamp = read_message_timestamp(start)
             producer_id = np.int64(NO_PRODUCER_ID)
+            record_count = np.int64(1)
         if not can_convert_to_relative_offset(last_offset, segment_base_offset):
             return SCAN_OFFSET_OVERFLOW, position, count, has_markers
         row = first_row + np.uint64(8 * count)
@@ -297,10 +304,37 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         write_int64_native(row + np.uint64(_ROW.control_type) * stride, control)
         write_int64_native(row + np.uint64(_ROW.leader_epoch) * stride, leader_epoch)
         write_int64_native(row + np.uint64(_ROW.magic) * stride, np.int64(magic))
+        write_int64_native(row + np.uint64(_ROW.record_count) * stride, record_count)
         count += 1
         position += size
+
+
+@compiled
+def are_contiguous(
+    base_offsets: Longs,
+    last_offsets: Longs,
+    attributes: Longs,
+    control_types: Longs,
+    next_offset: Integer,
+) -> bool:
+    """Return whether batches of magic 2 hold all offsets from one on, and no cleaner marked them.
+
+    `base_offsets`, `last_offsets`, `attributes`, `control_types` (int64, (n,)): of `BatchColumns`;
+    `next_offset`: where the first one has to begin. True implies that they are in order.
+    """
+    for row in range(len(base_offsets)):
+        at = np.uint64(row)
+        is_marked = attributes[at] & DELETE_HORIZON_MASK != 0
+        is_message = control_types[at] == CONTROL_MESSAGE
+        last = last_offsets[at]
+        if base_offsets[at] != next_offset or last < next_offset or is_marked or is_message:
+            return False
+        next_offset = last + 1
+    return True
 
 
 def warm_up(window: NDArray[np.uint8], columns: Longs) -> None:
     scan_batches(window, 0, 0, 0, 0, True, columns, 0)
     _read_markers(0, columns, 0, 0)
+    nothing = np.empty(0, np.int64)
+    are_contiguous(nothing, nothing, nothing, nothing, 0)

@@ -62,7 +62,8 @@ class RangeScan:
     """Scans the batches of a range.
 
     `bytes_read` counts the bytes of the log read so far. Further batches must not start below
-    `least_offset`. With a decompressor, `seen` tracks the offsets in the range. Offsets next to a
+    `least_offset`. With a decompressor, `seen` tracks the offsets in the range. With `headers_only`
+    it tracks them by the headers, and reads no other page of a local log. Offsets next to a
     corruption are corrupt, not missing, and so are those at the start of a range if `after_damage`.
     """
 
@@ -73,16 +74,20 @@ class RangeScan:
         verify_crc: bool,
         decompressor: Decompressor | None = None,
         after_damage: bool = False,
+        headers_only: bool = False,
     ) -> None:
         self.bytes_read = 0
         self.least_offset = part.least_offset
         offsets = LogOffsets(max(part.start_offset, part.least_offset))
         # The offsets after the last batch are known only after the scan.
-        self.seen = SeenLog(part.segment, offsets, damage_end=INT64_MAX, has_counts=True)
+        self.seen = SeenLog(
+            part.segment, offsets, damage_end=INT64_MAX, has_counts=not headers_only
+        )
         self._part = part
         self._verify_crc = verify_crc
         self._decompressor = decompressor
         self._is_after_damage = after_damage
+        self._headers_only = headers_only
 
     def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
         """Yield batches with the bytes that contain them, and corruptions between them.
@@ -93,7 +98,7 @@ class RangeScan:
         """
         part = self._part
         with closing(open_log(part.segment.log_path, part.segment)) as file:
-            read, window_bytes = _windows_of(file)
+            read, window_bytes = _windows_of(file, headers_only=self._headers_only)
             scanner = Scanner(
                 part.segment.base_offset,
                 verify_crc=self._verify_crc,
@@ -112,6 +117,10 @@ class RangeScan:
                     self.bytes_read += size
                 code = scanner.scan(window, start, part.end_bytes, file)
                 for batches in scanner.drain():
+                    if self._continues_with(batches, order):
+                        self.least_offset = order.next_offset
+                        yield WindowBatches(window, start, batches)
+                        continue
                     for found in order.follow(batches):
                         self.least_offset = order.next_offset
                         if isinstance(found, ScanStop):
@@ -132,14 +141,27 @@ class RangeScan:
             if not self._is_after_damage:
                 self.seen.damage_end = None
 
+    def _continues_with(self, batches: BatchColumns, order: BatchOrder) -> bool:
+        """Follow batches by their headers if nothing about them has to be decided."""
+        offsets = self.seen.offsets
+        is_plain = self._headers_only and not self._is_after_damage
+        is_plain = is_plain and offsets.end_offset == order.next_offset
+        if not is_plain or not order.continues_with(batches):
+            return False
+        offsets.observe_contiguous(batches)
+        return True
+
     def _see(self, window: Bytes, start: int, batches: BatchColumns) -> None:
-        if self._decompressor is None:
+        if self._decompressor is None and not self._headers_only:
             return
         offsets = self.seen.offsets
         if self._is_after_damage:
             offsets.end_offset = max(offsets.end_offset, int(batches.base_offset[0]))
         self._is_after_damage = False
-        offsets.observe_exactly(window, start, batches, self._decompressor)
+        if self._decompressor is None:
+            offsets.observe(batches)
+        else:
+            offsets.observe_exactly(window, start, batches, self._decompressor)
 
     def _damage(self, stop: ScanStop) -> CorruptLogError:
         self._is_after_damage = True
@@ -147,10 +169,13 @@ class RangeScan:
         return CorruptLogError(stop.text, path=path, position_bytes=stop.position_bytes)
 
 
-def _windows_of(file: ByteSource) -> tuple[Callable[[int, int], Bytes], int]:
+def _windows_of(file: ByteSource, *, headers_only: bool) -> tuple[Callable[[int, int], Bytes], int]:
     """Return the function that reads a window, valid until the next one, and the usual size."""
     if not isinstance(file, MappedFile):
         return file.read_at, _REMOTE_WINDOW_BYTES
+    if headers_only:
+        file.advise_random()
+        return file.read_at, file.size_bytes
     file.advise_sequential()
     return WindowWalk(file, _LOCAL_WINDOW_BYTES).window, _LOCAL_WINDOW_BYTES
 

@@ -108,7 +108,7 @@ def table(appends: list[list[tuple[int, int, int]]]) -> IncomingBatches:
     sizes, last_offsets, timestamps = np.array(rows, np.int64).T.copy()
     nothing = np.zeros(len(rows), np.int64)
     positions = np.concatenate([[0], sizes.cumsum()[:-1]])
-    columns = BatchColumns(positions, sizes, nothing, last_offsets, timestamps, *[nothing] * 9)
+    columns = BatchColumns(positions, sizes, nothing, last_offsets, timestamps, *[nothing] * 10)
     return IncomingBatches(np.empty(0, np.uint8), columns, nothing, nothing)
 
 

@@ -53,10 +53,8 @@ def rows_of(columns: NDArray[np.int64], count: int) -> list[twins.Row]:
     for column in (filled.producer_epoch, filled.base_sequence):
         column[filled.producer_id < 0] = 0
     # The twin has all columns but those of a marker's record.
-    return [
-        twins.Row(*cells)
-        for cells in zip(*(column.tolist() for column in (*filled[:-3], filled.magic)), strict=True)
-    ]
+    shown = (*filled[:-4], filled.magic, filled.record_count)
+    return [twins.Row(*cells) for cells in zip(*(column.tolist() for column in shown), strict=True)]
 
 
 def scan(

@@ -104,6 +104,12 @@ class LogOffsets:
                 self.first_offset = int(base[0])
         self._end_with(batches)
 
+    def observe_contiguous(self, batches: BatchColumns) -> None:
+        """Look at batches that continue the log without a gap, and without a mark of a cleaner."""
+        if self.first_offset is None and self._suspect is None:
+            self.first_offset = int(batches.base_offset[0])
+        self._end_with(batches)
+
     def settle(self, segment: SegmentFile, decompressor: Decompressor) -> None:
         """Resolve cases that the headers of compressed messages leave open.
 

@@ -40,6 +40,7 @@ from kafka_index.core.kernels.scan import (
     SCAN_ROWS_FULL,
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
+    are_contiguous,
     scan_batches,
 )
 from kafka_index.core.log.scan.batch_search import (
@@ -256,6 +257,23 @@ class BatchOrder:
             elif not self._is_broken:
                 self._is_broken = True
                 yield self._stop(batches, start)
+
+    def continues_with(self, batches: BatchColumns) -> bool:
+        """Follow batches that leave no offset out and have no mark of a cleaner.
+
+        Returns False, and follows none, if that does not hold.
+        """
+        ends_below = self._end_offset is None or int(batches.last_offset[-1]) < self._end_offset
+        if not ends_below or not are_contiguous(
+            batches.base_offset,
+            batches.last_offset,
+            batches.attributes,
+            batches.control_type,
+            self.next_offset,
+        ):
+            return False
+        self._follow(batches)
+        return True
 
     def first_stop(self, batches: BatchColumns) -> ScanStop | None:
         """Check batches; return the start of the first range that is out of order."""
