@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.fs.paths import expand_directories
 from kafka_index.core.fs.registry import configure_stores, storage_options
-from kafka_index.core.logdir.listing import Listing, list_dump
+from kafka_index.core.logdir.listing import Listing, list_any, list_dump
 
 
 def list_logs(
@@ -28,3 +29,15 @@ def list_logs(
     from kafka_index.core.cluster.merged_listing import list_merged  # noqa: PLC0415
 
     return list_merged(inputs, tiered, topics=topics)
+
+
+def list_dumps(
+    inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
+) -> list[Listing]:
+    """List log directories one by one: a partition may be in several of them.
+
+    With tiered storage there is one listing, and a partition is in one place.
+    """
+    if tiered is not None:
+        return [list_logs(inputs, tiered, topics=topics)]
+    return [list_any([path], topics=topics) for path in expand_directories(inputs)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.listing import list_dumps, list_logs
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -25,11 +25,10 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.directories import scan_input
 from kafka_index.core.fs.inputs import Skipped
-from kafka_index.core.fs.paths import expand_directories
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, intact_batches_of
 from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
-from kafka_index.core.logdir.listing import Listing, list_any
+from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.metadata_files import read_topic_id
 from kafka_index.core.logdir.partition_files import TieredPartition
 from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
@@ -86,11 +85,8 @@ def read_dumps(
 ) -> Dump:
     """List the partitions of dumps, which may contain several replicas of a partition."""
     dump = Dump()
-    if tiered is not None:
-        _add(dump, list_logs(inputs, tiered, topics=topics))
-    else:
-        for path in expand_directories(inputs):
-            _add(dump, list_any([path], topics=topics))
+    for listing in list_dumps(inputs, tiered, topics=topics):
+        _add(dump, listing)
     if not dump.replicas:
         # Listing all together raises an error that describes where segments were searched.
         list_logs(inputs, tiered, topics=topics)

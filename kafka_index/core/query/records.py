@@ -14,7 +14,7 @@ from os import PathLike
 
 import pyarrow as pa
 
-from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.listing import list_dumps, list_logs
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import CorruptLogError, InputError
 from kafka_index.core.format.config import LogConfig, topics_pattern
@@ -28,6 +28,8 @@ from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.logdir.listing import Listing
+from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.query.bounds import BoundOptions, time_span
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, plan_partition, read_partition
@@ -232,6 +234,26 @@ def list_partitions(
                     for number in numbers
                 ),
             )
+    return _with_checkpoints(listing, segments, root, upper_bound)
+
+
+def list_replicas(
+    inputs: Sequence[str], *, topics: re.Pattern[str] | None, tiered: TieredOptions | None
+) -> list[ListedPartitions]:
+    """Return the partitions of each log directory; a partition may be in several of them.
+
+    Raises the errors of `list_dump`, except for partitions that are in several directories.
+    """
+    listings = [each for each in list_dumps(inputs, tiered, topics=topics) if each.segments]
+    if not listings:
+        # Listing them together says what was looked for, and where.
+        list_logs(inputs, tiered, topics=topics)
+    return [_with_checkpoints(each, each.segments, None, UpperBound.LOG_END) for each in listings]
+
+
+def _with_checkpoints(
+    listing: Listing, segments: Sequence[SegmentFile], root: str | None, upper_bound: UpperBound
+) -> ListedPartitions:
     reader = CheckpointReader(upper_bound)
     files = reader.read_all(segments, root, listing.tiered)
     skipped = (*listing.skipped, *reader.skipped)
