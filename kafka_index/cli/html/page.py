@@ -10,7 +10,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from html import escape
 from importlib.metadata import version
@@ -35,7 +35,7 @@ _MILLISECONDS = 1000
 _BASE_OFFSET = "\0"
 _QUICK, _BEST = 1, 9
 _SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
-_OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
+_OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "plots.js", "table.js", "page.js")
 
 
 @dataclass(slots=True)
@@ -319,6 +319,7 @@ class PageText:
             "command": self._command,
             "nouns": columns.nouns,
             "libraries": libraries,
+            "plots": [asdict(plot) for plot in columns.plots],
             "explained": {
                 name: {"severity": int(each.severity), "text": each.text, "command": each.command}
                 for name, each in columns.meanings.items()

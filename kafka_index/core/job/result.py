@@ -220,6 +220,20 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot of a column of the report on a page; without values the page leaves it out.
+
+    It has a bar for each row, or for each ``start_timestamp_ms`` if the rows have times.
+    `is_histogram`: the column is JSON, counts by the smallest size of a bin.
+    """
+
+    title: str
+    column: str
+    unit: str
+    is_histogram: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PageColumns:
     """How an HTML page counts the rows of a report.
 
@@ -242,6 +256,8 @@ class PageColumns:
     rows_are_segments : bool
         Whether the rows are segments with ``log_path``. Otherwise the run passes segments to
         `ReportSink.add_segments`.
+    plots : tuple of Plot
+        Plots of columns.
     """
 
     nouns: str
@@ -252,6 +268,7 @@ class PageColumns:
     weight: str | None = None
     worst_where: str | None = None
     rows_are_segments: bool = False
+    plots: tuple[Plot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ async function showPage() {
     document.getElementById(`${name}-section`).hidden = false;
     await Bokeh.Plotting.show(picture.fig, document.getElementById(name));
   }
+  await drawPlots(rows, description.plots);
   await Bokeh.Plotting.show(view.table, document.getElementById("table"));
   document.getElementById("working").remove();
   document.body.dataset.ready = "true";
