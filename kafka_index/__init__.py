@@ -10,6 +10,7 @@ Dumps: data directories, partition directories, or globs of either; local paths 
     verify               compare every file with what it should be
     predict              what a broker does to its log directories when it starts
     list_partitions      partitions, their offsets and sizes
+    read_stats           records and bytes by topic, partition, day or hour; sizes and keys
     read_metadata        topics, groups, offsets, transactions and producers of the cluster
     read_schemas         schemas of typed records, and the topics that use them
     find_records         records by key, value and time
@@ -28,7 +29,7 @@ Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
     Verification, VerifiedPartition, Finding, FindingCounts
     Prediction, Verdict, PartitionPrediction, Refusal
     BuildResult, LookupResult, LookupFinding, InvalidQuery, PartitionList, Metadata
-    Records, FoundRecords, RunOutcome
+    Records, FoundRecords, LogStats, StatsBy, RunOutcome
     ExportResult, PartitionReport, ExportStatus, RestoreResult, RestoredPartition, GroupOffset
     ImportResult, ImportedLog, RewriteResult, RewrittenPartition, RewriteStatus
     SchemaList, SchemaUse, UseStatus
@@ -111,6 +112,9 @@ if TYPE_CHECKING:
     from kafka_index.commands.schemas.result import SchemaList as SchemaList
     from kafka_index.commands.schemas.result import SchemaUse as SchemaUse
     from kafka_index.commands.schemas.result import UseStatus as UseStatus
+    from kafka_index.commands.stats import read_stats as read_stats
+    from kafka_index.commands.stats.request import StatsBy as StatsBy
+    from kafka_index.commands.stats.result import LogStats as LogStats
     from kafka_index.commands.verify import verify as verify
     from kafka_index.commands.verify.result import Finding as Finding
     from kafka_index.commands.verify.result import FindingCounts as FindingCounts
@@ -185,6 +189,9 @@ _NAMES = {
     "commands.rewrite.result": "RewriteResult RewriteStatus RewrittenPartition",
     "commands.schemas": "read_schemas",
     "commands.schemas.result": "SchemaList SchemaUse UseStatus",
+    "commands.stats": "read_stats",
+    "commands.stats.request": "StatsBy",
+    "commands.stats.result": "LogStats",
     "commands.verify": "verify",
     "commands.verify.result": "Finding FindingCounts Verification VerifiedPartition",
     "core.cluster.remote.options": "TieredOptions",

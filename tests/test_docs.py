@@ -22,6 +22,7 @@ from kafka_index.commands.metadata.read_tables import PARTITIONS_SCHEMA
 from kafka_index.commands.predict.result import PREDICT_SCHEMA
 from kafka_index.commands.restore.result import RESTORE_SCHEMA
 from kafka_index.commands.rewrite.result import REWRITE_REPORT_SCHEMA
+from kafka_index.commands.stats.result import STATS_REPORT_SCHEMA
 from kafka_index.commands.verify.result import VERIFY_SCHEMA
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES, METADATA_TABLES
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
@@ -45,6 +46,7 @@ FUNCTIONS = (
     "predict",
     "read_metadata",
     "read_schemas",
+    "read_stats",
     "restore_dump",
     "rewrite_dump",
     "verify",
@@ -152,6 +154,7 @@ REPORTS: dict[str, pa.Schema] = {
     "import_records": IMPORT_SCHEMA,
     "list_partitions": PARTITIONS_SCHEMA,
     "lookup": LOOKUP_REPORT_SCHEMA,
+    "stats": STATS_REPORT_SCHEMA,
     "answers": ANSWER_SCHEMA,
     **{f"metadata --what {name}": table.schema for name, table in METADATA_TABLES.items()},
     **{f"metadata --what {name}": schema for name, schema in LAG_TABLES.items()},
@@ -173,7 +176,9 @@ def test_the_number_of_a_partition_has_one_type(name: str) -> None:
     assert str(REPORTS[name].field("partition").type) == "int32"
 
 
-@pytest.mark.parametrize("name", ["predict", "restore", "rewrite", "backup", "export", "lookup"])
+@pytest.mark.parametrize(
+    "name", ["predict", "restore", "rewrite", "backup", "export", "lookup", "stats"]
+)
 def test_a_report_begins_with_the_columns_of_all_reports(name: str) -> None:
     first = ["topic", "partition", "segment_base_offset", "path", "status", "reason_code", "reason"]
     assert REPORTS[name].names[:7] == first

@@ -23,6 +23,7 @@ from kafka_index import KafkaIndexError, LogConfig, Result
 from kafka_index.cli.app import load_command
 from kafka_index.commands.find.request import FindRequest
 from kafka_index.commands.metadata.request import MetadataRequest, PartitionsRequest
+from kafka_index.commands.stats.request import StatsRequest
 from kafka_index.core.errors import DamageError
 from kafka_index.core.job.request import Request, parameters
 from kafka_index.records import ReadRequest
@@ -57,6 +58,7 @@ CALLS: dict[str, Call] = {
     "import": lambda dump, folder, **given: kafka_index.import_records(
         kafka_index.export_records(dump, folder / "lake").output, folder / "logs", **given
     ),
+    "stats": lambda dump, _, **given: kafka_index.read_stats(dump, by="partition", **given),
     "rewrite": lambda dump, folder, **given: kafka_index.rewrite_dump(
         dump, folder / "clean", drop_where="offset < 5", **given
     ),
@@ -351,6 +353,7 @@ def test_every_type_in_a_public_signature_is_public() -> None:
         (kafka_index.list_partitions, PartitionsRequest),
         (kafka_index.find_records, FindRequest),
         (kafka_index.read_metadata, MetadataRequest),
+        (kafka_index.read_stats, StatsRequest),
     ],
 )
 def test_arguments_of_a_function_are_the_fields_of_its_request(
@@ -371,6 +374,7 @@ COMMAND_OF = {
     "lookup_timestamps": "lookup",
     "predict": "predict",
     "read_metadata": "metadata",
+    "read_stats": "stats",
     "restore_dump": "restore",
     "rewrite_dump": "rewrite",
     "verify": "verify",

@@ -41,6 +41,7 @@ COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
 #: load numpy, pyarrow and the compiled kernels, which `--help` should not wait for.
 _GROUPS = {
     "Inspect": {
+        "stats": "Count records and bytes by topic, partition, day or hour.",
         "dump": "Print the contents of logs, indexes, snapshots and checkpoints.",
         "metadata": "Print topics, groups, transactions and remote segments of a cluster.",
         "lookup": "Find offsets and timestamps in logs.",
@@ -82,6 +83,7 @@ _SPECS = {
     "restore": "commands.restore.request:RESTORE",
     "rewrite": "commands.rewrite.request:REWRITE",
     "schemas": "commands.schemas.request:SCHEMAS",
+    "stats": "commands.stats.request:STATS",
     "verify": "commands.verify.request:VERIFY",
     "warm-up": "commands.warm_up.request:WARM_UP",
 }

@@ -36,8 +36,8 @@ from tests.support.damaged_dumps import (
 )
 
 #: The commands in the order of the columns below; ``read`` is Python.
-COMMANDS = ("verify", "build", "restore", "lookup", "find", "cat", "export", "rewrite")
-PAGES = ("verify", "build", "restore", "lookup")
+COMMANDS = ("verify", "build", "restore", "lookup", "find", "cat", "export", "rewrite", "stats")
+PAGES = ("verify", "build", "restore", "lookup", "stats")
 
 
 class Rule(NamedTuple):
@@ -55,25 +55,25 @@ class Rule(NamedTuple):
 LOST = "offsets 12 to 23"
 #: A lookup gives the answers of a broker, which skips what is missing; a build leaves a note.
 RULES = [
-    Rule(leave_whole, "0000 0000"),
-    Rule(remove_segment, "1010 1111", LOST, 1),
-    Rule(remove_segment_of_unknown_topic, "1010 0000", LOST, 1),
-    Rule(remove_batch, "1010 1111", "offsets 16 to 19", 1),
-    Rule(remove_last_segment, "1010 1111", "24 to 35", 1),
-    Rule(make_log_a_folder, "1111 1111", f"{12:020d}.log", 1),
-    Rule(damage_start, "1111 1111", "bad_crc"),
-    Rule(damage_middle, "1111 1111", "bad_crc"),
-    Rule(damage_last_batch, "1111 1111", "bad_crc"),
-    Rule(repeat_last_batch, "1111 1111", "overlap"),
-    Rule(append_early_batch, "1111 1111", "offset_overflow"),
-    Rule(abort_transaction, "0000 0000"),
-    Rule(garble_log_starts, "1111 1111", "log-start-offset-checkpoint"),
-    Rule(garble_high_watermarks, "1111 1111", "replication-offset-checkpoint"),
-    Rule(garble_cleaner_offsets, "1111 1111", "cleaner-offset-checkpoint"),
-    Rule(garble_leader_epochs, "1111 1111", "leader-epoch-checkpoint"),
-    Rule(reset_log_starts, "0000 0000"),
+    Rule(leave_whole, "0000 0000 0"),
+    Rule(remove_segment, "1010 1111 1", LOST, 1),
+    Rule(remove_segment_of_unknown_topic, "1010 0000 0", LOST, 1),
+    Rule(remove_batch, "1010 1111 1", "offsets 16 to 19", 1),
+    Rule(remove_last_segment, "1010 1111 1", "24 to 35", 1),
+    Rule(make_log_a_folder, "1111 1111 1", f"{12:020d}.log", 1),
+    Rule(damage_start, "1111 1111 1", "bad_crc"),
+    Rule(damage_middle, "1111 1111 1", "bad_crc"),
+    Rule(damage_last_batch, "1111 1111 1", "bad_crc"),
+    Rule(repeat_last_batch, "1111 1111 1", "overlap"),
+    Rule(append_early_batch, "1111 1111 1", "offset_overflow"),
+    Rule(abort_transaction, "0000 0000 0"),
+    Rule(garble_log_starts, "1111 1111 1", "log-start-offset-checkpoint"),
+    Rule(garble_high_watermarks, "1111 1111 1", "replication-offset-checkpoint"),
+    Rule(garble_cleaner_offsets, "1111 1111 1", "cleaner-offset-checkpoint"),
+    Rule(garble_leader_epochs, "1111 1111 1", "leader-epoch-checkpoint"),
+    Rule(reset_log_starts, "0000 0000 0"),
     # A broker keeps and serves the batch, and a consumer stops at it; readers decode it as magic 2.
-    Rule(write_unknown_magic, "1010 0000", "unknown_magic"),
+    Rule(write_unknown_magic, "1010 0000 0", "unknown_magic"),
 ]
 EVERY_RULE = pytest.mark.parametrize("rule", RULES, ids=[rule.damage.__name__ for rule in RULES])
 CELLS = [(rule, at) for rule in RULES for at in range(len(COMMANDS))]
@@ -97,6 +97,7 @@ def arguments_of(command: str, folder: Path) -> list[str | Path]:
             "find": ("--key", "absent"),
             "lookup": (*by_offset, "--queries", queries, "--output", folder / "answers.csv"),
             "rewrite": ("--drop-where", "offset = 1", "--output", output),
+            "stats": ("--sizes",),
             "verify": (),
         }.get(command, ("--output", output)),
         *(("--report", page) if command in PAGES else ()),
@@ -127,7 +128,7 @@ def test_damage_decides_exit_code_output_summary_and_page(
         assert ended["counts"]["queries_behind_missing_offsets"] > 0
     elif code and command != "restore":
         assert rule.said in done.stdout + done.stderr
-    if command in ("find", "cat", "export", "rewrite"):
+    if command in ("find", "cat", "export", "rewrite", "stats"):
         assert ended["missing_offsets"]["count"] == rule.missing
 
 

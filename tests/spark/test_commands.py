@@ -40,21 +40,36 @@ pytestmark = pytest.mark.usefixtures("in_session")
 
 
 @pytest.mark.parametrize("damage", [remove_segment, damage_middle])
-@pytest.mark.parametrize("command", ["find", "export"])
+@pytest.mark.parametrize("command", ["find", "export", "stats"])
 def test_damage_ends_a_spark_command_with_exit_code_1(
     tmp_path: Path, command: str, damage: Callable[[Path], None]
 ) -> None:
     write_dump(tmp_path / "data")
     damage(tmp_path / "data")
     summary = tmp_path / "summary.json"
-    given = ("--key", "absent") if command == "find" else ("--output", tmp_path / "out")
+    given: dict[str, tuple[Argument, ...]] = {
+        "find": ("--key", "absent"),
+        "export": ("--output", tmp_path / "out"),
+        "stats": ("--sizes",),
+    }
     common = ("--input", tmp_path / "data", "--summary", summary, *ON_SPARK)
 
-    done = run_here(command, *given, *common)
+    done = run_here(command, *given[command], *common)
 
     assert done.returncode == 1, done.stderr
     missing = json.loads(summary.read_text())["missing_offsets"]
     assert missing["count"] == int(damage is remove_segment)
+
+
+def test_statistics_on_spark_equal_those_of_threads(tmp_path: Path) -> None:
+    report = tmp_path / "report.parquet"
+    given = ("--by", "partition", "--sizes", "--keys", "3", "--compact")
+
+    done = run_here("stats", "--input", DUMP, *given, "--report", report, *ON_SPARK)
+
+    assert done.returncode == 0, done.stderr
+    local = kafka_index.read_stats(DUMP, by="partition", sizes=True, keys=3, compact=True)
+    assert pq.read_table(report).to_pylist() == local.to_arrow().to_pylist()
 
 
 @pytest.mark.parametrize("command", ["build", "verify"])

@@ -213,6 +213,10 @@ COMMANDS = {
         lambda root, output: kafka_index.read_schemas(root, schemas=schema_folder(output)),
         "",
     ),
+    # Without --sizes checksums are not verified, and `damage_middle` is not found.
+    "stats": Command(
+        lambda _: ["--sizes"], lambda root, _: kafka_index.read_stats(root, sizes=True)
+    ),
     "verify": Command(lambda _: [], lambda root, _: kafka_index.verify(root)),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import codecs
+import contextlib
 import os
 import re
 from typing import NamedTuple
@@ -65,6 +66,15 @@ def parse_bytes(text: str) -> bytes:
             "malformed bytes", expected="hex:00ff or base64:AP8=", found=text
         ) from error
     return text.encode(errors="surrogateescape")
+
+
+def bytes_text(data: bytes) -> str:
+    """Return the text that `parse_bytes` reads: UTF-8 if it is printable, otherwise ``hex:``."""
+    with contextlib.suppress(UnicodeDecodeError):
+        text = data.decode()
+        if text.isprintable() and not text.startswith(("hex:", "base64:")):
+            return text
+    return f"hex:{data.hex()}"
 
 
 def decode_utf8(data: bytes) -> str:

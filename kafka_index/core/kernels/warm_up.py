@@ -6,6 +6,7 @@ import numpy as np
 
 from kafka_index.core.kernels.append_batches import warm_up as warm_up_appending
 from kafka_index.core.kernels.avro import warm_up as warm_up_avro
+from kafka_index.core.kernels.batch_counts import warm_up as warm_up_batch_counts
 from kafka_index.core.kernels.batch_header import warm_up as warm_up_batch_header
 from kafka_index.core.kernels.batch_seek import warm_up as warm_up_walk
 from kafka_index.core.kernels.checksums import crc32c
@@ -55,4 +56,5 @@ def warm_up() -> None:
     warm_up_appending(data, nothing)
     warm_up_avro()
     warm_up_protobuf()
+    warm_up_batch_counts(nothing)
     crc32c(b"")

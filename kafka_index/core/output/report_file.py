@@ -86,7 +86,7 @@ def check_report_path(path: str, *, has_page: bool = False) -> str:
             path=path,
             expected=" or ".join(endings),
             found=ending or "none",
-            hint="pages are written by build, verify, predict, restore and lookup"
+            hint="pages are written by build, verify, predict, restore, lookup and stats"
             if ending == PAGE_SUFFIX
             else None,
         )

@@ -96,4 +96,4 @@ def test_a_command_without_a_page_refuses_one(tmp_path: Path) -> None:
     done = run_here("export", "--input", DUMP, "--output", out, "--report", tmp_path / "a.html")
     assert done.returncode == 2
     assert "found .html" in done.stderr
-    assert "written by build, verify, predict, restore and lookup" in done.stderr
+    assert "written by build, verify, predict, restore, lookup and stats" in done.stderr

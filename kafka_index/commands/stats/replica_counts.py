@@ -1,0 +1,646 @@
+"""The counts of a part of one replica, from its batch headers or its records; they merge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafka_index.commands.stats.sketches import HotKeys, KeySample, hash_bytes, hash_longs
+from kafka_index.core.errors import CorruptLogError, Faults, KafkaIndexError, without_frames
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.records import (
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
+from kafka_index.core.kernels.batch_counts import (
+    NOT_COUNTED,
+    SUM_FIRST_TIME,
+    SUM_KEY_BYTES,
+    SUM_LAST_TIME,
+    SUM_NULL_KEYS,
+    SUM_PLAIN_BYTES,
+    SUM_RECORDS,
+    SUM_TOMBSTONES,
+    SUM_TRANSACTIONAL_RECORDS,
+    SUM_VALUE_BYTES,
+    count_batches,
+    index_groups,
+    new_sums,
+)
+from kafka_index.core.kernels.headers import CONTROL_MESSAGE, HEADER_BASE_TIMESTAMP
+from kafka_index.core.kernels.record_columns import PLACE_ADDRESS, PLACE_END, PLACE_ROW
+from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.log.read.transactions import AbortedTransactions
+from kafka_index.core.log.scan.log_offsets import holds_messages
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.query.bounds import ReadBounds
+from kafka_index.core.query.choices import Isolation, OnDamage
+from kafka_index.core.query.range_scan import LogRange, RangeScan
+from kafka_index.core.query.read_plan import resolve_range
+from kafka_index.core.query.settings import ReadSettings
+from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
+from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
+from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_table import WindowBatches
+from kafka_index.core.schema.registry import SchemaKey
+from kafka_index.core.schema.wire import frames_of
+
+_INT64_MIN = -INT64_MAX - 1
+#: Sizes from 2^(n - 1) to 2^n - 1 are in bin n, size 0 in bin 0.
+SIZE_BINS = 33
+#: More times are counted together, as those of batches without a timestamp are.
+MAX_GROUPS = 50_000
+_FIRST_GROUPS = 64
+_MAX_SCHEMA_IDS = 1000
+#: A message of magic 0 or 1 without key and value: with and without a timestamp.
+_MESSAGE_BYTES, _TIMESTAMP_BYTES = 26, 8
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSettings:
+    """What is counted; small, and picklable.
+
+    `from_ms` and `to_ms` bound the largest timestamps of batches, None for no bound. `group_ms` is
+    the length of an hour or a day, 0 if counts are not by time. `hot_keys` is None without keys.
+    """
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    group_ms: int = 0
+    sizes: bool = False
+    hot_keys: int | None = None
+    compacts: bool = False
+    max_decompressed_bytes: int = 0
+
+    @property
+    def parts(self) -> RecordParts:
+        """The parts of records that are decoded; none if headers are enough."""
+        parts = RecordParts.NONE
+        if self.sizes or self.compacts:
+            parts |= RecordParts.ALL
+        if self.hot_keys is not None:
+            parts |= RecordParts.KEYS
+        return parts
+
+
+class SegmentCounts(NamedTuple):
+    """A segment as retention sees it; the times of records are -1 if there is none."""
+
+    base_offset: int
+    size_bytes: int
+    records: int
+    largest_timestamp_ms: int
+    modified_ms: int
+
+    @property
+    def retention_time_ms(self) -> int:
+        """The time that retention uses (``LogSegment.largestTimestamp``)."""
+        return self.largest_timestamp_ms if self.largest_timestamp_ms >= 0 else self.modified_ms
+
+
+class TimeSums:
+    """Sums of batches by the time of their group, -1 for batches without a time."""
+
+    __slots__ = ("_group_ms", "_slots", "_sums", "_times", "used")
+
+    def __init__(self, group_ms: int) -> None:
+        self._group_ms = group_ms
+        self._times = np.zeros(_FIRST_GROUPS, np.int64)
+        self._sums = new_sums(_FIRST_GROUPS)
+        self._slots = np.full(2 * _FIRST_GROUPS, -1, np.int64)
+        self.used = 0
+
+    @property
+    def times(self) -> Longs:
+        """The start of the hour or day of each group."""
+        return self._times[: self.used]
+
+    @property
+    def sums(self) -> NDArray[np.int64]:
+        """The sums, a row for each group."""
+        return self._sums[: self.used]
+
+    def add(
+        self, source: WindowBatches, bounds: tuple[int, int, int], *, by_headers: bool
+    ) -> tuple[Longs, Longs, int]:
+        """Count batches; return their groups, producer IDs, and how many are not counted exactly.
+
+        `bounds` are the first offset, and the range of times.
+        """
+        rows = source.batches.rows
+        groups, producers = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        row = unsure = 0
+        seen: list[Longs] = []
+        while row < rows:
+            row, self.used, count, more = count_batches(
+                source.batches,
+                *bounds,
+                self._group_ms,
+                self._times,
+                self._slots,
+                self._sums,
+                self.used,
+                row,
+                groups,
+                producers,
+                by_headers,
+            )
+            unsure += more
+            seen.append(producers[:count].copy())
+            if row < rows and (moved := self._grow()) is not None:
+                counted = groups[:row] != NOT_COUNTED
+                groups[:row][counted] = moved[groups[:row][counted]]
+        return groups, np.concatenate(seen) if seen else producers[:0], unsure
+
+    def _grow(self) -> Longs | None:
+        """Make room for another time; return the new numbers of the groups if they change."""
+        if len(self._times) >= MAX_GROUPS:
+            return self._fold()
+        self._times = np.concatenate((self._times, np.zeros_like(self._times)))
+        self._sums = np.concatenate((self._sums, new_sums(len(self._sums))))
+        self._index()
+        return None
+
+    def _index(self) -> None:
+        self._slots = np.full(2 * len(self._times), -1, np.int64)
+        index_groups(self._times, self.used, self._slots, self._group_ms)
+
+    def _fold(self) -> Longs:
+        """Count the earlier half of the times together with batches without a time.
+
+        Returns the new numbers of the groups.
+        """
+        times, sums = self.times.copy(), self.sums.copy()
+        times[times < np.sort(times)[len(times) // 2]] = -1
+        self.used = 0
+        return self._add_rows(times, sums)
+
+    def merge(self, other: TimeSums) -> None:
+        """Add the sums of others."""
+        self._add_rows(other.times, other.sums)
+        while self.used > MAX_GROUPS:
+            self._fold()
+
+    def _add_rows(self, times: Longs, sums: NDArray[np.int64]) -> Longs:
+        """Add groups to those in use; return their numbers."""
+        joined = np.concatenate((self.times, times))
+        rows = np.concatenate((self.sums, sums))
+        found, inverse = np.unique(joined, return_inverse=True)
+        size = max(len(self._times), 1 << max(len(found) - 1, 0).bit_length())
+        total = new_sums(size)
+        np.add.at(total, inverse, np.where(_ARE_SUMS, rows, 0))
+        total[:, _TIMES] = new_sums(size)[:, _TIMES]
+        np.minimum.at(total[:, SUM_FIRST_TIME], inverse, rows[:, SUM_FIRST_TIME])
+        np.maximum.at(total[:, SUM_LAST_TIME], inverse, rows[:, SUM_LAST_TIME])
+        self._times = np.zeros(size, np.int64)
+        self._times[: len(found)] = found
+        self._sums, used_before, self.used = total, self.used, len(found)
+        self._index()
+        return np.asarray(inverse[used_before:], np.int64)
+
+    def __getstate__(self) -> tuple[int, Longs, NDArray[np.int64]]:
+        return self._group_ms, self.times.copy(), self.sums.copy()
+
+    def __setstate__(self, state: tuple[int, Longs, NDArray[np.int64]]) -> None:
+        self.__init__(state[0])  # type: ignore[misc]
+        self._add_rows(*state[1:])
+
+
+_TIMES = [SUM_FIRST_TIME, SUM_LAST_TIME]
+_ARE_SUMS = ~np.isin(np.arange(new_sums(0).shape[1]), _TIMES)
+
+
+@dataclass(slots=True)
+class Compaction:
+    """Batches, bytes and records that a cleaner reads; `plain_bytes` without compression."""
+
+    batches: int = 0
+    size_bytes: int = 0
+    records: int = 0
+    plain_bytes: int = 0
+
+
+@dataclass(slots=True)
+class ReplicaCounts:
+    """The counts of a replica, or a part of it; picklable, and of bounded size but for segments.
+
+    `number` is that of the replica in the run. `deleted_bytes` are batches before the log start
+    offset. `epoch` is the leader epoch of the last batch. `faults` has the ranges that were left
+    out.
+    """
+
+    number: int
+    totals: TimeSums
+    producers: KeySample = field(default_factory=KeySample)
+    end_offset: int = -1
+    epoch: int = -1
+    deleted_bytes: int = 0
+    key_sizes: Longs = field(default_factory=lambda: np.zeros(SIZE_BINS, np.int64))
+    value_sizes: Longs = field(default_factory=lambda: np.zeros(SIZE_BINS, np.int64))
+    schema_ids: Counter[SchemaKey] = field(default_factory=Counter)
+    keys: KeySample = field(default_factory=KeySample)
+    hot: HotKeys | None = None
+    compaction: Compaction = field(default_factory=Compaction)
+    segments: list[SegmentCounts] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
+    seen: list[SeenLog] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, number: int, settings: StatsSettings) -> ReplicaCounts:
+        """Return the counts of nothing."""
+        hot = None if settings.hot_keys is None else HotKeys(settings.hot_keys)
+        return cls(number, TimeSums(settings.group_ms), hot=hot)
+
+    def merge(self, other: ReplicaCounts) -> None:
+        """Add the counts of another part, or of another replica."""
+        self.totals.merge(other.totals)
+        self.producers.merge(other.producers)
+        if other.end_offset > self.end_offset:
+            self.end_offset, self.epoch = other.end_offset, other.epoch
+        self.deleted_bytes += other.deleted_bytes
+        self.key_sizes = self.key_sizes + other.key_sizes
+        self.value_sizes = self.value_sizes + other.value_sizes
+        _add_some(self.schema_ids, other.schema_ids)
+        self.keys.merge(other.keys)
+        if self.hot is not None and other.hot is not None:
+            self.hot.merge(other.hot)
+        self.segments += other.segments
+        self.faults = joined_faults(self.faults, other.faults)
+        for name in Compaction.__dataclass_fields__:
+            total = getattr(self.compaction, name) + getattr(other.compaction, name)
+            setattr(self.compaction, name, total)
+
+
+def joined_faults(some: Faults, others: Faults) -> Faults:
+    """Return faults together."""
+    found = Faults()
+    found.add(*some.first, *others.first)
+    found.total = some.total + others.total
+    found.retriable = some.retriable | others.retriable
+    return found
+
+
+def _add_some(counts: Counter[SchemaKey], more: Counter[SchemaKey]) -> None:
+    """Add counts, of no more than so many different ones."""
+    for one, count in more.items():
+        if one in counts or len(counts) < _MAX_SCHEMA_IDS:
+            counts[one] += count
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPart:
+    """Successive segments of a replica, counted by one task; small, and picklable.
+
+    `ends` are the base offsets of the segments that follow, None for the last one.
+    """
+
+    number: int
+    files: PartitionFiles
+    ends: tuple[int | None, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the logs."""
+        return sum(segment.log_size_bytes for segment in self.files.segments)
+
+    @property
+    def directory(self) -> str:
+        """The directory of the partition."""
+        return self.files.segments[0].partition_directory
+
+
+def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) -> ReplicaCounts:
+    """Count the batches of a part, or its records too; damage is in the result."""
+    counts = ReplicaCounts.empty(part.number, settings)
+    cleanable = None
+    if settings.compacts:
+        try:
+            cleanable = _Cleanable.of(part.files, settings.max_decompressed_bytes)
+        except KafkaIndexError as error:
+            counts.faults.add(without_frames(error))
+    for segment, end in zip(part.files.segments, part.ends, strict=True):
+        counter = _SegmentCounter(counts, part.files, segment, end, settings, cleanable)
+        try:
+            counter.run()
+        except KafkaIndexError as error:
+            counts.faults.add(without_frames(error))
+            counter.scan.seen.is_read = False
+        counts.seen.append(counter.scan.seen)
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Cleanable:
+    """What a cleaner reads of a replica: committed and aborted records up to an offset.
+
+    Source: ``LogCleanerManager.cleanableOffsets`` and ``CleanedTransactionMetadata``.
+    """
+
+    end_offset: int
+    aborted: AbortedTransactions | None
+
+    @classmethod
+    def of(cls, files: PartitionFiles, max_decompressed_bytes: int) -> _Cleanable:
+        """Read the transactions of a complete replica."""
+        settings = ReadSettings(
+            isolation=Isolation.READ_COMMITTED,
+            on_damage=OnDamage.DROP,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
+        with PartitionLog(files, max_decompressed_bytes=max_decompressed_bytes) as log:
+            found = resolve_range(log, ReadBounds(), settings)
+        active = files.segments[-1].base_offset
+        stable = active if found.end_offset is None else found.end_offset
+        return cls(min(active, stable), found.aborted)
+
+    def rows(self, batches: BatchColumns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which batches a cleaner reads, and which of them it drops as aborted."""
+        is_read = batches.base_offset < self.end_offset
+        held = (
+            np.zeros(batches.rows, np.bool_) if self.aborted is None else self.aborted.hold(batches)
+        )
+        return is_read, held & is_read
+
+
+class _SegmentCounter:
+    """Counts a segment."""
+
+    def __init__(
+        self,
+        counts: ReplicaCounts,
+        files: PartitionFiles,
+        segment: SegmentFile,
+        end_offset: int | None,
+        settings: StatsSettings,
+        cleanable: _Cleanable | None,
+    ) -> None:
+        self._counts, self._segment, self._settings = counts, segment, settings
+        self._cleanable = cleanable
+        self._start = files.log_start_offset
+        self._budget: DecompressionBudget = shared_budget(settings.max_decompressed_bytes)
+        self._reads = bool(settings.parts)
+        self._decoder = RecordDecoder(self._budget, settings.parts, verify_crc=True)
+        base, size = segment.base_offset, segment.log_size_bytes
+        self.scan = RangeScan(
+            LogRange(segment, 0, size, base, base, end_offset),
+            verify_crc=self._reads,
+            decompressor=self._budget if self._reads else None,
+            headers_only=not self._reads,
+        )
+
+    def run(self) -> None:
+        """Count all batches; damage is noted, and passed over."""
+        totals = self._counts.totals
+        records_before = int(totals.sums[:, SUM_RECORDS].sum())
+        largest = -1
+        bounds = (
+            self._start,
+            _INT64_MIN if self._settings.from_ms is None else self._settings.from_ms,
+            INT64_MAX if self._settings.to_ms is None else self._settings.to_ms - 1,
+        )
+        for found in self.scan.windows():
+            if isinstance(found, CorruptLogError):
+                self._counts.faults.add(found)
+                continue
+            if not found.batches.rows:
+                continue
+            largest = max(largest, int(found.batches.max_timestamp_ms.max()))
+            groups, producers, unsure = totals.add(found, bounds, by_headers=not self._reads)
+            if len(producers):
+                self._counts.producers.add(hash_longs(np.unique(producers)))
+            self._note_ends(found)
+            if self._reads:
+                self._read(found, groups)
+            elif unsure:
+                self._read_unsure(found, groups)
+        self._counts.segments.append(
+            SegmentCounts(
+                self._segment.base_offset,
+                self._segment.log_size_bytes,
+                int(totals.sums[:, SUM_RECORDS].sum()) - records_before,
+                largest,
+                self._segment.log_mtime_ns // 10**6,
+            )
+        )
+
+    def _note_ends(self, source: WindowBatches) -> None:
+        batches, counts = source.batches, self._counts
+        end_offset = int(batches.last_offset[-1]) + 1
+        if end_offset > counts.end_offset:
+            counts.end_offset, counts.epoch = end_offset, int(batches.leader_epoch[-1])
+        if int(batches.last_offset[0]) < self._start:
+            before = batches.last_offset < self._start
+            counts.deleted_bytes += int(batches.size_bytes[before].sum())
+
+    def _read_unsure(self, source: WindowBatches, groups: Longs) -> None:
+        """Count the records of batches whose headers do not tell their number."""
+        batches = source.batches
+        is_message = batches.control_type == CONTROL_MESSAGE
+        is_cut = ~is_message & (batches.base_offset < self._start) & ~batches.is_control
+        rows = np.flatnonzero((holds_messages(batches) | is_cut) & (groups != NOT_COUNTED))
+        self._decode(source.select(rows), groups[rows])
+
+    def _read(self, source: WindowBatches, groups: Longs) -> None:
+        """Read the records of all batches of data that are counted."""
+        is_counted = groups != NOT_COUNTED
+        if self._settings.parts & RecordParts.VALUES:
+            self._add_overhead(source, groups, is_counted)
+        rows = np.flatnonzero(is_counted & ~source.batches.is_control)
+        self._decode(source.select(rows), groups[rows])
+
+    def _add_overhead(
+        self, source: WindowBatches, groups: Longs, is_counted: NDArray[np.bool_]
+    ) -> None:
+        """Add the bytes of batches besides their records, as if they were not compressed."""
+        batches = source.batches
+        overhead = np.full(batches.rows, RECORD_BATCH_OVERHEAD_BYTES, np.int64)
+        overhead[batches.is_control] = batches.size_bytes[batches.is_control]
+        overhead[batches.control_type == CONTROL_MESSAGE] = 0
+        sums = self._counts.totals.sums
+        np.add.at(sums[:, SUM_PLAIN_BYTES], groups[is_counted], overhead[is_counted])
+        if self._cleanable is not None:
+            is_data = is_counted & ~batches.is_control & self._cleanable.rows(batches)[0]
+            self._counts.compaction.batches += int(is_data.sum())
+            self._counts.compaction.size_bytes += int(batches.size_bytes[is_data].sum())
+
+    def _decode(self, source: WindowBatches, groups: Longs) -> None:
+        batches = source.batches
+        if not batches.rows:
+            return
+        base_timestamps = source.read_headers()[HEADER_BASE_TIMESTAMP]
+
+        def convert(chunk: RecordChunk) -> None:
+            self._add_records(chunk, source, groups, base_timestamps)
+
+        for damage in self._decoder.decode(
+            source.window,
+            batches.position_bytes - source.position_bytes,
+            batches.size_bytes,
+            convert,
+            first_offset=self._start,
+        ):
+            if isinstance(damage, BatchDamage):
+                position = int(batches.position_bytes[damage.batch])
+                self._counts.faults.add(damage.error.at(self._segment.log_path, position))
+
+    def _add_records(
+        self, chunk: RecordChunk, source: WindowBatches, groups: Longs, base_timestamps: Longs
+    ) -> None:
+        group = chunk.of_batches(groups)
+        sums = self._counts.totals.sums
+        sums[:, SUM_RECORDS] += np.bincount(group, minlength=len(sums))
+        is_transactional = source.batches.attributes & TRANSACTIONAL_MASK != 0
+        is_transactional &= source.batches.control_type != CONTROL_MESSAGE
+        if is_transactional.any():
+            own = group[chunk.of_batches(is_transactional)]
+            sums[:, SUM_TRANSACTIONAL_RECORDS] += np.bincount(own, minlength=len(sums))
+        plain = None
+        if chunk.keys is not None and chunk.values is not None:
+            key_sizes, value_sizes = _lengths(chunk.keys), _lengths(chunk.values)
+            plain = _plain_bytes(chunk, source, key_sizes, value_sizes, base_timestamps)
+            sums[:, SUM_PLAIN_BYTES] += _sum(group, plain, len(sums))
+            self._add_sizes(group, key_sizes, value_sizes)
+            if self._settings.sizes:
+                _add_some(self._counts.schema_ids, _schema_ids(chunk.values))
+        if chunk.keys is not None:
+            self._add_keys(chunk.keys, chunk, source, plain)
+
+    def _add_sizes(self, group: Longs, key_sizes: Longs, value_sizes: Longs) -> None:
+        counts, sums = self._counts, self._counts.totals.sums
+        for sizes, column, nulls in (
+            (key_sizes, SUM_KEY_BYTES, SUM_NULL_KEYS),
+            (value_sizes, SUM_VALUE_BYTES, SUM_TOMBSTONES),
+        ):
+            sums[:, column] += _sum(group, np.maximum(sizes, 0), len(sums))
+            sums[:, nulls] += np.bincount(group[sizes < 0], minlength=len(sums))
+        counts.key_sizes += _bins(key_sizes)
+        counts.value_sizes += _bins(value_sizes)
+
+    def _add_keys(
+        self, keys: pa.Array, chunk: RecordChunk, source: WindowBatches, plain: Longs | None
+    ) -> None:
+        encoded = keys.dictionary_encode()
+        number = pc.fill_null(encoded.indices, -1).to_numpy()
+        present = number >= 0
+        hashes = hash_bytes(encoded.dictionary)
+        counts = self._counts
+        if counts.hot is not None:
+            occurrences = np.bincount(number[present], minlength=len(hashes))
+            counts.hot.add(hashes, occurrences, encoded.dictionary)
+        rows = np.full((len(hashes), 3), -1, np.int64)
+        if self._cleanable is not None and plain is not None:
+            is_read, is_aborted = map(chunk.of_batches, self._cleanable.rows(source.batches))
+            counts.compaction.records += int(is_read.sum())
+            counts.compaction.plain_bytes += int(plain[is_read].sum())
+            # The last record of a key wins. Records without a key are dropped.
+            kept = present & is_read & ~is_aborted
+            at = number[kept]
+            rows[at, 0] = chunk.offsets[kept]
+            rows[at, 1] = plain[kept]
+            rows[at, 2] = chunk.of_batches(source.batches.base_offset)[kept]
+        counts.keys.add(hashes, rows)
+
+
+def _sum(group: Longs, values: Longs, groups: int) -> Longs:
+    """Return the sums of values by group, exactly."""
+    if groups == 1:
+        return np.array([values.sum()])
+    found = np.zeros(groups, np.int64)
+    np.add.at(found, group, values)
+    return found
+
+
+def _lengths(column: pa.Array) -> Longs:
+    """Return the lengths of values, -1 for null."""
+    lengths: Longs = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _bins(sizes: Longs) -> Longs:
+    """Return how many sizes are in each bin; null is in none."""
+    bins = np.frexp(sizes[sizes >= 0].astype(np.float64))[1]
+    return np.bincount(bins, minlength=SIZE_BINS)
+
+
+def _varint_bytes(values: Longs) -> Longs:
+    """Return the sizes of numbers in zigzag coding."""
+    coded = ((values << 1) ^ (values >> 63)).astype(np.uint64)
+    sizes = np.ones(len(values), np.int64)
+    largest = int(coded.max()) if len(coded) else 0
+    bound = 7
+    while largest >> bound:
+        sizes += coded >> np.uint64(bound) > 0
+        bound += 7
+    return sizes
+
+
+def _plain_bytes(
+    chunk: RecordChunk,
+    source: WindowBatches,
+    key_sizes: Longs,
+    value_sizes: Longs,
+    base_timestamps: Longs,
+) -> Longs:
+    """Return the bytes of records without compression (``DefaultRecord.sizeInBytes``).
+
+    With LogAppendTime the timestamp of a record is not known, and its difference counts as one
+    byte.
+    """
+    batches = source.batches
+    times = chunk.timestamps_ms - chunk.of_batches(base_timestamps)
+    times[chunk.of_batches(batches.attributes & TIMESTAMP_TYPE_MASK != 0)] = 0
+    body = 1 + _varint_bytes(times)
+    body += _varint_bytes(chunk.offsets - chunk.of_batches(batches.base_offset))
+    fields = np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0)
+    body += fields + _varint_bytes(key_sizes) + _varint_bytes(value_sizes)
+    headers, header_bytes = chunk.header_counts(), np.zeros(len(chunk), np.int64)
+    places = chunk.header_places
+    header_bytes[places[PLACE_ROW]] = places[PLACE_END] - places[PLACE_ADDRESS]
+    body += _varint_bytes(headers) + header_bytes
+    plain = body + _varint_bytes(body)
+    is_message = chunk.of_batches(batches.control_type == CONTROL_MESSAGE)
+    if is_message.any():
+        magic = np.maximum(chunk.of_batches(batches.magic), 0)
+        plain = np.where(is_message, fields + _MESSAGE_BYTES + _TIMESTAMP_BYTES * magic, plain)
+    return plain
+
+
+def _schema_ids(values: pa.Array) -> Counter[SchemaKey]:
+    """Return the number of values by the schema that their first bytes name."""
+    frames = frames_of(values)
+    numbers = frames.key_numbers[frames.key_numbers >= 0]
+    counts = np.bincount(numbers, minlength=len(frames.keys))
+    return Counter(dict(zip(frames.keys, counts.tolist(), strict=True)))
+
+
+def parts_of(number: int, files: PartitionFiles, max_bytes: int) -> list[ReplicaPart]:
+    """Return the parts of a replica, of no more than about so many bytes of logs."""
+    bases = [segment.base_offset for segment in files.segments]
+    ends = [*bases[1:], None]
+    parts: list[ReplicaPart] = []
+    first = size_bytes = 0
+    for at, segment in enumerate(files.segments):
+        if at > first and size_bytes + segment.log_size_bytes > max_bytes:
+            parts.append(_part(number, files, ends, first, at))
+            first, size_bytes = at, 0
+        size_bytes += segment.log_size_bytes
+    parts.append(_part(number, files, ends, first, len(bases)))
+    return parts
+
+
+def _part(
+    number: int, files: PartitionFiles, ends: list[int | None], first: int, end: int
+) -> ReplicaPart:
+    own = replace(files, segments=files.segments[first:end])
+    return ReplicaPart(number, own, tuple(ends[first:end]))

@@ -1,0 +1,575 @@
+"""The result of ``stats``: a row for each topic, replica, day or hour."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.commands.stats.replica_counts import SIZE_BINS, ReplicaCounts
+from kafka_index.commands.stats.request import StatsBy, StatsRequest
+from kafka_index.core.errors import Faults, KafkaIndexError, plural
+from kafka_index.core.format.human import format_bytes, format_count
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.names import COMPRESSION_NAMES
+from kafka_index.core.format.strings import bytes_text
+from kafka_index.core.format.times import format_time
+from kafka_index.core.job.result import (
+    BAD,
+    GOOD,
+    Meaning,
+    MissingOffsets,
+    PageColumns,
+    Plot,
+    ReportSpec,
+    Result,
+    RunOutcome,
+    Section,
+    Severity,
+    Status,
+    report_schema,
+    report_table,
+)
+from kafka_index.core.kernels.batch_counts import (
+    SUM_BATCHES,
+    SUM_BYTES,
+    SUM_CODECS,
+    SUM_CONTROL_BATCHES,
+    SUM_FIRST_TIME,
+    SUM_KEY_BYTES,
+    SUM_LAST_TIME,
+    SUM_NULL_KEYS,
+    SUM_PLAIN_BYTES,
+    SUM_RECORDS,
+    SUM_TOMBSTONES,
+    SUM_TRANSACTIONAL_RECORDS,
+    SUM_VALUE_BYTES,
+)
+from kafka_index.core.schema.registry import KeyKind, SchemaKey
+
+_DAY_MS = 86_400_000
+#: The most rows that the terminal shows.
+_SHOWN_ROWS = 40
+_SHOWN_HOT_KEYS = 10
+#: Codecs with a smaller share are not shown; rates from this one on are whole numbers.
+_SHOWN_SHARE, _WHOLE = 0.005, 100
+#: Values that begin with a schema ID, at least, for their IDs to be listed.
+_SCHEMA_SHARE = 0.5
+
+
+class CountStatus(StrEnum):
+    """Whether everything of a row was counted."""
+
+    COUNTED = "counted"
+    #: Corrupt ranges were skipped.
+    DAMAGED = "damaged"
+    #: A log could not be read.
+    FAILED = "failed"
+
+
+_MEANINGS: Mapping[CountStatus, tuple[Severity, str]] = {
+    CountStatus.COUNTED: (GOOD, "everything was counted"),
+    CountStatus.DAMAGED: (BAD, "counted, without the corrupt ranges"),
+    CountStatus.FAILED: (BAD, "not counted to the end"),
+}
+
+_TEXT, _LONG, _REAL = pa.string(), pa.int64(), pa.float64()
+STATS_REPORT_SCHEMA = report_schema(
+    [
+        ("broker", _TEXT),
+        ("is_base", pa.bool_()),
+        ("replicas", _LONG),
+        ("start_timestamp_ms", _LONG),
+        ("records", _LONG),
+        ("size_bytes", _LONG),
+        ("batches", _LONG),
+        ("control_batches", _LONG),
+        ("records_per_batch", _REAL),
+        ("log_start_offset", _LONG),
+        ("end_offset", _LONG),
+        ("first_timestamp_ms", _LONG),
+        ("last_timestamp_ms", _LONG),
+        ("records_per_second", _REAL),
+        ("bytes_per_day", _REAL),
+        ("cumulative_bytes", _LONG),
+        ("deleted_bytes", _LONG),
+        ("producers", _LONG),
+        ("transactional_records", _LONG),
+        ("transactional_share", _REAL),
+        *((f"bytes_{name}", _LONG) for name in COMPRESSION_NAMES),
+        ("key_bytes", _LONG),
+        ("value_bytes", _LONG),
+        ("null_keys", _LONG),
+        ("tombstones", _LONG),
+        ("uncompressed_bytes", _LONG),
+        ("compression_ratio", _REAL),
+        ("key_sizes", _TEXT),
+        ("value_sizes", _TEXT),
+        ("schema_ids", _TEXT),
+        ("distinct_keys", _LONG),
+        ("distinct_keys_error", _REAL),
+        ("hot_keys", _TEXT),
+        ("stays_bytes", _LONG),
+        ("goes_bytes", _LONG),
+        ("stays_records", _LONG),
+        ("goes_records", _LONG),
+        ("log_start_after", _LONG),
+    ],
+    required=("topic", "status", "records", "size_bytes", "batches"),
+)
+STATS_REPORT = ReportSpec(
+    STATS_REPORT_SCHEMA,
+    PageColumns(
+        "rows",
+        ("status",),
+        {status.value: Meaning(severity, text) for status, (severity, text) in _MEANINGS.items()},
+        plots=(
+            Plot("Bytes", "size_bytes", "bytes"),
+            Plot("Records", "records", "records"),
+            Plot("Bytes that stay", "stays_bytes", "bytes"),
+            Plot("Bytes that go", "goes_bytes", "bytes"),
+            Plot("Distinct keys", "distinct_keys", "keys"),
+            Plot("Sizes of keys", "key_sizes", "records", is_histogram=True),
+            Plot("Sizes of values", "value_sizes", "records", is_histogram=True),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRow:
+    """A row of the report, with its columns."""
+
+    topic: str
+    records: int
+    size_bytes: int
+    batches: int
+    control_batches: int = 0
+    status: CountStatus = CountStatus.COUNTED
+    reason: str | None = None
+    partition: int | None = None
+    path: str | None = None
+    broker: str | None = None
+    is_base: bool | None = None
+    replicas: int | None = None
+    start_timestamp_ms: int | None = None
+    records_per_batch: float | None = None
+    log_start_offset: int | None = None
+    end_offset: int | None = None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+    records_per_second: float | None = None
+    bytes_per_day: float | None = None
+    cumulative_bytes: int | None = None
+    deleted_bytes: int | None = None
+    producers: int | None = None
+    transactional_records: int | None = None
+    transactional_share: float | None = None
+    bytes_none: int | None = None
+    bytes_gzip: int | None = None
+    bytes_snappy: int | None = None
+    bytes_lz4: int | None = None
+    bytes_zstd: int | None = None
+    key_bytes: int | None = None
+    value_bytes: int | None = None
+    null_keys: int | None = None
+    tombstones: int | None = None
+    uncompressed_bytes: int | None = None
+    compression_ratio: float | None = None
+    key_sizes: str | None = None
+    value_sizes: str | None = None
+    schema_ids: str | None = None
+    distinct_keys: int | None = None
+    distinct_keys_error: float | None = None
+    hot_keys: str | None = None
+    stays_bytes: int | None = None
+    goes_bytes: int | None = None
+    stays_records: int | None = None
+    goes_records: int | None = None
+    log_start_after: int | None = None
+
+    @property
+    def codecs(self) -> list[tuple[str, int]]:
+        """The codecs with their bytes, the most first."""
+        found = [(name, getattr(self, f"bytes_{name}") or 0) for name in COMPRESSION_NAMES]
+        return sorted((one for one in found if one[1]), key=lambda one: -one[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The bytes and records that retention or compaction would keep and remove."""
+
+    stays_bytes: int
+    goes_bytes: int
+    stays_records: int
+    goes_records: int
+    log_start_offset: int | None = None
+
+    def plus(self, other: Remainder) -> Remainder:
+        """Return the sum with another replica, whose log start is another."""
+        return Remainder(
+            self.stays_bytes + other.stays_bytes,
+            self.goes_bytes + other.goes_bytes,
+            self.stays_records + other.stays_records,
+            self.goes_records + other.goes_records,
+        )
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a row."""
+        return {
+            "stays_bytes": self.stays_bytes,
+            "goes_bytes": self.goes_bytes,
+            "stays_records": self.stays_records,
+            "goes_records": self.goes_records,
+            "log_start_after": self.log_start_offset,
+        }
+
+
+def row_of(
+    topic: str,
+    sums: NDArray[np.int64],
+    counts: ReplicaCounts | None,
+    request: StatsRequest,
+    length_ms: int = 0,
+) -> StatsRow:
+    """Return the row of some sums; `counts` have what is not counted by time.
+
+    `length_ms` is the length of an hour or a day, 0 for rates between the first and the last time.
+    """
+    total = sums.sum(axis=0)
+    batches, records, size_bytes = (int(total[at]) for at in (SUM_BATCHES, SUM_RECORDS, SUM_BYTES))
+    last = int(sums[:, SUM_LAST_TIME].max(initial=-1))
+    first = int(sums[:, SUM_FIRST_TIME].min(initial=np.iinfo(np.int64).max))
+    has_times = 0 <= first <= last
+    span_ms = length_ms or (last - first if has_times else 0)
+    transactional = int(total[SUM_TRANSACTIONAL_RECORDS])
+    data_batches = batches - int(total[SUM_CONTROL_BATCHES])
+    columns: dict[str, Any] = {
+        f"bytes_{name}": int(total[SUM_CODECS + codec])
+        for codec, name in enumerate(COMPRESSION_NAMES)
+    }
+    if request.sizes:
+        columns |= {
+            "key_bytes": int(total[SUM_KEY_BYTES]),
+            "value_bytes": int(total[SUM_VALUE_BYTES]),
+            "null_keys": int(total[SUM_NULL_KEYS]),
+            "tombstones": int(total[SUM_TOMBSTONES]),
+            "uncompressed_bytes": int(total[SUM_PLAIN_BYTES]),
+            "compression_ratio": int(total[SUM_PLAIN_BYTES]) / size_bytes if size_bytes else None,
+        }
+    if counts is not None:
+        columns |= _columns_of(counts, request)
+    return StatsRow(
+        topic,
+        records,
+        size_bytes,
+        batches,
+        int(total[SUM_CONTROL_BATCHES]),
+        records_per_batch=records / data_batches if data_batches else None,
+        first_timestamp_ms=first if has_times else None,
+        last_timestamp_ms=last if has_times else None,
+        records_per_second=1000 * records / span_ms if span_ms else None,
+        bytes_per_day=_DAY_MS * size_bytes / span_ms if span_ms else None,
+        transactional_records=transactional,
+        transactional_share=transactional / records if records else None,
+        **columns,
+    )
+
+
+def columns_of_faults(faults: Faults) -> dict[str, Any]:
+    """Return the status and its reason, if something was skipped."""
+    if not faults.total:
+        return {}
+    is_failed = True in faults.retriable
+    status = CountStatus.FAILED if is_failed else CountStatus.DAMAGED
+    return {"status": status, "reason": str(faults.first[0])}
+
+
+def _columns_of(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
+    """Return the columns of what is not counted by time."""
+    columns: dict[str, Any] = {
+        "deleted_bytes": counts.deleted_bytes,
+        "producers": counts.producers.distinct,
+    }
+    columns |= columns_of_faults(counts.faults)
+    if request.sizes:
+        values = int(counts.value_sizes.sum())
+        ids = counts.schema_ids
+        columns |= {
+            "key_sizes": _histogram(counts.key_sizes),
+            "value_sizes": _histogram(counts.value_sizes),
+        }
+        if sum(ids.values()) > _SCHEMA_SHARE * values:
+            named = {_schema_name(key): ids[key] for key in sorted(ids, key=str)}
+            columns["schema_ids"] = json.dumps(named)
+    if counts.hot is not None:
+        hot = [
+            {"key": bytes_text(key), "count": count, "error": error}
+            for key, count, error in counts.hot.top()
+        ]
+        columns |= {
+            "distinct_keys": counts.keys.distinct,
+            "distinct_keys_error": counts.keys.relative_error,
+            "hot_keys": json.dumps(hot),
+        }
+    return columns
+
+
+def _schema_name(key: SchemaKey) -> str:
+    """Return a Confluent ID as a number, and other keys with their kind."""
+    return str(key.value) if key.kind is KeyKind.ID else str(key)
+
+
+def _histogram(bins: Longs) -> str:
+    """Return the sizes as JSON: counts by the smallest size of each bin."""
+    return json.dumps(
+        {str(0 if at == 0 else 1 << (at - 1)): int(bins[at]) for at in range(SIZE_BINS) if bins[at]}
+    )
+
+
+class LogStats(Result):
+    """The result of `read_stats`: a row for each topic, replica, day or hour.
+
+    Parameters
+    ----------
+    rows : object
+        The rows, as in ``stats --report``.
+    request : object
+        The request.
+    faults : object
+        The corrupt and unreadable ranges that were skipped.
+    missing : object
+        The missing offsets in all logs.
+    log_bytes : int
+        The size of the logs.
+    data_directories : tuple of str
+        The directories that were read.
+    unread : tuple of str
+        Input entries that were not read, with reasons.
+    skipped : tuple of (str, str)
+        Input entries that a broker would not load, with reasons.
+    """
+
+    command = "stats"
+    status_header = ("counted", "records", "batches", "bytes")
+
+    def __init__(
+        self,
+        rows: Sequence[StatsRow],
+        request: StatsRequest,
+        faults: Faults,
+        missing: MissingOffsets,
+        log_bytes: int,
+        data_directories: Sequence[str] = (),
+        unread: Sequence[str] = (),
+        skipped: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._rows, self._request, self._log_bytes = list(rows), request, log_bytes
+        self._faults, self._missing = faults, missing
+        self._data_directories = tuple(data_directories)
+        self._unread, self._skipped = tuple(unread), tuple(skipped)
+
+    @property
+    def damage(self) -> tuple[KafkaIndexError, ...]:
+        """The first errors of corrupt and unreadable ranges that were skipped."""
+        return tuple(self._faults.first)
+
+    @property
+    def unread(self) -> Sequence[str]:
+        """Input entries that were not read, with reasons."""
+        return self._unread
+
+    @property
+    def skipped(self) -> Sequence[tuple[str, str]]:
+        """Input entries that a broker would not load: paths with reasons."""
+        return self._skipped
+
+    @property
+    def _once(self) -> list[StatsRow]:
+        """The rows that count every partition once."""
+        if self._request.by is StatsBy.PARTITION:
+            return [row for row in self._rows if row.is_base]
+        if self._request.by is StatsBy.TOPIC:
+            return [row for row in self._rows if row.broker is None]
+        return self._rows
+
+    @property
+    def headline(self) -> str:
+        """The number of records, bytes and topics, and of the ranges that were skipped."""
+        counts = self.counts
+        text = (
+            f"{plural(counts['records'], 'record')} of {plural(counts['topics'], 'topic')}, "
+            f"{format_bytes(self.sizes_bytes['batches'])} in "
+            f"{plural(counts['batches'], 'batch', 'batches')}"
+        )
+        skipped = self._faults.total
+        noun = plural(skipped, "corrupt or unreadable range")
+        return f"{text}; {noun} skipped" if skipped else text
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The first rows: the largest topics and partitions, or the last hours and days."""
+        return [
+            Status(
+                _name(row),
+                (row.records, row.batches),
+                _MEANINGS[row.status][0],
+                _described(row),
+                row.size_bytes,
+            )
+            for row in self._shown_rows
+        ]
+
+    @property
+    def _shown_rows(self) -> list[StatsRow]:
+        if len(self._rows) <= _SHOWN_ROWS:
+            return self._rows
+        if self._request.by.milliseconds:
+            kept = sorted(self._rows, key=lambda row: row.start_timestamp_ms or 0)[-_SHOWN_ROWS:]
+        else:
+            kept = sorted(self._rows, key=lambda row: -row.size_bytes)[:_SHOWN_ROWS]
+        shown = set(map(id, kept))
+        return [row for row in self._rows if id(row) in shown]
+
+    @property
+    def facts(self) -> list[str]:
+        """What was not looked at, and what is estimated."""
+        facts = []
+        left = len(self._rows) - len(self._shown_rows)
+        if left:
+            which = "the last" if self._request.by.milliseconds else "the largest"
+            facts.append(f"{which} {_SHOWN_ROWS} rows; --report FILE has {left:,} more")
+        if not self._reads_records:
+            facts.append("batch headers were read; checksums were not verified")
+        deleted = sum(row.deleted_bytes or 0 for row in self._once)
+        if deleted:
+            facts.append(
+                f"{format_bytes(deleted)} before the log start offsets are deleted, and not counted"
+            )
+        if any(row.distinct_keys_error for row in self._rows):
+            error = max(row.distinct_keys_error or 0 for row in self._rows)
+            facts.append(f"distinct keys above 16,384 are estimates, with an error of {error:.1%}")
+        if any((row.replicas or 0) > 1 and row.broker is not None for row in self._rows) or any(
+            row.is_base is False for row in self._rows
+        ):
+            facts.append("totals count one replica of each partition")
+        return facts
+
+    @property
+    def _reads_records(self) -> bool:
+        request = self._request
+        return request.sizes or request.keys is not None or request.compact
+
+    @property
+    def sections(self) -> list[Section]:
+        """Hot keys by row, and what was skipped."""
+        sections = []
+        for row in self._shown_rows:
+            hot = json.loads(row.hot_keys) if row.hot_keys else []
+            lines = [
+                f"{one['count']:,}{_within(one['error'])}  {one['key']}"
+                for one in hot[:_SHOWN_HOT_KEYS]
+            ]
+            if lines:
+                title = f"hot keys of {_name(row)}:"
+                sections.append(Section(title, lines, GOOD, len(hot), "key", shows_all=True))
+        noun = plural(self._faults.total, "corrupt or unreadable range")
+        lines = list(map(str, self._faults.first))
+        return [*sections, Section(f"{noun} skipped:", lines, BAD, self._faults.total, "range")]
+
+    @property
+    def work_bytes(self) -> int:
+        """The bytes that were read, 0 if headers were."""
+        return self._log_bytes if self._reads_records else 0
+
+    @property
+    def next_command(self) -> str | None:
+        """The verification of the directories, if records are corrupt or lost."""
+        is_damaged = False in self._faults.retriable or self._missing.lost
+        if not (is_damaged and self._data_directories):
+            return None
+        return shlex.join(["kafka-index", "verify", "--input", self._data_directories[0]])
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """Damage for corrupt ranges and lost offsets, the environment for failed reads."""
+        places = (*self.unread, *self._missing.lost)
+        return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
+
+    @property
+    def missing_offsets(self) -> MissingOffsets:
+        """The missing offsets in all logs."""
+        return self._missing
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Topics, records and batches, each partition once; and ranges that were skipped."""
+        rows = self._once
+        return {
+            "topics": len({row.topic for row in rows}),
+            "rows": len(self._rows),
+            "records": sum(row.records for row in rows),
+            "batches": sum(row.batches for row in rows),
+            "damage": self._faults.total,
+        }
+
+    @property
+    def sizes_bytes(self) -> Mapping[str, int]:
+        """Bytes of the batches that were counted, each partition once, and of all logs."""
+        return {"batches": sum(row.size_bytes for row in self._once), "logs": self._log_bytes}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows of the report."""
+        return report_table(self._rows, STATS_REPORT_SCHEMA)
+
+
+def _name(row: StatsRow) -> str:
+    """Return what a row is about."""
+    name = row.topic if row.partition is None else f"{row.topic}-{row.partition}"
+    if row.start_timestamp_ms is not None:
+        text = format_time(row.start_timestamp_ms)
+        return f"{name} {row.start_timestamp_ms} ms" if text is None else f"{name} {text[:16]}"
+    if row.broker is None:
+        return name
+    return f"{name} at broker {row.broker}" if row.broker.isdecimal() else f"{name} in {row.broker}"
+
+
+def _described(row: StatsRow) -> str:
+    """Return further numbers of a row, for people."""
+    parts = []
+    if row.stays_bytes is not None:
+        parts.append(
+            f"{format_bytes(row.stays_bytes)} stay "
+            f"({plural(row.stays_records or 0, 'record')}), "
+            f"{format_bytes(row.goes_bytes or 0)} go ({format_count(row.goes_records or 0)})"
+        )
+    if row.codecs:
+        total = sum(size for _, size in row.codecs)
+        shares = [(name, size / total) for name, size in row.codecs]
+        parts.append(
+            ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= _SHOWN_SHARE)
+        )
+    if row.compression_ratio is not None:
+        parts.append(f"compressed {row.compression_ratio:.1f} times")
+    if row.distinct_keys is not None:
+        about = "about " if row.distinct_keys_error else ""
+        parts.append(f"{about}{plural(row.distinct_keys, 'distinct key')}")
+    if row.transactional_share:
+        parts.append(f"{row.transactional_share:.0%} transactional")
+    if row.records_per_second is not None:
+        rate = row.records_per_second
+        parts.append(f"{rate:,.0f} records/s" if rate >= _WHOLE else f"{rate:.3g} records/s")
+    if row.reason is not None:
+        parts.append(row.status)
+    return "; ".join(parts)
+
+
+def _within(error: int) -> str:
+    return f" (up to {error:,} too many)" if error else ""

@@ -1,0 +1,180 @@
+"""Counts of keys in bounded memory, which merge: a sample of distinct keys, and the hot keys.
+
+The sample has the keys with the smallest hashes (bottom-k, as the theta sketch of Apache
+DataSketches): it is exact up to its size, and then has a relative standard error of 0.8 %. A
+HyperLogLog of that size would not tell which record of a key is the last, which decides what
+compaction keeps. Hot keys are counted as Space-Saving does, merged by the rule of "Mergeable
+Summaries" (Agarwal et al., 2012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.kernels.batch_counts import hash_fields
+
+Hashes = NDArray[np.uint64]
+
+#: The most keys of a sample.
+SAMPLE_KEYS = 16_384
+#: The most keys that are counted, and at least so many for each hot key that is wanted.
+_COUNTED_KEYS, _KEYS_EACH = 16_384, 8
+#: A longer key is shown by its first bytes.
+SHOWN_KEY_BYTES = 256
+_ALL_HASHES = 1 << 64
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def hash_longs(values: Longs) -> Hashes:
+    """Return hashes of numbers."""
+    mixed = (values.astype(np.uint64) + _MIX) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(29)), np.uint64)
+
+
+def hash_bytes(values: pa.Array) -> Hashes:
+    """Return hashes of values of bytes without nulls."""
+    _, ends, data = values.buffers()
+    hashes = np.empty(len(values), np.uint64)
+    offsets = np.frombuffer(ends, np.int32, len(values) + 1, 4 * values.offset)
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    hash_fields(content, offsets, hashes)
+    return hashes
+
+
+class KeySample:
+    """The keys with the smallest hashes, each with the numbers of its record of the largest offset.
+
+    `hashes` are sorted, and below `limit`; `rows` are int64 of shape (n, 3): an offset, -1 for
+    none, and two numbers.
+    """
+
+    __slots__ = ("hashes", "limit", "rows")
+
+    def __init__(self) -> None:
+        self.hashes: Hashes = np.empty(0, np.uint64)
+        self.rows: NDArray[np.int64] = np.empty((0, 3), np.int64)
+        self.limit = _ALL_HASHES
+
+    def add(self, hashes: Hashes, rows: NDArray[np.int64] | None = None) -> None:
+        """Add keys."""
+        rows = np.full((len(hashes), 3), -1, np.int64) if rows is None else rows
+        if self.limit < _ALL_HASHES:
+            kept = hashes < np.uint64(self.limit)
+            hashes, rows = hashes[kept], rows[kept]
+        if not len(hashes):
+            return
+        hashes, rows = np.concatenate((self.hashes, hashes)), np.concatenate((self.rows, rows))
+        order = np.lexsort((rows[:, 0], hashes))
+        hashes, rows = hashes[order], rows[order]
+        is_last = np.append(hashes[1:] != hashes[:-1], True)
+        hashes, rows = hashes[is_last], rows[is_last]
+        if len(hashes) > SAMPLE_KEYS:
+            self.limit = int(hashes[SAMPLE_KEYS])
+            hashes, rows = hashes[:SAMPLE_KEYS].copy(), rows[:SAMPLE_KEYS].copy()
+        self.hashes, self.rows = hashes, rows
+
+    def merge(self, other: KeySample) -> None:
+        """Add the keys of another sample."""
+        if other.limit < self.limit:
+            self.limit = other.limit
+            kept = self.hashes < np.uint64(self.limit)
+            self.hashes, self.rows = self.hashes[kept], self.rows[kept]
+        self.add(other.hashes, other.rows)
+
+    @property
+    def share(self) -> float:
+        """The share of all keys that are in the sample."""
+        return self.limit / _ALL_HASHES
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the sample has all keys."""
+        return self.limit == _ALL_HASHES
+
+    @property
+    def distinct(self) -> int:
+        """The number of distinct keys, estimated unless `is_exact`."""
+        return round(len(self.hashes) / self.share)
+
+    @property
+    def relative_error(self) -> float:
+        """The relative standard error of the number, 0 if it is exact."""
+        return 0.0 if self.is_exact else 1 / np.sqrt(SAMPLE_KEYS - 1).item()
+
+
+class HotKeys:
+    """The most frequent keys with counts that are at most `error` too small."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.error = 0
+        self._hashes: Hashes = np.empty(0, np.uint64)
+        self._counts: Longs = np.empty(0, np.int64)
+        self._keys: pa.Array = pa.array([], pa.binary())
+        self._added: list[tuple[Hashes, Longs, pa.Array]] = []
+        self._added_rows = 0
+
+    @property
+    def _capacity(self) -> int:
+        return max(_COUNTED_KEYS, _KEYS_EACH * self.wanted)
+
+    def add(self, hashes: Hashes, counts: Longs, keys: pa.Array) -> None:
+        """Add distinct keys with their counts."""
+        # Copied: a slice would keep all bytes of the chunk.
+        shown = pc.binary_slice(keys, 0, SHOWN_KEY_BYTES)
+        self._added.append((hashes, counts, shown))
+        self._added_rows += len(hashes)
+        if self._added_rows > 2 * self._capacity:
+            self._settle()
+
+    def merge(self, other: HotKeys) -> None:
+        """Add the counts of others."""
+        other._settle()
+        self.error += other.error
+        self.add(other._hashes, other._counts, other._keys)
+
+    def top(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield the hot keys: key, count, and by how much the count may be too large."""
+        self._settle()
+        order = np.argsort(-self._counts, kind="stable")[: self.wanted]
+        for key, count in zip(
+            self._keys.take(pa.array(order)).to_pylist(), self._counts[order].tolist(), strict=True
+        ):
+            yield key, count + self.error, self.error
+
+    def _settle(self) -> None:
+        """Join what was added; keep the largest counts, less the largest that is dropped."""
+        if not self._added:
+            return
+        parts = [(self._hashes, self._counts, self._keys), *self._added]
+        self._added, self._added_rows = [], 0
+        hashes = np.concatenate([part[0] for part in parts])
+        found, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        counts = np.zeros(len(found), np.int64)
+        np.add.at(counts, inverse, np.concatenate([part[1] for part in parts]))
+        kept = np.arange(len(found))
+        if len(found) > self._capacity:
+            dropped = int(np.partition(counts, -self._capacity - 1)[-self._capacity - 1])
+            counts = counts - dropped
+            self.error += dropped
+            kept = np.flatnonzero(counts > 0)
+        keys = pa.concat_arrays([part[2] for part in parts])
+        self._hashes, self._counts = found[kept], counts[kept]
+        self._keys = keys.take(pa.array(first[kept]))
+
+    def __getstate__(self) -> tuple[int, int, Hashes, Longs, pa.Array]:
+        """Return what is pickled: the joined counts."""
+        self._settle()
+        return self.wanted, self.error, self._hashes, self._counts, self._keys
+
+    def __setstate__(self, state: tuple[int, int, Hashes, Longs, pa.Array]) -> None:
+        """Restore joined counts."""
+        self.__init__(state[0])  # type: ignore[misc]
+        _, self.error, self._hashes, self._counts, self._keys = state

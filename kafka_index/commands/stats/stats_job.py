@@ -1,0 +1,385 @@
+"""Statistics as a whole: replicas are listed, counted in parts, and summed for each row."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from kafka_index.commands.stats.replica_counts import (
+    ReplicaCounts,
+    ReplicaPart,
+    StatsSettings,
+    count_part,
+    joined_faults,
+    parts_of,
+)
+from kafka_index.commands.stats.request import StatsBy, StatsRequest
+from kafka_index.commands.stats.result import (
+    LogStats,
+    Remainder,
+    StatsRow,
+    columns_of_faults,
+    row_of,
+)
+from kafka_index.core.errors import Faults, KafkaIndexError, without_frames
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.format.times import now_ms
+from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
+from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves
+from kafka_index.core.job.result import MissingOffsets, ReportSink
+from kafka_index.core.kernels.batch_counts import SUM_BYTES, SUM_RECORDS
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.log.retention import (
+    count_before_start,
+    count_beyond_size,
+    count_beyond_time,
+)
+from kafka_index.core.logdir.metadata_files import MetaProperties
+from kafka_index.core.logdir.segment_table import PartitionSegments
+from kafka_index.core.parameters import time_range_ms
+from kafka_index.core.query.missing_records import GapFinder, ReadPartition
+from kafka_index.core.query.records import ListedPartitions, list_replicas
+
+#: Bytes of logs that a task reads; of those of which it reads the headers.
+_READ_PART_BYTES, _HEADERS_PART_BYTES = 256 << 20, 4 << 30
+#: About the most bytes of the counts of a part.
+_RESULT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A copy of a partition, and the broker that had it: its node ID, or its data directory."""
+
+    number: int
+    files: PartitionFiles
+    finder: GapFinder
+    broker: str
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.files.topic, self.files.partition)
+
+    @property
+    def directory(self) -> str:
+        """The directory of the partition."""
+        return self.files.segments[0].partition_directory
+
+
+def count(
+    request: StatsRequest,
+    engine: Engine,
+    listener: Listener | None = None,
+    report: ReportSink | None = None,
+) -> LogStats:
+    """Count the batches of a dump, or its records too.
+
+    Raises `InputError` if nothing is found.
+    """
+    from_ms, to_ms = time_range_ms(request.from_time, request.to_time)
+    settings = StatsSettings(
+        from_ms,
+        to_ms,
+        request.by.milliseconds,
+        request.sizes,
+        request.keys,
+        request.compact,
+        request.max_decompressed_bytes,
+    )
+    with reading_inputs(follow_links=request.follow_links) as unread:
+        listed = list_replicas(request.inputs, topics=request.topics, tiered=request.tiered)
+        replicas = _replicas(listed, request.max_decompressed_bytes)
+        totals = _Totals(request, replicas)
+        for replica, counts in _count(replicas, settings, engine, listener or SILENT):
+            totals.add(replica, counts)
+        if report is not None:
+            report.add_segments(
+                PartitionSegments.of(replica.files.segments).rows() for replica in replicas
+            )
+    return LogStats(
+        totals.rows,
+        request,
+        totals.faults,
+        totals.missing,
+        sum(segment.log_size_bytes for each in replicas for segment in each.files.segments),
+        tuple(dict.fromkeys(path for each in listed for path in each.data_directories)),
+        unread_texts(unread),
+        skipped_texts(tuple(one for each in listed for one in each.skipped)),
+    )
+
+
+def _replicas(listed: Sequence[ListedPartitions], max_decompressed_bytes: int) -> list[Replica]:
+    """Return all replicas, those of a partition one after the other."""
+    finders: dict[tuple[str, ...], GapFinder] = {}
+    found: dict[str, tuple[PartitionFiles, GapFinder]] = {}
+    for each in listed:
+        finder = finders.setdefault(each.data_directories, each.gap_finder(max_decompressed_bytes))
+        for files in each.files:
+            found.setdefault(files.segments[0].partition_directory, (files, finder))
+    brokers: dict[str, str] = {}
+    ordered = sorted(
+        (files.topic, files.partition, directory) for directory, (files, _) in found.items()
+    )
+    return [
+        Replica(number, *found[directory], _broker_of(os.path.dirname(directory), brokers))
+        for number, (_, _, directory) in enumerate(ordered)
+    ]
+
+
+def _broker_of(directory: str, brokers: dict[str, str]) -> str:
+    """Return the node ID of a data directory, or its path."""
+    if directory not in brokers:
+        found = None
+        with suppress(KafkaIndexError):
+            found = MetaProperties.read(directory)
+        has_id = found is not None and found.node_id is not None
+        brokers[directory] = str(found.node_id) if found is not None and has_id else directory
+    return brokers[directory]
+
+
+def _count(
+    replicas: Sequence[Replica], settings: StatsSettings, engine: Engine, listener: Listener
+) -> Iterator[tuple[Replica, ReplicaCounts]]:
+    """Yield the counts of each replica, once all its parts are counted."""
+    max_bytes = _READ_PART_BYTES if settings.parts else _HEADERS_PART_BYTES
+    if settings.compacts:
+        # A cleaner has to know the transactions of the complete replica.
+        max_bytes = INT64_MAX
+    parts = [part for one in replicas for part in parts_of(one.number, one.files, max_bytes)]
+    left = defaultdict[int, int](int)
+    for part in parts:
+        left[part.number] += 1
+    sizes_bytes = defaultdict[int, list[int]](list)
+    for part in parts:
+        sizes_bytes[part.number].append(part.size_bytes)
+    listener.on_plan(len(parts), sum(part.size_bytes for part in parts), ("part", "parts"))
+    counted: dict[int, ReplicaCounts] = {}
+    with engine.start(
+        "stats",
+        after_failure="run again",
+        listener=listener,
+        works=len(parts),
+        inputs=sorted({part.directory for part in parts}),
+    ) as workers:
+        for counts in workers.run(
+            parts,
+            partial(count_part, settings=settings),
+            sizes=[_cost(part, settings) for part in parts],
+            what="count {:,} parts of logs",
+            waves=Waves.KEPT,
+            result_bytes=_RESULT_BYTES,
+        ):
+            number = counts.number
+            if number in counted:
+                counted[number].merge(counts)
+            else:
+                counted[number] = counts
+            left[number] -= 1
+            listener.on_done(1, sizes_bytes[number].pop())
+            if not left[number]:
+                yield replicas[number], counted.pop(number)
+
+
+def _cost(part: ReplicaPart, settings: StatsSettings) -> int:
+    """Return about the bytes that are read of a part."""
+    return part.size_bytes if settings.parts else part.size_bytes >> 4
+
+
+class _Totals:
+    """Sums the counts of replicas for the rows.
+
+    A row is made as soon as all its replicas are counted, so that few counts are held at a time.
+    """
+
+    def __init__(self, request: StatsRequest, replicas: Sequence[Replica]) -> None:
+        self.faults = Faults()
+        self._request = request
+        self._now_ms = now_ms()
+        self._left = Counter(each.partition for each in replicas)
+        self._topic_left = Counter(partition.topic for partition in self._left)
+        self._has_brokers = len({each.broker for each in replicas}) > 1
+        self._waiting: dict[TopicPartition, list[_Counted]] = defaultdict(list)
+        self._missing: list[MissingOffsets] = []
+        #: By topic and broker; None has one replica of each partition.
+        self._topics: dict[str, dict[str | None, _Counted]] = defaultdict(dict)
+        self._rows: list[StatsRow] = []
+
+    @property
+    def missing(self) -> MissingOffsets:
+        """The missing offsets of all replicas."""
+        return MissingOffsets.joined(self._missing)
+
+    @property
+    def rows(self) -> list[StatsRow]:
+        """The rows by topic, partition, place and time."""
+        return sorted(self._rows, key=_order_of)
+
+    def add(self, replica: Replica, counts: ReplicaCounts) -> None:
+        """Add the counts of a replica."""
+        counts.segments.sort()
+        try:
+            self._missing.append(replica.finder.find(ReadPartition(replica.files), counts.seen))
+        except KafkaIndexError as error:
+            counts.faults.add(without_frames(error))
+        counts.seen = []
+        self.faults = joined_faults(self.faults, counts.faults)
+        partition = replica.partition
+        counted = _Counted(counts, self._remainder(replica, counts), [replica])
+        counts.segments = []
+        self._waiting[partition].append(counted)
+        self._left[partition] -= 1
+        if not self._left[partition]:
+            self._add_partition(partition.topic, self._waiting.pop(partition))
+
+    def _add_partition(self, topic: str, copies: list[_Counted]) -> None:
+        base = max(copies, key=_Counted.reach)
+        if self._request.by is StatsBy.PARTITION:
+            self._rows += [self._replica_row(copy, is_base=copy is base) for copy in copies]
+            return
+        if self._has_brokers and self._request.by is StatsBy.TOPIC:
+            for copy in copies:
+                self._add_to(topic, copy.replicas[0].broker, copy)
+        self._add_to(topic, None, base)
+        self._topic_left[topic] -= 1
+        if self._topic_left[topic]:
+            return
+        for broker, total in self._topics.pop(topic).items():
+            if self._request.by is StatsBy.TOPIC:
+                self._rows.append(replace(self._row(topic, total), broker=broker))
+            else:
+                self._rows += self._time_rows(topic, total)
+
+    def _add_to(self, topic: str, broker: str | None, counted: _Counted) -> None:
+        totals = self._topics[topic]
+        if broker not in totals:
+            empty = ReplicaCounts.empty(0, StatsSettings(hot_keys=self._request.keys))
+            totals[broker] = _Counted(empty, Remainder(0, 0, 0, 0), [])
+        total = totals[broker]
+        total.counts.merge(counted.counts)
+        total.replicas += counted.replicas
+        if total.remainder is None or counted.remainder is None:
+            # What is not known of a replica is not known of the topic.
+            total.remainder = None
+        else:
+            total.remainder = total.remainder.plus(counted.remainder)
+
+    def _row(self, topic: str, counted: _Counted) -> StatsRow:
+        counts = counted.counts
+        row = row_of(topic, counts.totals.sums, counts, self._request)
+        row = replace(row, replicas=len(counted.replicas))
+        if counted.remainder is None or not self._request.asks_what_if:
+            return row
+        return replace(row, **counted.remainder.columns())
+
+    def _replica_row(self, counted: _Counted, *, is_base: bool) -> StatsRow:
+        (replica,) = counted.replicas
+        start = replica.files.log_start_offset
+        return replace(
+            self._row(replica.files.topic, counted),
+            partition=replica.files.partition,
+            path=replica.directory,
+            broker=replica.broker,
+            is_base=is_base,
+            log_start_offset=start,
+            end_offset=max(counted.counts.end_offset, start),
+        )
+
+    def _time_rows(self, topic: str, total: _Counted) -> Iterator[StatsRow]:
+        sums, times = total.counts.totals.sums, total.counts.totals.times
+        columns, so_far = columns_of_faults(total.counts.faults), 0
+        length_ms = self._request.by.milliseconds
+        for at in np.argsort(times).tolist():
+            row = row_of(topic, sums[at : at + 1], None, self._request, length_ms)
+            so_far += row.size_bytes
+            start_timestamp_ms = int(times[at])
+            yield replace(
+                row,
+                start_timestamp_ms=None if start_timestamp_ms < 0 else start_timestamp_ms,
+                cumulative_bytes=so_far,
+                replicas=len(total.replicas),
+                **columns,
+            )
+
+    def _remainder(self, replica: Replica, counts: ReplicaCounts) -> Remainder | None:
+        request = self._request
+        if request.compact:
+            return _compacted(counts) if not counts.faults.total else None
+        if request.retention_ms is None and request.retention_bytes is None:
+            return None
+        segments = counts.segments
+        if len(segments) < len(replica.files.segments):
+            # A segment that could not be read to its end has no largest timestamp.
+            return None
+        bases = [segment.base_offset for segment in segments]
+        sizes_bytes = [segment.size_bytes for segment in segments]
+        start = replica.files.log_start_offset
+        gone = count_before_start(bases, start)
+        limit = -1 if request.retention_bytes is None else request.retention_bytes
+        gone = count_beyond_size(sizes_bytes, gone, limit)
+        gone = count_beyond_time(
+            sizes_bytes,
+            gone,
+            -1 if request.retention_ms is None else request.retention_ms,
+            self._now_ms,
+            lambda number: segments[number].retention_time_ms,
+        )
+        end = bases[gone] if gone < len(bases) else max(counts.end_offset, start)
+        return Remainder(
+            stays_bytes=sum(sizes_bytes[gone:]),
+            goes_bytes=sum(sizes_bytes[:gone]),
+            stays_records=sum(segment.records for segment in segments[gone:]),
+            goes_records=sum(segment.records for segment in segments[:gone]),
+            log_start_offset=max(start, end) if gone else start,
+        )
+
+
+def _order_of(row: StatsRow) -> tuple[str, int, str, int]:
+    start_ms = -1 if row.start_timestamp_ms is None else row.start_timestamp_ms
+    return row.topic, row.partition or 0, row.path or row.broker or "", start_ms
+
+
+@dataclass(slots=True)
+class _Counted:
+    """The counts of replicas, and what retention or compaction would keep of them."""
+
+    counts: ReplicaCounts
+    remainder: Remainder | None
+    replicas: list[Replica]
+
+    def reach(self) -> tuple[int, int, int]:
+        """Return how far a replica reaches: the base replica of a partition is the furthest."""
+        size_bytes = int(self.counts.totals.sums[:, SUM_BYTES].sum())
+        return self.counts.epoch, self.counts.end_offset, size_bytes
+
+
+def _compacted(counts: ReplicaCounts) -> Remainder:
+    """Return what a cleaner keeps that has been over all segments but the active one."""
+    sums = counts.totals.sums
+    size_bytes, records = int(sums[:, SUM_BYTES].sum()), int(sums[:, SUM_RECORDS].sum())
+    below, keys = counts.compaction, counts.keys
+    kept = keys.rows[keys.rows[:, 0] >= 0]
+    kept_records = round(len(kept) / keys.share)
+    stored = below.size_bytes - RECORD_BATCH_OVERHEAD_BYTES * below.batches
+    kept_bytes = round(
+        int(kept[:, 1].sum())
+        / keys.share
+        * (stored / below.plain_bytes if below.plain_bytes else 0)
+    )
+    batches = len(np.unique(kept[:, 2]))
+    if not keys.is_exact:
+        # A batch stays if one of its records does.
+        share = min(kept_records / max(below.records, 1), 1)
+        each = below.records / max(below.batches, 1)
+        batches = round(below.batches * (1 - (1 - share) ** each))
+    kept_bytes += RECORD_BATCH_OVERHEAD_BYTES * batches
+    goes_bytes = max(below.size_bytes - kept_bytes, 0)
+    goes_records = max(below.records - kept_records, 0)
+    return Remainder(size_bytes - goes_bytes, goes_bytes, records - goes_records, goes_records)

@@ -1,0 +1,275 @@
+"""Sums over batch headers by time, and hashes of fields, for statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.records import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_MASK,
+)
+from kafka_index.core.kernels.compile_cache import compiled
+from kafka_index.core.kernels.headers import CONTROL_MESSAGE
+from kafka_index.core.kernels.memory import Integer
+from kafka_index.core.kernels.scan import BatchColumns
+
+#: Columns of the sums. `SUM_FIRST_TIME` and `SUM_LAST_TIME` are the smallest and the largest time
+#: of a batch; the bytes of each codec follow `SUM_CODECS`; a caller fills the columns from
+#: `SUM_KEY_BYTES` on.
+(
+    SUM_BATCHES,
+    SUM_RECORDS,
+    SUM_BYTES,
+    SUM_CONTROL_BATCHES,
+    SUM_TRANSACTIONAL_RECORDS,
+    SUM_FIRST_TIME,
+    SUM_LAST_TIME,
+    SUM_CODECS,
+) = range(8)
+CODECS = COMPRESSION_MASK + 1
+SUM_KEY_BYTES = SUM_CODECS + CODECS
+SUM_VALUE_BYTES = SUM_KEY_BYTES + 1
+SUM_NULL_KEYS = SUM_KEY_BYTES + 2
+SUM_TOMBSTONES = SUM_KEY_BYTES + 3
+SUM_PLAIN_BYTES = SUM_KEY_BYTES + 4
+SUMS = SUM_KEY_BYTES + 5
+
+#: In place of a group: the batch is not counted.
+NOT_COUNTED = -1
+_NO_KEY = -(1 << 62)
+_RECENT = 256
+_MIX = np.uint64(0xC6A4A7935BD1E995)
+_SHIFT = np.uint64(47)
+
+
+def new_sums(groups: int) -> NDArray[np.int64]:
+    """Return sums of nothing, a row for each group."""
+    sums = np.zeros((groups, SUMS), np.int64)
+    sums[:, SUM_FIRST_TIME] = np.iinfo(np.int64).max
+    sums[:, SUM_LAST_TIME] = NO_TIMESTAMP
+    return sums
+
+
+@compiled
+def _slot_of(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
+    """Return the slot with the group of a time, or the empty one where it belongs."""
+    mask = len(slots) - 1
+    # Successive hours and days have successive slots.
+    slot = (time // group_ms if group_ms > 0 else 0) & mask
+    while slots[slot] >= 0 and times[slots[slot]] != time:
+        slot = (slot + 1) & mask
+    return int(slot)
+
+
+@compiled
+def index_groups(times: Longs, used: int, slots: Longs, group_ms: int) -> None:
+    """Fill the slots, twice as many as groups or more, with the groups that are in use."""
+    for row in range(used):
+        slots[_slot_of(times, slots, times[row], group_ms)] = row
+
+
+@compiled
+def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
+    batches: BatchColumns,
+    first_offset: int,
+    from_ms: int,
+    last_ms: int,
+    group_ms: int,
+    times: Longs,
+    slots: Longs,
+    sums: NDArray[np.int64],
+    used: int,
+    start_row: int,
+    groups: Longs,
+    producers: Longs,
+    by_headers: bool,
+) -> tuple[int, int, int, int]:
+    """Add batches to the sums of their groups.
+
+    `first_offset`: batches before it are not counted;
+    `from_ms`, `last_ms`: largest timestamps that are counted, both inclusive; `group_ms`: the
+    length of the time of a group, 0 for one group of all; `times` (int64, (groups,)) and `sums`
+    (int64, (groups, SUMS)): of which `used` are in use; `slots`: from `index_groups`;
+    `start_row`: the first batch to count;
+    `groups` (int64, (n,)): filled with the group of each batch, or `NOT_COUNTED`; `producers`
+    (int64, (n,)): filled with producer IDs, of which few repeat. Without `by_headers` no records
+    are added. Returns the row after the last batch that was counted, which is not n if a group is
+    missing; how many groups are in use; the number of producer IDs, and of batches whose records a
+    header does not tell: those of compressed messages, and of a batch with the first offset inside.
+    """
+    # Named once: an access to a field of a tuple in the loop costs updates of reference counts.
+    (
+        _,
+        sizes,
+        base_offsets,
+        last_offsets,
+        max_timestamps,
+        _,
+        attributes,
+        producer_ids,
+        control_types,
+        _,
+        _,
+        _,
+        _,
+        _,
+        record_counts,
+    ) = batches
+    recent = np.full(_RECENT, -1, np.int64)
+    found = unsure = 0
+    last_producer: Integer = np.int64(-1)
+    # Sums of batches of equal attributes in one group.
+    group, kind = -1, np.int64(_NO_KEY)
+    count = records = size_bytes = 0
+    smallest: Integer = np.int64(0)
+    largest: Integer = np.int64(0)
+    group_start: Integer = np.int64(_NO_KEY)
+    group_end: Integer = np.int64(_NO_KEY)
+    row = start_row
+    while row < len(sizes):
+        # An index that might be negative costs more than the read.
+        at = np.uint64(row)
+        time = max_timestamps[at]
+        if last_offsets[at] < first_offset or time < from_ms or time > last_ms:
+            groups[at] = NOT_COUNTED
+            row += 1
+            continue
+        is_message = control_types[at] == CONTROL_MESSAGE
+        bits = attributes[at]
+        if is_message:
+            # Its other bits have no meaning.
+            bits &= COMPRESSION_MASK
+        is_other_time = group_ms > 0 and not group_start <= time < group_end
+        if bits != kind or is_other_time or group < 0:
+            if group >= 0:
+                _add(sums, group, kind, count, records, size_bytes, smallest, largest)
+            count = records = size_bytes = 0
+            smallest, largest = time, time
+            kind = bits
+            if is_other_time or group < 0:
+                group_start = group_end = np.int64(NO_TIMESTAMP)
+                if group_ms > 0 and time >= 0:
+                    group_start = time - time % group_ms
+                    group_end = group_start + group_ms
+                elif group_ms > 0:
+                    # Times below zero are no times.
+                    group_start, group_end = np.int64(-(1 << 62)), np.int64(0)
+                name = group_start if group_ms > 0 and time >= 0 else np.int64(NO_TIMESTAMP)
+                slot = _slot_of(times, slots, name, group_ms)
+                group = slots[slot]
+                if group < 0:
+                    if used == len(times):
+                        return row, used, found, unsure
+                    times[used] = name
+                    group = slots[slot] = used
+                    used += 1
+        groups[at] = group
+        count += 1
+        size_bytes += sizes[at]
+        smallest, largest = min(smallest, time), max(largest, time)
+        is_plain = bits & COMPRESSION_MASK == 0 if is_message else base_offsets[at] >= first_offset
+        if not is_plain:
+            unsure += 1
+        elif by_headers and is_message:
+            records += 1
+        elif by_headers and bits & CONTROL_MASK == 0:
+            records += max(record_counts[at], 0)
+        producer = producer_ids[at]
+        if producer != last_producer:
+            last_producer = producer
+            place = producer & (_RECENT - 1)
+            if producer >= 0 and recent[place] != producer:
+                recent[place] = producer
+                producers[found] = producer
+                found += 1
+        row += 1
+    if group >= 0:
+        _add(sums, group, kind, count, records, size_bytes, smallest, largest)
+    return row, used, found, unsure
+
+
+@compiled
+def _add(
+    sums: NDArray[np.int64],
+    group: int,
+    kind: Integer,
+    count: int,
+    records: int,
+    size_bytes: int,
+    smallest: Integer,
+    largest: Integer,
+) -> None:
+    """Add batches of equal attributes to a group."""
+    own = sums[group]
+    own[SUM_BATCHES] += count
+    own[SUM_RECORDS] += records
+    own[SUM_BYTES] += size_bytes
+    own[SUM_CODECS + (kind & COMPRESSION_MASK)] += size_bytes
+    if kind & CONTROL_MASK:
+        own[SUM_CONTROL_BATCHES] += count
+    elif kind & TRANSACTIONAL_MASK:
+        own[SUM_TRANSACTIONAL_RECORDS] += records
+    if smallest >= 0:
+        own[SUM_FIRST_TIME] = min(own[SUM_FIRST_TIME], smallest)
+    own[SUM_LAST_TIME] = max(own[SUM_LAST_TIME], largest)
+
+
+@compiled
+def hash_fields(
+    data: NDArray[np.uint8], ends: NDArray[np.int32], hashes: NDArray[np.uint64]
+) -> None:
+    """Hash fields of bytes, as MurmurHash64A does.
+
+    `data` (uint8): the bytes of all fields; `ends` (int32, (n + 1,)): where they begin, and the
+    last one ends; `hashes` (uint64, (n,)): filled.
+    """
+    for row in range(len(hashes)):
+        start, end = np.int64(ends[row]), np.int64(ends[row + 1])
+        value = np.uint64(end - start) * _MIX
+        at = start
+        while at + 8 <= end:
+            word = np.uint64(0)
+            for byte in range(8):
+                word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+            value = (value ^ _mixed(word)) * _MIX
+            at += 8
+        word = np.uint64(0)
+        for byte in range(end - at):
+            word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+        if at < end:
+            value = (value ^ word) * _MIX
+        value = (value ^ (value >> _SHIFT)) * _MIX
+        hashes[row] = value ^ (value >> _SHIFT)
+
+
+@compiled
+def _mixed(word: np.uint64) -> np.uint64:
+    word *= _MIX
+    return (word ^ (word >> _SHIFT)) * _MIX
+
+
+def warm_up(nothing: Longs) -> None:
+    """Load or compile the sums, over no batches, and the hashes of no fields."""
+    batches = BatchColumns(*[nothing] * len(BatchColumns._fields))
+    slots = np.full(2, -1, np.int64)
+    index_groups(nothing, 0, slots, 0)
+    count_batches(
+        batches,
+        0,
+        0,
+        0,
+        0,
+        nothing,
+        slots,
+        new_sums(0),
+        0,
+        0,
+        nothing,
+        nothing,
+        True,
+    )
+    hash_fields(np.empty(0, np.uint8), np.zeros(1, np.int32), np.empty(0, np.uint64))
