@@ -11,6 +11,7 @@ _NAMES = (
     "first_minute",
     "recover",
     "headers",
+    "header_stats",
     "spark_job",
     "lookup",
     "warm_cold",
