@@ -23,7 +23,7 @@ from benchmarks.dumps import build
 from benchmarks.logs import varint, warm
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from kafka_index.core.format.records import RECORD_BATCH_HEADER, TRANSACTIONAL_MASK, field_position
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, Output
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -98,7 +98,9 @@ def run(scratch: Path) -> bool:
     return reached
 
 
-def _seconds(segments: Sequence[SegmentFile], target: Path, outputs: frozenset[Output]) -> float:
+def _seconds(
+    segments: Sequence[SegmentFile], target: Path, outputs: frozenset[BuildOutput]
+) -> float:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     settings = BuildSettings(target_root=str(target), outputs=outputs)

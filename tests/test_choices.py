@@ -29,7 +29,7 @@ from kafka_index.commands.restore.request import ClusterMode, Link, RestoreReque
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.log.append.incoming_batches import Isolation as FetchIsolation
 from kafka_index.core.log.append.settings import TimestampType
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.query.choices import Isolation, OnDamage
 from tests.support.command_line import DUMP
@@ -87,7 +87,7 @@ PLACES: dict[str, tuple[type[Enum], Call]] = {
 }
 KINDS = (
     *(AppendOrigin, ClusterMode, ExportFormat, FetchIsolation, InputFormat, Isolation, Link),
-    *(OnDamage, OnDataLoss, Output, Resolve, Salvage, TimestampType, UpperBound),
+    *(OnDamage, OnDataLoss, BuildOutput, Resolve, Salvage, TimestampType, UpperBound),
 )
 
 

@@ -14,7 +14,7 @@ from kafka_index.commands.build.parquet import build_parquet
 from kafka_index.commands.build.parquet_input import ParquetInput
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.threads import ThreadEngine
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, Output
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.scan.segment_scan import LogFileSource
@@ -156,7 +156,7 @@ def write_parquet(path: Path, table: pa.Table, row_group_size: int = 100) -> str
 
 
 def settings(
-    target: Path, run_id: str = "run", *, outputs: frozenset[Output] = ALL_OUTPUTS
+    target: Path, run_id: str = "run", *, outputs: frozenset[BuildOutput] = ALL_OUTPUTS
 ) -> BuildSettings:
     """Kafka's defaults, to a folder."""
     return BuildSettings(

@@ -25,7 +25,7 @@ from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.recovery.build_manifest import UnchangedPartitions
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, Output
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.listing import Listing
@@ -195,7 +195,7 @@ def build_from_table(
 
 
 def _settings(
-    request: BuildRequest, config: LogConfig, outputs: frozenset[Output], listener: Listener
+    request: BuildRequest, config: LogConfig, outputs: frozenset[BuildOutput], listener: Listener
 ) -> BuildSettings:
     """Return the settings of a run; `outputs` are the default files."""
     expires_at = request.expire_producers_at

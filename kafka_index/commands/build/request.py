@@ -22,7 +22,7 @@ from kafka_index.core.job.request import (
     TimeKind,
     parameter,
 )
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.parameters import (
     KafkaSettings,
     LogRequest,
@@ -69,11 +69,11 @@ class BuildRequest(LogRequest):
         ChoiceKind(InputFormat), Group.INPUT, "Format of the input.", default=InputFormat.AUTO
     )
     topics: Any = topics_parameter()
-    what: frozenset[Output] | None = parameter(
-        ChoicesKind(Output),
+    what: frozenset[BuildOutput] | None = parameter(
+        ChoicesKind(BuildOutput),
         Group.SELECTION,
-        f"Files to build, separated by commas: {', '.join(Output)}.  [default: all; from Parquet, "
-        "all that its columns allow]",
+        f"Files to build, separated by commas: {', '.join(BuildOutput)}.  [default: all; from "
+        "Parquet, all that its columns allow]",
         default=None,
     )
     config: KafkaSettings = config_parameter(
@@ -137,7 +137,7 @@ class BuildRequest(LogRequest):
                 "give {output}"
             )
         what = self.what or frozenset()
-        if Output.INDEX in what and Output.TIME_INDEX not in what:
+        if BuildOutput.INDEX in what and BuildOutput.TIME_INDEX not in what:
             self.refuse(
                 "{in_place} builds index only together with timeindex: next to an .index alone, a "
                 "broker creates an empty .timeindex"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.state.partition_state import ProducerExpiration
@@ -20,11 +20,11 @@ from tests.support.transactional_logs import built_files, log_path, segments, wr
 
 FOLDER = "pay.x-y-0"
 SUFFIXES = {
-    Output.INDEX: ".index",
-    Output.TIME_INDEX: ".timeindex",
-    Output.TXN_INDEX: ".txnindex",
-    Output.SNAPSHOT: ".snapshot",
-    Output.EPOCHS: "checkpoint",
+    BuildOutput.INDEX: ".index",
+    BuildOutput.TIME_INDEX: ".timeindex",
+    BuildOutput.TXN_INDEX: ".txnindex",
+    BuildOutput.SNAPSHOT: ".snapshot",
+    BuildOutput.EPOCHS: "checkpoint",
 }
 _Files = dict[str, bytes]
 
@@ -51,10 +51,10 @@ def settings(tmp_path: Path) -> BuildSettings:
 
 
 OUTPUTS = [
-    *(frozenset([one]) for one in Output),
-    frozenset((Output.TXN_INDEX, Output.EPOCHS)),
-    frozenset((Output.TIME_INDEX, Output.SNAPSHOT)),
-    frozenset((Output.INDEX, Output.TXN_INDEX)),
+    *(frozenset([one]) for one in BuildOutput),
+    frozenset((BuildOutput.TXN_INDEX, BuildOutput.EPOCHS)),
+    frozenset((BuildOutput.TIME_INDEX, BuildOutput.SNAPSHOT)),
+    frozenset((BuildOutput.INDEX, BuildOutput.TXN_INDEX)),
 ]
 
 
@@ -64,7 +64,7 @@ def test_what_is_asked_for_is_written_and_nothing_else(
     data: Path,
     tmp_path: Path,
     settings: BuildSettings,
-    outputs: frozenset[Output],
+    outputs: frozenset[BuildOutput],
     *,
     in_place: bool,
 ) -> None:
@@ -79,7 +79,7 @@ def test_what_is_asked_for_is_written_and_nothing_else(
 
     rows = build(data, some)
 
-    if in_place and Output.INDEX in outputs and Output.TXN_INDEX not in outputs:
+    if in_place and BuildOutput.INDEX in outputs and BuildOutput.TXN_INDEX not in outputs:
         # A broker that finds an .index never rebuilds what belongs beside it.
         assert {row.status for row in rows} == {"failed"}
         expected = {}
@@ -90,7 +90,7 @@ def test_what_is_asked_for_is_written_and_nothing_else(
 
 @pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
 def test_what_is_not_asked_for_is_left_as_it_is(
-    data: Path, tmp_path: Path, settings: BuildSettings, outputs: frozenset[Output]
+    data: Path, tmp_path: Path, settings: BuildSettings, outputs: frozenset[BuildOutput]
 ) -> None:
     build(data, settings)
     suffixes = tuple(SUFFIXES[one] for one in outputs)

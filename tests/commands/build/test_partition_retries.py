@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.log.recovery import publish
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.publish import publish_partitions
 from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segments
@@ -29,7 +29,7 @@ from tests.support.segments import batch
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
 FOLDER = "pay.x-y-0"
-STATE_ALONE = frozenset((Output.TXN_INDEX, Output.SNAPSHOT, Output.EPOCHS))
+STATE_ALONE = frozenset((BuildOutput.TXN_INDEX, BuildOutput.SNAPSHOT, BuildOutput.EPOCHS))
 _Files = dict[str, bytes]
 
 
@@ -102,7 +102,9 @@ class _Place:
         return built_files(self.out)
 
 
-def _settings(*, in_place: bool, outputs: frozenset[Output] = frozenset(Output)) -> BuildSettings:
+def _settings(
+    *, in_place: bool, outputs: frozenset[BuildOutput] = frozenset(BuildOutput)
+) -> BuildSettings:
     return BuildSettings(
         target_root=None if in_place else "", outputs=outputs, force=True, run_id="run"
     )
@@ -129,10 +131,12 @@ def _check_every_index(found: _Files, builds: tuple[_Files, _Files]) -> None:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("outputs", [frozenset(Output), STATE_ALONE], ids=["all", "state alone"])
+@pytest.mark.parametrize(
+    "outputs", [frozenset(BuildOutput), STATE_ALONE], ids=["all", "state alone"]
+)
 @pytest.mark.parametrize("is_cut", [False, True], ids=["sound", "with a torn end"])
 def test_what_an_attempt_left_at_any_step_is_finished_by_the_next(
-    tmp_path: Path, outputs: frozenset[Output], *, in_place: bool, is_cut: bool
+    tmp_path: Path, outputs: frozenset[BuildOutput], *, in_place: bool, is_cut: bool
 ) -> None:
     settings = _settings(in_place=in_place, outputs=outputs)
     logs = segments(4)

@@ -37,7 +37,7 @@ from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.job.threads import map_requests
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.report import (
     BUILT,
     REPORT_SCHEMA,
@@ -287,7 +287,7 @@ class KnownPartition:
             return None
         return _report_of(record.segments, segments)
 
-    def covers(self, outputs: frozenset[Output], files: pa.Table) -> bool:
+    def covers(self, outputs: frozenset[BuildOutput], files: pa.Table) -> bool:
         """Return whether the record has these kinds of files, and every row of `files`."""
         record = self.record
         if record is None or not record.is_whole or not outputs.issubset(record.outputs):
@@ -347,7 +347,7 @@ def known_partition(directory: str, run_id: str) -> KnownPartition:
 
 def wants_record(settings: BuildSettings) -> bool:
     """Return whether a run writes and trusts records of partitions."""
-    return settings.keeps_record and Output.INDEX in settings.outputs
+    return settings.keeps_record and BuildOutput.INDEX in settings.outputs
 
 
 class UnchangedPartitions:

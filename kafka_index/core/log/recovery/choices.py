@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Output(StrEnum):
+class BuildOutput(StrEnum):
     INDEX = "index"
     TIME_INDEX = "timeindex"
     TXN_INDEX = "txnindex"
@@ -13,6 +13,6 @@ class Output(StrEnum):
     EPOCHS = "epochs"
 
 
-ALL_OUTPUTS = frozenset(Output)
+ALL_OUTPUTS = frozenset(BuildOutput)
 #: Files of a segment that do not depend on earlier segments.
-INDEX_OUTPUTS = frozenset((Output.INDEX, Output.TIME_INDEX))
+INDEX_OUTPUTS = frozenset((BuildOutput.INDEX, BuildOutput.TIME_INDEX))

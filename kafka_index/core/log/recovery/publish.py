@@ -34,7 +34,7 @@ from kafka_index.core.log.recovery.build_manifest import (
     start_of,
     wants_record,
 )
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.initial_state import PartitionStart
 from kafka_index.core.log.recovery.report import (
     BUILT,
@@ -196,7 +196,7 @@ def _without_old_snapshots(
     partition: FoldedPartition, rows: list[SegmentReport], settings: BuildSettings
 ) -> list[SegmentReport]:
     """Remove the snapshots that a broker which recovers the partition would remove."""
-    if partition.snapshots is None or Output.SNAPSHOT not in settings.outputs:
+    if partition.snapshots is None or BuildOutput.SNAPSHOT not in settings.outputs:
         return rows
     # What lies below the start in place is where the next build begins, too.
     lowest = partition.first_offset if settings.in_place else -1

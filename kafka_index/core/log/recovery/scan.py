@@ -18,7 +18,7 @@ from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.log.recovery.build_manifest import known_partition, wants_record
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.report import (
     BUILT,
     FAILED,
@@ -163,7 +163,9 @@ def _scan(
     row = empty_row(segment)
     if stop is not None and stop.refused:
         return row.failed(stop.reason_code, stop.text, stop.position_bytes), ()
-    lacks_txn_index = Output.INDEX in settings.outputs and Output.TXN_INDEX not in settings.outputs
+    lacks_txn_index = (
+        BuildOutput.INDEX in settings.outputs and BuildOutput.TXN_INDEX not in settings.outputs
+    )
     if producers.has_transactions and lacks_txn_index and settings.in_place:
         return row.failed(TRANSACTIONAL, _TRANSACTIONAL), ()
     row = _settled(row, segment, source, builder, stop, overlap)

@@ -11,7 +11,7 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, Output
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.partition_files import TieredPartition
 from kafka_index.core.output.locks import RUNS_FOLDER
@@ -53,7 +53,7 @@ class BuildSettings:
 
     config: LogConfig = field(default_factory=LogConfig)
     target_root: str | None = None
-    outputs: frozenset[Output] = ALL_OUTPUTS
+    outputs: frozenset[BuildOutput] = ALL_OUTPUTS
     expiration: ProducerExpiration | None = None
     verify_crc: bool = True
     force: bool = False

@@ -24,7 +24,7 @@ from kafka_index.core.format.records import ABORTED_TXN, OFFSET_ENTRY, TIME_ENTR
 from kafka_index.core.fs.paths import prepare_target_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.state.segment_state import SegmentState
@@ -96,10 +96,10 @@ class SegmentPaths:
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
         """Return the files to publish, in order: the index last."""
         # Without a build manifest, it would be unknown which log the state belongs to.
-        has_index = Output.INDEX in settings.outputs
+        has_index = BuildOutput.INDEX in settings.outputs
         wanted = (
             (self.state, has_index and settings.needs_state),
-            (self.time_index, Output.TIME_INDEX in settings.outputs),
+            (self.time_index, BuildOutput.TIME_INDEX in settings.outputs),
             (self.offset_index, has_index),
         )
         return tuple(path for path, is_wanted in wanted if is_wanted)
@@ -112,7 +112,7 @@ class SegmentPaths:
 
         files = tuple(map(staged, self.published(settings)))
         attributes_of = settings.attributes_of(self.log_path)
-        if Output.INDEX in settings.outputs:
+        if BuildOutput.INDEX in settings.outputs:
             is_new = is_new_folder(os.path.dirname(self.offset_index), settings.run_id)
             return Publication(
                 files,

@@ -18,7 +18,7 @@ from kafka_index.core.format.names import (
     index_name_for,
 )
 from kafka_index.core.fs.store import Entry
-from kafka_index.core.log.recovery.choices import Output
+from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.initial_state import PartitionStart
 from kafka_index.core.log.recovery.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.core.log.recovery.settings import BuildSettings
@@ -65,7 +65,7 @@ def fold_partition(
             start = PartitionStart.read(
                 first,
                 settings.expiration,
-                with_epochs=Output.EPOCHS in settings.outputs,
+                with_epochs=BuildOutput.EPOCHS in settings.outputs,
                 tiered=settings.tiered.get(first.topic_partition),
                 run_id=settings.run_id,
                 listed=listed,
@@ -168,7 +168,7 @@ class PartitionMerge:
         is_written = epochs.entries != self.start.epochs
         is_written |= epochs.truncate_from_end(self._log_end)
         is_written |= epochs.truncate_from_start(self.start.log_start_offset)
-        if Output.EPOCHS not in self.settings.outputs:
+        if BuildOutput.EPOCHS not in self.settings.outputs:
             return files
         text = epochs.text() if is_written else self.start.epochs_text or ""
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
@@ -204,7 +204,7 @@ class PartitionMerge:
         note = "; ".join(filter(None, (note, row.note)))
         if not staged.is_withheld:
             files += self.write_txn_index(staged, aborted.tobytes())
-            if Output.TXN_INDEX in self.settings.outputs:
+            if BuildOutput.TXN_INDEX in self.settings.outputs:
                 built = {TXN_INDEX_SUFFIX: aborted.tobytes()}
                 note = "; ".join(filter(None, (note, stored_differences(staged.segment, built))))
         elif os.path.exists(staged.paths.offset_index):
@@ -247,7 +247,7 @@ class PartitionMerge:
             f"{STATE_UNKNOWN}: {self._unknown}, so the producers and transactions "
             "before this segment are not known"
         )
-        if Output.TXN_INDEX in self.settings.outputs and len(
+        if BuildOutput.TXN_INDEX in self.settings.outputs and len(
             staged.read_state(self.settings).aborts
         ):
             # With its .index, a broker would assume that the segment has no aborted transactions.
@@ -284,7 +284,7 @@ class PartitionMerge:
 
     def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
         """Write the snapshot at an offset, unless it exists or none is kept there."""
-        if offset <= self.first_offset or Output.SNAPSHOT not in self.settings.outputs:
+        if offset <= self.first_offset or BuildOutput.SNAPSHOT not in self.settings.outputs:
             return ()
         if offset in self.snapshots:
             # At the log end, and before an empty last segment.
@@ -295,7 +295,7 @@ class PartitionMerge:
 
     def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
         """Write a transaction index; an empty one only to replace an existing file."""
-        if Output.TXN_INDEX not in self.settings.outputs:
+        if BuildOutput.TXN_INDEX not in self.settings.outputs:
             return ()
         log_name = os.path.basename(staged.segment.log_path)
         path = os.path.join(staged.directory, index_name_for(log_name, TXN_INDEX_SUFFIX))
