@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 
 from kafka_index.commands.restore import restore_partition as units
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.output_files import STAGING
 from kafka_index.commands.restore.plan import PartitionPlan
 from kafka_index.commands.restore.request import RestoreRequest
 from kafka_index.commands.restore.restore_partition import PartitionSettings, divide, restore_on
@@ -31,6 +30,7 @@ from kafka_index.commands.restore.restored_partition import LostRange, RestoredP
 from kafka_index.commands.restore.result import RestoreResult
 from kafka_index.core.job.engine import Listener, SplittableTask
 from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.output.output import STAGING
 from kafka_index.spark.workers import SparkWorkers, session_workers
 from tests.support.builds import kill, start
 from tests.support.campaign import drawn
@@ -229,4 +229,4 @@ def test_a_run_that_is_killed_with_its_tasks_is_completed(
 
     assert run.code == 1, run.done.stderr
     assert len(run.lost) == len(whole.lost)
-    assert not any(path.name.startswith(STAGING) for path in out.iterdir())
+    assert not any(STAGING.fullmatch(path.name) for path in out.iterdir())

@@ -12,7 +12,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from kafka_index.commands.lookup.lookup_job import answer_queries
-from kafka_index.commands.lookup.output import AnswerTarget, answer_target
+from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.errors import InputError
@@ -171,7 +171,7 @@ def test_tasks_write_what_the_local_engine_does_with_local_files(
     )
     asked = open_queries(f"{configured_bucket}/queries", By.OFFSET)
     totals = LookupTotals()
-    with answer_target(f"{configured_bucket}/out", asked) as target:
+    with AnswerTarget(f"{configured_bucket}/out", asked) as target:
         settings = LookupSettings(By.OFFSET, Resolve.RECORD)
         with session_workers(spark) as workers:
             for report in answer_queries(workers, asked, inventory, settings, target):

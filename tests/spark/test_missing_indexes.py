@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.commands.lookup.lookup_job import SplitTask, answer_queries, answer_split
-from kafka_index.commands.lookup.output import AnswerTarget, answer_target
+from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.log.read.choices import Resolve
@@ -47,7 +47,7 @@ def test_tasks_that_answer_find_every_index_built(
     asked = open_queries(str(queries), by)
     with (
         bucket_for_tasks(s3, tmp_path) as uri,
-        answer_target(str(tmp_path / "out"), asked) as target,
+        AnswerTarget(str(tmp_path / "out"), asked) as target,
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
         settings = LookupSettings(by, by.default_resolve)
@@ -71,7 +71,7 @@ def test_offsets_that_no_log_has_need_the_index_of_the_end_alone(tmp_path: Path)
     inventory = make_dump(tmp_path)
     table = pa.table({"topic": ["orders"] * 2, "partition": [0, 0], "offset": [-3, -2]})
     asked = open_queries(str(write_queries(tmp_path / "queries", [table])), By.OFFSET)
-    with answer_target(str(tmp_path / "out"), asked) as target:
+    with AnswerTarget(str(tmp_path / "out"), asked) as target:
         settings = LookupSettings(By.OFFSET, Resolve.BATCH)
         with SharedLookups(inventory, settings, target.index_folder) as lookups:
             needs = pa.Table.from_batches(find_needs(rows_of(asked, target), lookups=lookups))
@@ -87,7 +87,7 @@ def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int
     topics = pa.array(["nobody", "orders", "orders"][:rows], pa.string())
     table = pa.table({"topic": topics, "partition": codes, by.value: keys})
     asked = open_queries(str(write_queries(tmp_path / "queries", [table])), by)
-    with answer_target(str(tmp_path / "out"), asked) as target:
+    with AnswerTarget(str(tmp_path / "out"), asked) as target:
         settings = LookupSettings(by, by.default_resolve)
         with SharedLookups(inventory, settings, target.index_folder) as lookups:
             needs = pa.Table.from_batches(find_needs(rows_of(asked, target), lookups=lookups))
@@ -108,7 +108,7 @@ def test_each_log_is_read_by_one_request_of_one_worker(
     with (
         fault_proxy(s3.endpoint) as proxy,
         bucket_for_tasks(s3.through(proxy.endpoint), tmp_path) as uri,
-        answer_target(str(tmp_path / "out"), asked) as target,
+        AnswerTarget(str(tmp_path / "out"), asked) as target,
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
         unindexed = find_unindexed(inventory, By.OFFSET)

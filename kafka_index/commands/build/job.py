@@ -20,7 +20,7 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import check_target, expand_input, with_links
+from kafka_index.core.fs.paths import expand_input, real_path, with_links
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.job.threads import ThreadEngine
@@ -30,7 +30,8 @@ from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.segment_table import SegmentTable
-from kafka_index.core.output.locks import DirectoryLock, StoreLock, lock_of_output
+from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.output import Output
 from kafka_index.core.output.temporary_files import swept_target
 from kafka_index.core.records.decompression import shared_budget
 
@@ -222,15 +223,15 @@ def _held_target(
 ) -> Iterator[str | None]:
     """Lock the target and remove leftovers; yield its root, None for files next to the logs."""
     root, directories = None, []
-    lock: DirectoryLock | StoreLock
+    held: Output | DirectoryLock
     if listing is not None:
         directories = listing.partition_directories
         # A link inside a local data directory may lead out of it.
         inputs = [*request.folders, *with_links(directories)]
     if settings.target_root is not None:
-        root = check_target(settings.target_root, inputs)
-        lock = lock_of_output(root, settings.run_id)
+        root = real_path(settings.target_root)
+        held = Output.of_tables(root, settings.target_root, inputs, settings.run_id)
     elif listing is not None:
-        lock = DirectoryLock.of_data_directories(listing.data_directories)
-    with lock, swept_target(root, directories, run_id=settings.run_id):
+        held = DirectoryLock.of_data_directories(listing.data_directories)
+    with held, swept_target(root, directories, run_id=settings.run_id):
         yield root

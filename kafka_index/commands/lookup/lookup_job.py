@@ -17,9 +17,9 @@ from kafka_index.commands.lookup.output import (
     ARROW_ENDING,
     AnswerTarget,
     LookupManifest,
-    answer_target,
     format_of_answers,
     inputs_digest,
+    manifest_of,
     written,
 )
 from kafka_index.commands.lookup.queries import (
@@ -192,13 +192,13 @@ class _FileLookup:
             upper_bound=request.upper_bound,
         )
         others = [absolute_path(path) for path, _ in request.offsets_files]
-        done = None if request.overwrite else LookupManifest.read(output)
+        done = None if request.overwrite else manifest_of(output).read()
         is_repeat = done is not None and done.is_of(digest, output, others)
         # The rows of a report are not in the manifest.
-        if done is not None and is_repeat and done.outcome in _FINAL and self._report is None:
+        if done is not None and is_repeat and done.is_finished and self._report is None:
             return self._result(dict(done.queries), repeated=done.outcome)
         # A file that cannot be written ends the run before the work.
-        target = answer_target(
+        target = AnswerTarget(
             str(request.output),
             self._queries,
             inputs=[*request.folders, request.queries],
@@ -213,15 +213,25 @@ class _FileLookup:
                 file.commit()
             target.publish(
                 totals.rows_of_split,
-                lambda sizes: LookupManifest.of_unfinished(digest, sizes).write(output),
+                lambda sizes: manifest_of(output).write(
+                    LookupManifest(
+                        inputs=digest,
+                        files=tuple((path, size, "") for path, size in sizes.items()),
+                    )
+                ),
             )
         result = self._result(
             {status.text: count for status, count in totals.queries_of_status.items()}
         )
         try:
-            queries = tuple(result.queries.items())
-            manifest = LookupManifest(digest, written(output, others), queries, result.ended)
-            manifest.write(output)
+            manifest = LookupManifest(
+                inputs=digest,
+                is_finished=result.ended in _FINAL,
+                files=written(output, others),
+                queries=tuple(result.queries.items()),
+                outcome=result.ended,
+            )
+            manifest_of(output).write(manifest)
         except (KafkaIndexError, OSError) as error:
             # The answers are complete: only a rerun will not know it.
             self._listener.on_note(f"the run is not recorded: {error}")

@@ -1,13 +1,5 @@
 """The output of a run: a file, or a folder of parts, published atomically; and its manifest.
 
-A local output is written to a staging folder next to it, ``.NAME.<run id>.tmp``, and renamed at the
-end. A killed run leaves the old output unchanged. The next run removes the staging folder.
-
-In an object store or HDFS, the parts are put below ``.NAME.<run id>.tmp/``, and renamed at the end.
-If the store has no rename, it copies them on the server. ``_SUCCESS`` is written last: a folder of
-parts without it is from a killed run that had begun to publish, and the next run replaces it.
-There is no lock: a run removes the parts of another run with the same output.
-
 The manifest is ``.NAME.kafka-index-lookup`` next to the output. A run over the same inputs whose
 output is unchanged has nothing to do, so that a pipeline may run a step twice.
 """
@@ -16,13 +8,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
@@ -36,14 +26,9 @@ from kafka_index.core.format.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from kafka_index.core.format.state_files import Offset, Size, decode_state
+from kafka_index.core.format.state_files import Offset, Size
 from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.durable_files import (
-    exchange,
-    publishing,
-    sync,
-)
-from kafka_index.core.fs.paths import absolute_path, refuse_overlap
+from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.fs.stored_files import COMPRESSIONS
@@ -52,12 +37,10 @@ from kafka_index.core.job.result import RunOutcome
 from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.fetched_indexes import IndexFolder
 from kafka_index.core.logdir.paged_listing import scan_directories
-from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.output import SUCCESS, Announce, Output, RunState, StateFile
 from kafka_index.core.query.inventory import Inventory
 from kafka_index.core.query.lookups import LookupSettings
 
-#: As Spark marks a complete folder.
-SUCCESS = "_SUCCESS"
 #: Our parts and Spark's: only a folder of nothing else is ever replaced.
 REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
 _PART = "part-{number:0{digits}}-{stem}{ending}"
@@ -68,9 +51,7 @@ _CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _WHOLE = "whole"
 #: The ending of a part that will be joined with others into one Parquet file.
 ARROW_ENDING = ".arrow"
-# The end of the name of an old output that is about to be replaced.
-_ASIDE = ".old"
-_MANIFEST_VERSION = 2
+_MANIFEST_VERSION = 3
 _INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 # The files by which the last stable offset is found besides.
 _TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
@@ -87,9 +68,6 @@ class AnswerTarget:
     written or another run is writing it. Leaving it without `publish` removes all that was written.
     """
 
-    # Whether a folder of parts without `SUCCESS` was left by a killed run.
-    _parts_are_unfinished = False
-
     def __init__(
         self,
         path: str,
@@ -104,25 +82,17 @@ class AnswerTarget:
         self.is_file = os.path.splitext(path)[1].lower() in self.format.endings
         self._queries = queries
         self._overwrite = overwrite
-        folder, name = os.path.split(self.path)
-        self._run_id = os.urandom(8).hex()
-        self._staging = os.path.join(folder, f".{name}.{self._run_id}.tmp")
-        self._leftover = re.compile(
-            rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?P<aside>{re.escape(_ASIDE)})?"
-        )
+        self._output = Output.of_name(self.path, path, [queries.path, *queries.files, *inputs])
         self._stack = ExitStack()
-        refuse_overlap(self.path, path, [queries.path, *queries.files, *inputs])
         self._refuse_existing()
 
     def __enter__(self) -> Self:
         """Lock the output, remove what killed runs left, and create the folder of the parts."""
-        folder, name = os.path.split(self.path)
-        with publishing(self.path, "write the output"), ExitStack() as stack:
-            os.makedirs(folder, exist_ok=True)
-            stack.enter_context(DirectoryLock([folder], file_name=f".{name}.kafka-index.lock"))
-            self._sweep()
-            os.mkdir(self._staging)
-            stack.callback(shutil.rmtree, self._staging, ignore_errors=True)
+        with ExitStack() as stack:
+            stack.enter_context(self._output)
+            # A killed run may have moved it away.
+            self._refuse_existing()
+            self._output.make_staging()
             self._stack = stack.pop_all()
         return self
 
@@ -141,12 +111,12 @@ class AnswerTarget:
             stem=os.fsdecode(os.fsencode(name)[:_MAX_STEM_BYTES]).rstrip(_CUT_CHARACTER),
             ending=ARROW_ENDING if self._joins_parquet else self.format.endings[0],
         )
-        return os.path.join(self._staging, part)
+        return os.path.join(self._output.staging, part)
 
     @property
     def index_folder(self) -> IndexFolder:
         """The folder in which the workers of the run share built indexes; removed at its end."""
-        return IndexFolder(self._staging)
+        return IndexFolder(self._output.staging)
 
     @property
     def _joins_parquet(self) -> bool:
@@ -154,67 +124,39 @@ class AnswerTarget:
         return is_joined and self.format is QueryFormat.PARQUET
 
     def publish(
-        self,
-        rows_of_split: Mapping[int, int],
-        announce: Callable[[Mapping[str, int]], None] = lambda _: None,
+        self, rows_of_split: Mapping[int, int], announce: Announce = lambda _: None
     ) -> None:
         """Check that every query has its answer, and put the output in place.
 
-        `rows_of_split` counts the answers written for each split, by its number. `announce` is
-        called with the sizes of the files of the output, by path, when all is ready and nothing is
-        in place. Raises `PublishError` if a part is missing or has another number of answers, or
-        the output cannot be put in place; an old output is unchanged.
+        `rows_of_split` counts the answers written for each split, by its number. `announce` is that
+        of `Output.publish_file`. Raises `PublishError` if a part is missing or has another number
+        of answers, or the output cannot be put in place; an old output is unchanged.
         """
         self._check_counts(rows_of_split)
-        with publishing(self.path, "put the output in place"):
-            if self.is_file:
-                self._publish_file(announce)
-            else:
-                self._publish_folder(announce)
-
-    def _sweep(self) -> None:
-        """Remove the folders of killed runs, and restore an output that one of them had renamed."""
-        folder = os.path.dirname(self.path)
-        for name in os.listdir(folder):
-            found = self._leftover.fullmatch(name)
-            if found is None or not os.path.isdir(os.path.join(folder, name)):
-                continue
-            if found["aside"] and not os.path.lexists(self.path):
-                os.rename(os.path.join(folder, name), self.path)
-                self._refuse_existing()
-            else:
-                shutil.rmtree(os.path.join(folder, name))
-
-    def _publish_file(self, announce: Callable[[Mapping[str, int]], None]) -> None:
-        whole, *more = parts = self._parts()
-        if more:
-            whole = os.path.join(self._staging, _WHOLE)
-            join_parts(parts, whole, self.format, self._queries.splits[0])
-        sync([whole], "make the output durable")
+        parts = self._parts()
+        if self.is_file and len(parts) > 1:
+            self._join(parts, announce)
+            return
         # Checked again: another program may have created it since.
         self._refuse_existing()
-        announce({self.path: os.stat(whole).st_size})
-        os.replace(whole, self.path)
-        sync([os.path.dirname(self.path)], "make the output durable")
-
-    def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
-        # Other files are from attempts that were abandoned.
-        for name in self._names(self._staging).difference(map(os.path.basename, self._parts())):
-            os.unlink(os.path.join(self._staging, name))
-        with open(os.path.join(self._staging, SUCCESS), "xb"):
-            pass
-        sync([self._staging], "make the output durable")
-        self._refuse_existing()
-        with os.scandir(self._staging) as entries:
-            announce({os.path.join(self.path, one.name): one.stat().st_size for one in entries})
-        if not os.path.isdir(self.path):
-            os.rename(self._staging, self.path)
+        if self.is_file:
+            self._output.publish_file(parts[0], announce)
         else:
-            _exchange(self._staging, self.path)
-        sync([os.path.dirname(self.path)], "make the output durable")
+            self._output.publish_folder(list(map(os.path.basename, parts)), announce)
+
+    def _join(self, parts: Sequence[str], announce: Announce) -> None:
+        """Put the answers of all parts in place, as one file."""
+        scratch = os.path.join(self._output.staging, _WHOLE)
+        with whole_file(self.path, scratch_path=scratch, what="answers") as file:
+            with file.writing():
+                join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
+            self._refuse_existing()
+            announce({self.path: os.stat(file.scratch_path).st_size})
+            file.commit()
+        store_of(self.path).make_durable([os.path.dirname(self.path)], "make the output durable")
 
     def _parts(self) -> list[str]:
-        there = self._names(self._staging)
+        there = _names(self._output.staging)
         parts = [self.part_path(split) for split in self._queries.splits]
         for part in parts:
             if os.path.basename(part) not in there:
@@ -235,7 +177,7 @@ class AnswerTarget:
 
     def _refuse_existing(self) -> None:
         """Refuse an existing output, unless it is to be replaced and is one."""
-        has_file, names = self._existing()
+        has_file, names = _existing(self.path, self._given)
         if has_file and self._overwrite and not self.is_file:
             raise InputError(
                 "a file is not replaced by a folder", path=self._given, hint="choose another place"
@@ -249,7 +191,8 @@ class AnswerTarget:
                 found=others[0] if others else "a folder",
                 hint="choose another place",
             )
-        is_finished = bool(there) and (SUCCESS in there or not self._parts_are_unfinished)
+        # A rename publishes a local folder; in a store it may be of a killed run.
+        is_finished = bool(there) and (SUCCESS in there or store_of(self.path).stages_beside)
         is_taken = names is not None and (self.is_file or bool(others) or is_finished)
         if not self._overwrite and (has_file or is_taken):
             raise InputError(
@@ -258,34 +201,24 @@ class AnswerTarget:
                 hint="choose another --output, or give --overwrite",
             )
 
-    def _existing(self) -> tuple[bool, set[str] | None]:
-        """Return whether a file has the path, and the names in a folder there; None for none."""
-        if os.path.isdir(self.path) and not os.path.islink(self.path):
-            return False, self._names(self.path)
-        return os.path.lexists(self.path), None
 
-    @staticmethod
-    def _names(folder: str) -> set[str]:
-        return set(os.listdir(folder)) if os.path.isdir(folder) else set()
+def _existing(path: str, given: str) -> tuple[bool, set[str] | None]:
+    """Return whether a file has the path, and the names in a folder there; None for none."""
+    if store_of(path).stages_beside:
+        if os.path.isdir(path) and not os.path.islink(path):
+            return False, _names(path)
+        return os.path.lexists(path), None
+    if not split_uri(path)[1]:
+        raise InputError("the output is not below a bucket", path=given, hint="name a folder in it")
+    folder, name = os.path.split(path)
+    entries = [entry for entry in scan_directory(folder) if entry.name == name]
+    is_folder = any(entry.is_directory() for entry in entries)
+    names = _names(path) if is_folder else set()
+    return any(not entry.is_directory() for entry in entries), names or None
 
 
-def _exchange(new: str, old: str) -> None:
-    """Exchange the names of two folders of one file system, atomically if the system can.
-
-    Otherwise there is a moment in which `old` does not exist; a run that is killed then leaves the
-    old folder under the name of the new one and ``.old``. Raises `OSError` if they were not
-    exchanged: `old` is unchanged.
-    """
-    if exchange(new, old):
-        return
-    aside = new + _ASIDE
-    os.rename(old, aside)
-    try:
-        os.rename(new, old)
-    except BaseException:
-        os.rename(aside, old)
-        raise
-    os.rename(aside, new)
+def _names(folder: str) -> set[str]:
+    return {entry.name for entry in scan_directory(folder) if entry.path != folder}
 
 
 def format_of_answers(path: str, queries: Queries) -> QueryFormat:
@@ -316,118 +249,19 @@ def format_of_answers(path: str, queries: Queries) -> QueryFormat:
     return form or own
 
 
-def answer_target(
-    path: str,
-    queries: Queries,
-    *,
-    inputs: Iterable[str] = (),
-    overwrite: bool = False,
-) -> AnswerTarget:
-    """Return the output of a run, wherever it is; parameters are those of `AnswerTarget`."""
-    kind = AnswerTarget if store_of(path).stages_beside else StoredTarget
-    return kind(path, queries, inputs=inputs, overwrite=overwrite)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupManifest(RunState):
+    """The manifest of a run.
 
-
-class StoredTarget(AnswerTarget):
-    """The output of a run in another store than the local disk; see `AnswerTarget`."""
-
-    _parts_are_unfinished = True
-
-    def __enter__(self) -> Self:
-        """Remove what killed runs left."""
-        store = store_of(self.path)
-        for entry in scan_directory(os.path.dirname(self.path)):
-            if entry.is_directory() and self._leftover.fullmatch(entry.name):
-                store.delete_tree(entry.path)
-        self._stack.callback(store.delete_tree, self._staging)
-        return self
-
-    def _publish_file(self, announce: Callable[[Mapping[str, int]], None]) -> None:
-        whole, *more = parts = self._parts()
-        self._refuse_existing()
-        if not more:
-            announce({self.path: store_of(whole).info(whole).size_bytes})
-            store_of(self.path).rename(whole, self.path)
-            return
-        with whole_file(self.path, what="answers") as file:
-            with file.writing():
-                join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
-            announce({self.path: os.stat(file.scratch_path).st_size})
-            file.commit()
-
-    def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
-        parts = self._parts()
-        self._refuse_existing()
-        ready = {one.name: one for one in scan_directory(self._staging)}
-        names = map(os.path.basename, parts)
-        sizes = {f"{self.path}/{name}": ready[name].info().size_bytes for name in names}
-        announce({**sizes, f"{self.path}/{SUCCESS}": 0})
-        store = store_of(self.path)
-        old = self._names(self.path)
-        # From here on the folder is known to be incomplete.
-        store.delete([f"{self.path}/{SUCCESS}"] if SUCCESS in old else [])
-        if store.has_rename:
-            others = self._names(self._staging).difference(map(os.path.basename, parts))
-            store.delete([f"{self._staging}/{name}" for name in others])
-            store.delete([f"{self.path}/{name}" for name in old - {SUCCESS}])
-            store.put(f"{self._staging}/{SUCCESS}", b"")
-            store.rename(self._staging, self.path)
-            return
-        for part in parts:
-            name = os.path.basename(part)
-            store.rename(part, f"{self.path}/{name}")
-            old.discard(name)
-        store.delete([f"{self.path}/{name}" for name in old - {SUCCESS}])
-        store.put(f"{self.path}/{SUCCESS}", b"")
-
-    def _existing(self) -> tuple[bool, set[str] | None]:
-        if not split_uri(self.path)[1]:
-            raise InputError(
-                "the output is not below a bucket", path=self._given, hint="name a folder in it"
-            )
-        folder, name = os.path.split(self.path)
-        entries = [entry for entry in scan_directory(folder) if entry.name == name]
-        is_folder = any(entry.is_directory() for entry in entries)
-        names = self._names(self.path) if is_folder else set()
-        return any(not entry.is_directory() for entry in entries), names or None
-
-    @staticmethod
-    def _names(folder: str) -> set[str]:
-        return {entry.name for entry in scan_directory(folder) if entry.path != folder}
-
-
-@dataclass(frozen=True, slots=True)
-class LookupManifest:
-    """The manifest of a finished run.
-
-    `inputs` is the digest of its inputs and settings: `inputs_digest`. `files` has path, size, and
-    time of modification or ETag of each file, and `queries` the number of queries of each status.
+    `files` has path, size, and time of modification or ETag of each file, and `queries` the number
+    of queries of each status. `outcome` is that of a run that would end with it again. A manifest
+    that is not finished is written before the output is put in place: the same run replaces the
+    output that it finds.
     """
 
-    inputs: str
     files: tuple[tuple[str, Size, str], ...]
-    queries: tuple[tuple[str, Offset], ...]
-    outcome: RunOutcome
-
-    @classmethod
-    def read(cls, output: str) -> Self | None:
-        """Return the manifest of an output; None if there is none of this version."""
-        path = _manifest_path(output)
-        try:
-            return decode_state(store_of(path).read(path), cls, _MANIFEST_VERSION)
-        except (OSError, KafkaIndexError) as error:
-            if is_retriable(error):
-                raise
-            return None
-
-    def write(self, output: str) -> None:
-        """Write the manifest of an output, atomically and durably.
-
-        Raises `PublishError` if that fails.
-        """
-        with whole_file(_manifest_path(output), what="manifest of the run") as file:
-            file.write(json.dumps({"version": _MANIFEST_VERSION, **asdict(self)}).encode())
-            file.commit()
+    queries: tuple[tuple[str, Offset], ...] = ()
+    outcome: RunOutcome = RunOutcome.ENVIRONMENT
 
     def is_of(self, inputs: str, output: str, others: Sequence[str]) -> bool:
         """Return whether a run over inputs of this digest would write the files that exist already.
@@ -446,14 +280,12 @@ class LookupManifest:
             found = tuple((path, size, "") for path, size, _ in found if path not in others)
         return set(self.files) == set(found)
 
-    @classmethod
-    def of_unfinished(cls, inputs: str, sizes: Mapping[str, int]) -> Self:
-        """Return the manifest of a run that is about to put its output in place.
 
-        Whatever ends it then, the same run replaces the output that it finds.
-        """
-        files = tuple((path, size, "") for path, size in sizes.items())
-        return cls(inputs, files, (), RunOutcome.ENVIRONMENT)
+def manifest_of(output: str) -> StateFile[LookupManifest]:
+    """Return the file of the manifest of an output."""
+    folder, name = os.path.split(output)
+    path = os.path.join(folder, f".{name}.kafka-index-lookup")
+    return StateFile(path, LookupManifest, _MANIFEST_VERSION, "manifest of the run")
 
 
 def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
@@ -504,11 +336,6 @@ def inputs_digest(
         digest.update(repr((directory, states.get(directory, []))).encode())
     digest.update(repr((settings, queries.by, output_format, upper_bound)).encode())
     return digest.hexdigest()
-
-
-def _manifest_path(output: str) -> str:
-    folder, name = os.path.split(output)
-    return os.path.join(folder, f".{name}.kafka-index-lookup")
 
 
 def _entry_state(entry: Entry) -> tuple[str, int, str]:

@@ -14,13 +14,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_index.commands.restore.output_files import (
-    STAGING,
-    make_directory,
-    make_partition_durable,
-    move_directory,
-    remove_staging,
-)
 from kafka_index.commands.restore.restored_partition import (
     CLAMPED,
     NOT_RENAMED,
@@ -38,6 +31,13 @@ from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.append.settings import LogSettings, log_settings_of
 from kafka_index.core.log.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.core.logdir.metadata_files import read_epochs
+from kafka_index.core.output.output import (
+    Output,
+    StagedPartition,
+    make_staged_directory,
+    publish_directory,
+    withdraw_directory,
+)
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 
@@ -134,7 +134,7 @@ def offsets_of_renamed(
 
 
 def clamp_offsets(
-    output: str,
+    held: Output,
     ends: Mapping[TopicPartition, int],
     groups: Sequence[GroupOffsets],
     config: LogConfig,
@@ -147,31 +147,29 @@ def clamp_offsets(
             left += found.beyond_end(ends, _DAMAGED)
             continue
         if found.committed:
-            _clamp(found, ends, output, settings)
+            _clamp(found, ends, held, settings)
         left += replace(found, committed=()).beyond_end(ends, "")
-    remove_staging(output)
+    held.remove_staging()
     return left
 
 
 def _clamp(
-    found: GroupOffsets, ends: Mapping[TopicPartition, int], output: str, settings: LogSettings
+    found: GroupOffsets, ends: Mapping[TopicPartition, int], held: Output, settings: LogSettings
 ) -> None:
     """Commit the ends of logs for groups that committed offsets after them.
 
-    The partition is moved aside meanwhile; the journal says that it is not finished, so that a run
-    that is killed restores it again.
+    The partition is in the staging directory meanwhile. The journal says that it is not finished,
+    so that a run that is killed restores it again.
     """
-    home, directory = found.home, found.path
+    home, directory, output = found.home, found.path, held.root
     journal = Journal(output)
     journal.reopen(home)
     # The lock of the output is held already, and opening it again would let go of it.
-    aside = os.path.join(output, f"{STAGING}clamped")
-    make_directory(aside)
-    moved = os.path.join(aside, home.partition.directory_name)
-    move_directory(directory, moved)
+    clamped = os.path.join(held.make_staging(), "clamped")
+    make_staged_directory(clamped)
+    moved = withdraw_directory(directory, clamped)
     _append(moved, home, [_record(one, ends, output) for one in found.committed], settings)
-    make_partition_durable(moved)
-    move_directory(moved, directory)
+    publish_directory(output, StagedPartition(home.partition, moved))
     logs = [each for each in os.scandir(directory) if each.name.endswith(LOG_SUFFIX)]
     home.segments, home.size_bytes = len(logs), sum(each.stat().st_size for each in logs)
     home.clamped += [

@@ -49,17 +49,11 @@ from kafka_index.commands.restore.log_ends import (
 )
 from kafka_index.commands.restore.lost_markers import TransactionSearch
 from kafka_index.commands.restore.output_files import (
-    HIDDEN_PROPERTIES,
-    STAGING,
     choose_link,
     disable_startup,
+    last_files,
     make_directory,
-    remove_clean_shutdown_file,
-    remove_directory,
-    remove_staging,
-    restore_identity,
     write_checkpoints,
-    write_clean_shutdown_file,
 )
 from kafka_index.commands.restore.plan import (
     PartitionPlan,
@@ -112,7 +106,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import Skipped, reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import check_target, local_path, with_links
+from kafka_index.core.fs.paths import local_path, with_links
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
@@ -125,7 +119,7 @@ from kafka_index.core.log.scan.segment_split import SegmentSpan, split_segment
 from kafka_index.core.logdir.metadata_files import read_properties
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import PartitionSegments
-from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.output import STAGING, Output, remove_directory
 from kafka_index.core.parameters import KafkaSettings
 from kafka_index.core.records.batch_table import OFFSET_OVERFLOW
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
@@ -155,7 +149,7 @@ _ROOT_FILES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RestoreTarget:
     """A directory that a restore may write."""
 
     path: str
@@ -163,7 +157,7 @@ class Output:
     properties: Mapping[str, str]
 
 
-def check_output(plan: RestorePlan) -> Output:
+def check_output(plan: RestorePlan) -> RestoreTarget:
     """Check the output directory, and make it if it is missing."""
     read = inputs_of(plan.request, plan.dump)
     hint = "choose another --output"
@@ -172,11 +166,11 @@ def check_output(plan: RestorePlan) -> Output:
         found = _as_found(path, plan)
         if found.begun is not None:
             return found
-    check_target(path, [])
-    return Output(path, None, _properties(path))
+    store_of(path).make_writable_directory(path)
+    return RestoreTarget(path, None, _properties(path))
 
 
-def check_again(output: Output, plan: RestorePlan) -> Output:
+def check_again(output: RestoreTarget, plan: RestorePlan) -> RestoreTarget:
     """Check an output directory again after its lock is taken.
 
     Another run, or a broker, may have used it between the check and the lock.
@@ -193,15 +187,15 @@ def check_again(output: Output, plan: RestorePlan) -> Output:
     return found
 
 
-def _as_found(path: str, plan: RestorePlan) -> Output:
+def _as_found(path: str, plan: RestorePlan) -> RestoreTarget:
     names = set(os.listdir(path))
     if JOURNAL_FILE in names:
         return _resumed(path, names, plan)
     _refuse_foreign(path, names)
-    return Output(path, None, _properties(path))
+    return RestoreTarget(path, None, _properties(path))
 
 
-def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
+def _resumed(path: str, names: set[str], plan: RestorePlan) -> RestoreTarget:
     begun = Journal(path).begun()
     if begun is None or begun.digest != plan.digest:
         raise InputError(
@@ -213,7 +207,7 @@ def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
     foreign = {
         name
         for name in names.difference(_FORMATTED, _SEEDED, _ROOT_FILES, partitions, {BROKER_LOCK})
-        if not _OURS.fullmatch(name)
+        if not _is_ours(name)
     }
     if foreign:
         raise InputError(
@@ -222,13 +216,13 @@ def _resumed(path: str, names: set[str], plan: RestorePlan) -> Output:
             found=min(foreign),
             hint="was a broker started on it? choose another --output",
         )
-    return Output(path, begun, _properties(path))
+    return RestoreTarget(path, begun, _properties(path))
 
 
 def _refuse_foreign(path: str, names: set[str]) -> None:
     """Refuse a directory with files that neither formatting nor a killed run writes."""
     for name in sorted(names):
-        if name == BROKER_LOCK or _OURS.fullmatch(name):
+        if name == BROKER_LOCK or _is_ours(name):
             continue
         if name not in _FORMATTED or not _is_formatted(path, name):
             raise InputError(
@@ -237,6 +231,11 @@ def _refuse_foreign(path: str, names: set[str]) -> None:
                 found=name,
                 hint="nothing was written; choose another --output, or empty it",
             )
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a killed run may have left an entry of this name."""
+    return (_OURS.fullmatch(name) or STAGING.fullmatch(name)) is not None
 
 
 def _is_formatted(path: str, name: str) -> bool:
@@ -252,7 +251,7 @@ def _properties(path: str) -> dict[str, str]:
         # After an unfinished restore was formatted again, the new identity counts.
         refuse_identity(path, "format the output again")
         return read_properties(place) or {}
-    return read_properties(os.path.join(path, HIDDEN_PROPERTIES)) or {}
+    return read_properties(last_files(path).hidden(META_PROPERTIES)) or {}
 
 
 def refuse_unknown_topics(request: RestoreRequest, plan: RestorePlan) -> None:
@@ -277,7 +276,7 @@ def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
 
 
 def fresh_cluster_identity(
-    request: RestoreRequest, dump: Dump, output: Output, seeds: Sequence[SeedDirectory]
+    request: RestoreRequest, dump: Dump, output: RestoreTarget, seeds: Sequence[SeedDirectory]
 ) -> Identity:
     """Return the identity of the output in a fresh cluster."""
     if not seeds:
@@ -342,7 +341,7 @@ def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
 
 
 def check_same_output(
-    request: RestoreRequest, dump: Dump, output: Output, identity: Identity
+    request: RestoreRequest, dump: Dump, output: RestoreTarget, identity: Identity
 ) -> None:
     """Check the output directories for the cluster of the dump."""
     is_begun = output.begun is not None
@@ -455,7 +454,8 @@ def restore(
 
 def restore_logs(
     plan: RestorePlan,
-    output: Output,
+    output: RestoreTarget,
+    held: Output,
     identity: Identity,
     link: Link,
     *,
@@ -464,17 +464,15 @@ def restore_logs(
 ) -> list[RestoredPartition]:
     """Restore the partitions of a plan; keep those that an earlier run has finished.
 
-    The output's lock must be held. No file at its root is written but the journal and the identity.
+    No file at the root of the output is written but the journal, and files that wait.
     """
     journal = Journal(output.path)
     finished = {} if output.begun is None else journal.finished()
     if output.begun is None:
         until_ms = plan.request.until.time_ms
         journal.begin(BegunPlan(plan.digest, dict(plan.made_ids), until_ms))
-    disable_startup(output.path, identity.properties)
     # The run before may have been killed after its last step.
-    remove_clean_shutdown_file(output.path)
-    remove_staging(output.path)
+    disable_startup(output.path, identity.properties, identity.broker_epoch)
     unfinished = [each for each in plan.partitions if each.partition not in finished]
     for each in unfinished:
         remove_directory(os.path.join(output.path, each.partition.directory_name))
@@ -491,7 +489,7 @@ def restore_logs(
 
     settle(finished.values())
     if unfinished:
-        runner(unfinished, _partition_settings(plan, output, link), finish)
+        runner(unfinished, _partition_settings(plan, held, link), finish)
     settle(
         RestoredPartition(
             partition,
@@ -502,7 +500,7 @@ def restore_logs(
         )
         for partition, directory in plan.without_logs.items()
     )
-    remove_staging(output.path)
+    held.remove_staging()
     return sorted(settled, key=lambda each: each.partition)
 
 
@@ -514,7 +512,7 @@ class RestoredAgain:
     """
 
     plan: RestorePlan
-    output: Output
+    held: Output
     link: Link
     runner: Runner
 
@@ -524,14 +522,14 @@ class RestoredAgain:
         """Restore some partitions again; return all partitions."""
         if not plans:
             return list(partitions)
-        path = self.output.path
+        path = self.held.root
         journal = Journal(path)
         found = {each.partition: each for each in partitions}
         for each in plans:
             journal.reopen(found[each.partition])
             remove_directory(os.path.join(path, each.partition.directory_name))
         budget = shared_budget(self.plan.request.max_decompressed_bytes)
-        splitter = SegmentSplitter(os.path.join(path, f"{STAGING}split"), budget)
+        splitter = SegmentSplitter(os.path.join(self.held.make_staging(), "split"), budget)
 
         def finish(group: Sequence[RestoredPartition]) -> None:
             for each in group:
@@ -539,16 +537,17 @@ class RestoredAgain:
             journal.add(group)
             found.update((each.partition, each) for each in group)
 
-        settings = _partition_settings(self.plan, self.output, self.link)
+        settings = _partition_settings(self.plan, self.held, self.link)
         self.runner(list(map(splitter.split, plans)), settings, finish)
-        remove_staging(path)
+        self.held.remove_staging()
         return list(found.values())
 
 
-def _partition_settings(plan: RestorePlan, output: Output, link: Link) -> PartitionSettings:
+def _partition_settings(plan: RestorePlan, held: Output, link: Link) -> PartitionSettings:
     request = plan.request
     return PartitionSettings(
-        output.path,
+        held.root,
+        held.staging,
         request.log_config,
         request.salvage,
         link,
@@ -585,7 +584,7 @@ class RestoreJob:
     request: RestoreRequest
     plan: RestorePlan
     old: SourceCluster
-    output: Output
+    output: RestoreTarget
     seeds: Sequence[SeedDirectory]
     identity: Identity
     strays: Sequence[RestoredPartition] = ()
@@ -647,14 +646,14 @@ class RestoreJob:
         def on_restored(restored: RestoredPartition) -> None:
             listener.on_done(1, sizes.get(restored.partition, 0))
 
-        written = [self.output.path, *(each.path for each in self.seeds)]
+        others = [each.path for each in self.seeds]
         separate = self._metadata_output
         if separate is not None:
             make_directory(separate)
-            written.append(separate)
-        with DirectoryLock.of_data_directories(written):
+            others.append(separate)
+        with Output.of_data_directory(self.output.path, others=others) as held:
             job = self._as_it_is_now()
-            result = job.restore(runner, on_restored, unread or {})
+            result = job.restore(held, runner, on_restored, unread or {})
             if report is not None:
                 job.write_report(result, report)
             if result.runbook is not None:
@@ -702,18 +701,22 @@ class RestoreJob:
         )
 
     def restore(
-        self, runner: Runner, on_restored: OnRestored, unread: Mapping[str, Skipped]
+        self,
+        held: Output,
+        runner: Runner,
+        on_restored: OnRestored,
+        unread: Mapping[str, Skipped],
     ) -> RestoreResult:
-        """Restore all but the files that let a broker start; the lock of the output is held."""
+        """Restore all but the files that let a broker start."""
         request, plan, output = self.request, self.plan, self.output
         # A link that is refused has to leave no plan, which would keep other options out.
-        link = choose_link(request.link, plan.partitions[0].segments()[0], output.path)
+        link = choose_link(request.link, plan.partitions[0].segments()[0], held.make_staging())
         partitions = restore_logs(
-            plan, output, self.identity, link, runner=runner, on_restored=on_restored
+            plan, output, held, self.identity, link, runner=runner, on_restored=on_restored
         )
         open_producers: Mapping[TopicPartition, Sequence[int]] = {}
         if not any(each.retriable for each in partitions):
-            again = RestoredAgain(plan, output, link, runner)
+            again = RestoredAgain(plan, held, link, runner)
             overflowed = {each.partition for each in partitions if has_overflowed(each)}
             plans = [each for each in plan.partitions if each.partition in overflowed]
             partitions = again.restore(plans, partitions)
@@ -734,7 +737,7 @@ class RestoreJob:
             partitions.append(each)
             on_restored(each)
         partitions.sort(key=lambda each: each.partition)
-        beyond_end, not_renamed = self._group_offsets(partitions)
+        beyond_end, not_renamed = self._group_offsets(partitions, held)
         notes = [
             *self._not_asked_for(partitions),
             *plan.dump.notes,
@@ -805,8 +808,7 @@ class RestoreJob:
         """Write what lets a broker start: its identity, and last the clean shutdown file."""
         if self.request.cluster is ClusterMode.SAME and is_separate(self.plan.dump):
             copy_metadata_identity(self.plan.dump, self._metadata_output or self.output.path)
-        restore_identity(self.output.path)
-        write_clean_shutdown_file(self.output.path, self.identity.broker_epoch)
+        last_files(self.output.path).publish()
 
     def _not_asked_for(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
         """Yield notes of what the request excludes. Other losses have rows."""
@@ -873,7 +875,7 @@ class RestoreJob:
         return () if image is None else partitions_only_here(image, self.identity.properties)
 
     def _group_offsets(
-        self, partitions: Sequence[RestoredPartition]
+        self, partitions: Sequence[RestoredPartition], held: Output
     ) -> tuple[list[GroupOffset], list[GroupOffset]]:
         """Return the offsets that groups committed after the ends of logs, clamped if asked.
 
@@ -890,7 +892,7 @@ class RestoreJob:
             not_renamed = offsets_of_renamed(groups, request.renames, ends)
             groups = offsets_beyond(groups, ends)
             if request.clamp_groups:
-                left = clamp_offsets(output, ends, groups, request.log_config)
+                left = clamp_offsets(held, ends, groups, request.log_config)
             elif is_cut:
                 left = [one for each in groups for one in each.beyond_end(ends, "")]
         return [*(one for each in partitions for one in each.clamped), *left], not_renamed

@@ -1,8 +1,8 @@
 """The files of an output, each durable: at its root, in its partitions, and logs of the dump.
 
 An unfinished restore has no ``meta.properties``, without which no broker starts, and no clean
-shutdown file. The identity is written before the logs, under another name. A rename gives it its
-own name at the end, which a full disk has room for.
+shutdown file. Both are written before the logs, under hidden names, and renamed at the end
+(`LastFiles`).
 
 Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares the blocks of its
 source until one of the two is written. A hard link is the same file: a broker that truncates it
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
@@ -42,36 +41,21 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.log.scan.file_records import log_changed, open_log
 from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.output.output import LastFiles
 
-#: How the folders of attempts begin, in which tasks restore partitions.
-STAGING = ".kafka-index-restoring."
-#: Where the meta.properties is meanwhile: no broker starts without one.
-HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
-_TRIES = 100
-
+#: In this order, after everything else: with the first a broker starts, with the last it trusts
+#: the logs.
+_LAST = (META_PROPERTIES, CLEAN_SHUTDOWN)
 _COPY_BYTES = 64 << 20
 _NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
-_PROBE = ".kafka-index-probe"
+_PROBE = "probe"
 
 
 def make_directory(path: str) -> None:
     """Make a directory, if it is missing."""
     with publishing(path, "make the directory"):
         os.makedirs(path, exist_ok=True)
-
-
-def move_directory(path: str, new_path: str) -> None:
-    """Rename a directory within the output."""
-    with publishing(new_path, "rename a restored partition"):
-        os.rename(path, new_path)
-    sync_directory(os.path.dirname(new_path))
-
-
-def remove_clean_shutdown_file(output: str) -> None:
-    """Remove the clean shutdown file, durably: the next steps change the output."""
-    if _remove(os.path.join(output, CLEAN_SHUTDOWN), "remove the clean shutdown file"):
-        sync_directory(output)
 
 
 def write_checkpoints(
@@ -92,35 +76,20 @@ def write_checkpoints(
     sync_directory(output)
 
 
-def disable_startup(output: str, properties: Mapping[str, str]) -> None:
-    """Rename the identity, durably: no broker starts before the restore is complete."""
-    hidden = os.path.join(output, HIDDEN_PROPERTIES)
-    _rename(output, META_PROPERTIES, HIDDEN_PROPERTIES)
-    if properties and not os.path.exists(hidden):
+def last_files(output: str) -> LastFiles:
+    """Return the files by which a broker starts on an output, and trusts its logs."""
+    return LastFiles(output, _LAST)
+
+
+def disable_startup(output: str, properties: Mapping[str, str], broker_epoch: int) -> None:
+    """Hide what lets a broker start, durably; it stays ready for the end of the restore."""
+    last = last_files(output)
+    last.hide()
+    if properties and not os.path.exists(last.hidden(META_PROPERTIES)):
         text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
-        write_durably(hidden, text.encode())
-    sync_directory(output)
-
-
-def restore_identity(output: str) -> None:
-    """Give ``meta.properties`` its name again: from now on a broker can start."""
-    _rename(output, HIDDEN_PROPERTIES, META_PROPERTIES)
-
-
-def remove_staging(output: str) -> None:
-    """Remove the folders and files of attempts and of killed runs."""
-    with publishing(output, "remove what killed runs have left"):
-        for entry in list(os.scandir(output)):
-            if entry.name.startswith(STAGING):
-                _remove_tree(entry.path)
-            elif entry.name.startswith((".kafka-index-probe", ".kafka-index.")):
-                os.unlink(entry.path)
-
-
-def write_clean_shutdown_file(output: str, broker_epoch: int) -> None:
-    """Write the clean shutdown file, durably; no file that brokers read is written later."""
+        write_durably(last.hidden(META_PROPERTIES), text.encode())
     text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
-    write_durably(os.path.join(output, CLEAN_SHUTDOWN), text.encode())
+    write_durably(last.hidden(CLEAN_SHUTDOWN), text.encode())
     sync_directory(output)
 
 
@@ -134,35 +103,6 @@ def write_durably(path: str, data: bytes) -> None:
 def sync_directory(path: str) -> None:
     """Make the entries of a directory durable."""
     sync([path], "make the directory durable")
-
-
-def _rename(output: str, name: str, new_name: str) -> None:
-    path = os.path.join(output, name)
-    with publishing(path, "rename the file"):
-        try:
-            os.rename(path, os.path.join(output, new_name))
-        except FileNotFoundError:
-            return
-    sync_directory(output)
-
-
-def _remove_tree(path: str) -> None:
-    """Remove a folder in which tasks of a killed run on Spark may still write and remove files."""
-    for _ in range(_TRIES):
-        try:
-            return shutil.rmtree(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                raise
-            if not os.path.lexists(path):
-                return None
-    return shutil.rmtree(path)
-
-
-def remove_directory(directory: str) -> None:
-    """Remove a partition of the output that is not finished."""
-    with publishing(directory, "remove an unfinished partition"), suppress(FileNotFoundError):
-        shutil.rmtree(directory)
 
 
 def write_partition_metadata(directory: str, topic_id: str) -> None:
@@ -183,24 +123,11 @@ def remove_build_files(directory: str) -> None:
                 os.unlink(os.path.join(directory, name))
 
 
-def make_partition_durable(directory: str) -> None:
-    """Make all files of a partition durable."""
-    sync(paths_of(directory), "make a restored file durable")
-
-
-def paths_of(directory: str) -> list[str]:
-    """Return the paths of a partition that have to be durable: its files, and itself."""
-    with publishing(directory, "list a restored partition"):
-        names = sorted(os.listdir(directory))
-    return [*(os.path.join(directory, name) for name in names), directory]
-
-
-def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
+def choose_link(link: Link, sample: SegmentFile, staging: str) -> Link:
     """Return the way logs get into the output, after a trial with one of them."""
     if link is Link.COPY:
         return link
-    probe = os.path.join(output, _PROBE)
-    _remove(probe)
+    probe = os.path.join(staging, _PROBE)
     try:
         if not store_of(sample.log_path).has_links:
             works = False
@@ -341,11 +268,6 @@ def _take_time(path: str, mtime_ns: int) -> None:
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
-def _remove(path: str, action: str = "replace a file") -> bool:
-    """Remove a file; return whether it was there."""
-    with publishing(path, action):
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            return False
-    return True
+def _remove(path: str) -> None:
+    with publishing(path, "replace a file"), suppress(FileNotFoundError):
+        os.unlink(path)

@@ -20,11 +20,7 @@ from typing import TypeAlias
 
 from kafka_index.commands.restore.lost_markers import TransactionEdits
 from kafka_index.commands.restore.output_files import (
-    STAGING,
-    make_directory,
-    paths_of,
     remove_build_files,
-    sync_directory,
     write_partition_metadata,
 )
 from kafka_index.commands.restore.plan import PartitionPlan
@@ -53,7 +49,7 @@ from kafka_index.core.errors import (
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition, segment_file_name
-from kafka_index.core.fs.durable_files import make_durable, publish_error, publishing
+from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import Engine, Listener, SplittableTask, Waves, new_run_id
@@ -68,6 +64,11 @@ from kafka_index.core.log.recovery.state_merge import LOG_START_ABOVE_END
 from kafka_index.core.log.state.partition_state import PartitionState
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import has_entries_beyond
+from kafka_index.core.output.output import (
+    StagedPartition,
+    make_staged_directory,
+    publish_directories,
+)
 
 # Partitions of fewer bytes of logs share a group, and the cost of making files durable.
 _GROUP_BYTES = 64 << 20
@@ -81,10 +82,12 @@ OnSettled = Callable[[Sequence[RestoredPartition]], None]
 class PartitionSettings:
     """Settings for all partitions of a run; small and picklable.
 
-    No partition gets the records of the selection; so much of them is decompressed at a time.
+    The staging directory is one of the output. No partition gets the records of the selection; so
+    much of them is decompressed at a time.
     """
 
     output: str
+    staging: str
     config: LogConfig
     salvage: Salvage
     link: Link
@@ -154,7 +157,7 @@ def divide(
     Joined, each partition appears whole in the output, without the records of some keys, or it is
     left out and not there.
     """
-    root = os.path.join(settings.output, f"{STAGING}{new_run_id()}")
+    root = os.path.join(settings.staging, new_run_id())
     attempt = _Attempt(
         root,
         settings,
@@ -184,7 +187,8 @@ class _Attempt:
         """Restore a log of a partition."""
         try:
             restoring = self._restoring(plan, context)
-            make_directory(restoring.directory)
+            make_staged_directory(self.root)
+            make_staged_directory(restoring.directory)
             return restoring.restore_log(source, self.settings.link, self.settings.salvage)
         except KafkaIndexError as error:
             return without_frames(error)
@@ -208,12 +212,14 @@ class _Attempt:
             with _leaving_out([each.found for each in ready_partitions]):
                 _publish(ready_partitions, self.build)
                 ready_partitions = [each for each in ready_partitions if not each.found.is_left_out]
-                _sync(ready_partitions)
-                for each in ready_partitions:
-                    with _leaving_out([each.found]):
-                        if not each.found.is_left_out:
-                            _rename(each.directory, self.settings.output)
-                sync_directory(self.settings.output)
+                staged = [
+                    StagedPartition(each.found.partition, each.directory, is_shared=True)
+                    for each in ready_partitions
+                ]
+                errors = publish_directories(self.settings.output, staged)
+                for each, error in zip(ready_partitions, errors, strict=True):
+                    if error is not None:
+                        _leave_out(each.found, error)
         finally:
             # What cannot be removed now, the end of the run removes, or fails.
             shutil.rmtree(self.root, ignore_errors=True)
@@ -308,8 +314,12 @@ def _leaving_out(found: Sequence[RestoredPartition]) -> Iterator[None]:
         yield
     except KafkaIndexError as error:
         for each in found:
-            if not each.is_left_out:
-                each.leave_out(ERROR, str(error), retriable=is_retriable(error))
+            _leave_out(each, error)
+
+
+def _leave_out(found: RestoredPartition, error: KafkaIndexError) -> None:
+    if not found.is_left_out:
+        found.leave_out(ERROR, str(error), retriable=is_retriable(error))
 
 
 def _edited(
@@ -467,24 +477,3 @@ def _note_facts(
     found.last_epoch = max([each.facts.last_epoch for each in logs] + epochs)
     producers = start.state.entries["producer_id"].tolist()
     found.max_producer_id = max([each.facts.max_producer_id for each in logs] + producers)
-
-
-def _sync(group: Sequence[_ReadyPartition]) -> None:
-    """Make the files of all partitions durable at once; leave out those for which it fails."""
-    paths = {each.directory: paths_of(each.directory) for each in group}
-    failures = make_durable(path for found in paths.values() for path in found)
-    for each in group:
-        with _leaving_out([each.found]):
-            for path in paths[each.directory]:
-                if path in failures:
-                    raise publish_error(failures[path], path, "make a restored file durable")
-
-
-def _rename(directory: str, output: str) -> None:
-    """Rename a complete partition into the output, unless another attempt has done so."""
-    target = os.path.join(output, os.path.basename(directory))
-    try:
-        os.rename(directory, target)
-    except OSError as error:
-        if not os.path.isdir(target):
-            raise publish_error(error, target, "rename a restored partition") from error

@@ -86,6 +86,7 @@ from kafka_index.core.output.output import (
     RunState,
     StagedPartition,
     StateFile,
+    make_staged_directory,
     publish_directory,
     remove_directory,
 )
@@ -240,10 +241,8 @@ def _rewrite(
         _all_read(plan, on_read)
         return None
     try:
-        try:
-            os.makedirs(directory)
-        except OSError as error:
-            raise publish_error(error, directory, "make a folder") from error
+        make_staged_directory(os.path.dirname(directory))
+        make_staged_directory(directory)
         if matched.match is None:
             _copy_files(plan.directory, directory)
             _all_read(plan, on_read)

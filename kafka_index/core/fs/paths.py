@@ -297,22 +297,6 @@ def prepare_target_directory(
     return directory
 
 
-def check_target(output_root: str, inputs: Iterable[str]) -> str:
-    """Check an output root, create it if missing, and test that it is writable.
-
-    `inputs` are the paths and globs as given, preferably with the listed partition directories,
-    since links in a data directory can lead elsewhere. Returns the root as a URI or as an absolute
-    path with links resolved. In a remote store, the lock object is the write test. Raises
-    `InputError` if the output is, contains or lies in an input, and `PublishError` if it cannot be
-    created or written.
-    """
-    root = real_path(output_root)
-    hint = "choose another --output, or give --in-place to write beside the logs"
-    refuse_overlap(root, output_root, inputs, hint=hint)
-    store_of(root).make_writable_directory(root)
-    return root
-
-
 _ANY_DEPTH = "**"
 
 

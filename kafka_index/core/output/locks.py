@@ -280,13 +280,6 @@ class DirectoryLock:
             self._locks.pop().release()
 
 
-def lock_of_output(output_root: str, run_id: str) -> DirectoryLock | StoreLock:
-    """Return what keeps other runs out of an output, wherever it is."""
-    if store_of(output_root).has_locks:
-        return DirectoryLock.of_output(output_root)
-    return StoreLock(output_root, run_id)
-
-
 class _LockFile:
     """One lock file, locked."""
 

@@ -20,6 +20,12 @@ what a killed run has left takes it for a partition that was being deleted, and 
 (``LogManager.loadLog``). Any other name would keep that broker from starting
 (``UnifiedLog.parseTopicPartitionName``).
 
+An output that is one file, or a directory of parts, is staged in ``.NAME.<id>.tmp`` next to it. On
+the local disk and in HDFS, a rename publishes it. Object stores have no rename: the parts are
+copied on the server. ``_SUCCESS`` is written last: a directory of parts without it is from a killed
+run that had begun to publish, and the next run replaces it. Such an output in a store has no lock:
+a run removes the parts of another run with the same output.
+
 `kafka_index.core.output.publish` publishes the files of a segment.
 """
 
@@ -31,14 +37,15 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, is_retriable
 from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition
 from kafka_index.core.format.state_files import decode_state
+from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import (
     exchange,
     make_durable,
@@ -48,15 +55,21 @@ from kafka_index.core.fs.durable_files import (
 )
 from kafka_index.core.fs.paths import local_path, refuse_overlap
 from kafka_index.core.fs.registry import store_of, whole_file
-from kafka_index.core.output.locks import RUNS_FOLDER, DirectoryLock, lock_of_output
+from kafka_index.core.output.locks import RUNS_FOLDER, DirectoryLock, StoreLock
 
 State = TypeVar("State")
+#: Called with sizes of files by path.
+Announce = Callable[[Mapping[str, int]], None]
 
+#: As Spark marks a complete folder.
+SUCCESS = "_SUCCESS"
 #: The names of staging directories in a data directory.
 STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")
 # In each of them, so that it is not taken for a deleted topic of that name.
 _MARK = ".kafka-index"
 _ANY = re.compile(r".*")
+# The end of the name of an old output that is about to be replaced.
+_ASIDE = ".old"
 # Tasks of a killed run on Spark may still write and remove files.
 _TRIES = 100
 
@@ -134,8 +147,10 @@ class Output:
         staging: str,
         *,
         leftovers: re.Pattern[str] | None = _ANY,
+        directory: str | None = None,
     ) -> None:
         self.root = root
+        self._directory = root if directory is None else directory
         self.staging = staging
         self._lock = lock
         self._leftovers = leftovers
@@ -149,7 +164,9 @@ class Output:
         It was `given` so by the user; inputs are paths and globs.
         """
         refuse_overlap(root, given, inputs, hint="choose another --output")
-        return cls(root, lock_of_output(root, run_id), f"{root}/{RUNS_FOLDER}/{run_id}")
+        is_locked = store_of(root).has_locks
+        lock = DirectoryLock.of_output(root) if is_locked else StoreLock(root, run_id)
+        return cls(root, lock, f"{root}/{RUNS_FOLDER}/{run_id}")
 
     @classmethod
     def of_data_directory(
@@ -173,13 +190,33 @@ class Output:
         new = os.path.join(root, f"kafka-index-0.{uuid.uuid4().hex}-delete")
         return cls(root, lock, new, leftovers=STAGING)
 
+    @classmethod
+    def of_name(cls, path: str, given: str, inputs: Iterable[str]) -> Self:
+        """Return an output that is one file, or a directory that is published as a whole."""
+        refuse_overlap(path, given, inputs)
+        folder, name = os.path.split(path)
+        lock: AbstractContextManager[object] = nullcontext()
+        if store_of(path).has_locks:
+            lock = DirectoryLock([folder], file_name=f".{name}.kafka-index.lock")
+        return cls(
+            path,
+            lock,
+            os.path.join(folder, f".{name}.{os.urandom(8).hex()}.tmp"),
+            leftovers=re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?:{_ASIDE})?"),
+            directory=folder,
+        )
+
     def __enter__(self) -> Self:
         """Make, lock and sweep the output."""
-        store_of(self.root).make_writable_directory(self.root)
+        store_of(self._directory).make_writable_directory(self._directory)
         with ExitStack() as stack:
             stack.enter_context(self._lock)
             for path in self._left():
-                remove_directory(path)
+                if path.endswith(_ASIDE) and not os.path.lexists(self.root):
+                    # The run was killed while it replaced the output.
+                    store_of(path).rename(path, self.root)
+                else:
+                    remove_directory(path)
             stack.callback(self._leave)
             self._stack = stack.pop_all()
         return self
@@ -190,11 +227,11 @@ class Output:
 
     def make_staging(self) -> str:
         """Make the staging directory; return its path."""
-        with publishing(self.staging, "make a folder"):
-            os.makedirs(self.staging, exist_ok=True)
-            if self._leftovers is STAGING:
-                with open(os.path.join(self.staging, _MARK), "a", encoding="ascii"):
-                    pass
+        store_of(self.staging).make_directory(self.staging)
+        if self._leftovers is STAGING:
+            mark = os.path.join(self.staging, _MARK)
+            with publishing(mark, "make a folder"), open(mark, "a", encoding="ascii"):
+                pass
         return self.staging
 
     def hand_over(self) -> str:
@@ -206,9 +243,55 @@ class Output:
         """Remove what was not published, or was replaced."""
         remove_directory(self.staging)
 
+    def publish_file(self, staged: str, announce: Announce) -> None:
+        """Give a durable file in the staging directory the name of the output.
+
+        `announce` is called with the sizes of the files of the output, by path, when all is ready
+        and nothing is in place.
+        """
+        store = store_of(self.root)
+        announce({self.root: store.info(staged).size_bytes})
+        store.rename(staged, self.root)
+        store.make_durable([self._directory], "make the output durable")
+
+    def publish_folder(self, names: Collection[str], announce: Announce) -> None:
+        """Publish durable files of the staging directory as a folder, ``_SUCCESS`` last.
+
+        Other files there are from attempts that were abandoned. `announce` is as in `publish_file`.
+        """
+        store, staging = store_of(self.root), self.staging
+        ready = {entry.name: entry.info().size_bytes for entry in scan_directory(staging)}
+        if store.has_rename:
+            store.delete([f"{staging}/{name}" for name in ready if name not in names])
+            store.put(f"{staging}/{SUCCESS}", b"")
+            store.make_durable([staging], "make the output durable")
+        sizes = {f"{self.root}/{name}": ready[name] for name in names}
+        announce({**sizes, f"{self.root}/{SUCCESS}": 0})
+        if not store.stages_beside:
+            old = {entry.name for entry in scan_directory(self.root) if entry.path != self.root}
+            # From here on the folder is known to be incomplete.
+            store.delete([f"{self.root}/{SUCCESS}"] if SUCCESS in old else [])
+            if store.has_rename:
+                store.delete([f"{self.root}/{name}" for name in old - {SUCCESS}])
+                store.rename(staging, self.root)
+                return
+            for name in names:
+                store.rename(f"{staging}/{name}", f"{self.root}/{name}")
+            store.delete([f"{self.root}/{name}" for name in old.difference(names, {SUCCESS})])
+            store.put(f"{self.root}/{SUCCESS}", b"")
+            return
+        with publishing(self.root, "put the output in place"):
+            if os.path.isdir(self.root):
+                _exchange(staging, self.root)
+            else:
+                os.rename(staging, self.root)
+        store.make_durable([self._directory], "make the output durable")
+
     def _leave(self) -> None:
         if not self._is_handed_over:
-            self.remove_staging()
+            # What cannot be removed now, the next run removes.
+            with suppress(KafkaIndexError):
+                self.remove_staging()
 
     def _left(self) -> list[str]:
         if self._leftovers is None:
@@ -221,6 +304,25 @@ class Output:
             and self._leftovers.fullmatch(os.path.basename(entry.path))
             and (self._leftovers is not STAGING or _is_staging(entry.path))
         ]
+
+
+def _exchange(new: str, old: str) -> None:
+    """Exchange the names of two folders of one file system, atomically if the system can.
+
+    Otherwise there is a moment in which `old` does not exist; a run that is killed then leaves the
+    old folder under the name of the new one and ``.old``. Raises `OSError` if they were not
+    exchanged: `old` is unchanged.
+    """
+    if exchange(new, old):
+        return
+    aside = new + _ASIDE
+    os.rename(old, aside)
+    try:
+        os.rename(new, old)
+    except BaseException:
+        os.rename(aside, old)
+        raise
+    os.rename(aside, new)
 
 
 # ---------------------------------------------------------------------------- partition directories
@@ -364,3 +466,46 @@ def withdraw_directory(directory: str, staging: str) -> str:
     with publishing(directory, "remove the partition"):
         os.rename(directory, path)
     return path
+
+
+def make_staged_directory(path: str) -> None:
+    """Make a directory below a staging directory; it fails if the run has ended."""
+    with publishing(path, "make a folder"), suppress(FileExistsError):
+        os.mkdir(path)
+
+
+# --------------------------------------------------------------------------------------- last files
+
+
+@dataclass(frozen=True, slots=True)
+class LastFiles:
+    """Files that appear in a directory after all others, in the order of their names here.
+
+    Nobody takes the directory for complete before. Until then each file waits under a hidden name:
+    a full disk has room for a rename. Those of an earlier run are hidden before anything changes.
+    """
+
+    directory: str
+    names: tuple[str, ...]
+
+    def hidden(self, name: str) -> str:
+        """Return the path at which a file waits."""
+        return os.path.join(self.directory, f".kafka-index.{name}.hidden")
+
+    def hide(self) -> None:
+        """Hide the files that are there, durably, the last one first."""
+        for name in reversed(self.names):
+            self._rename(os.path.join(self.directory, name), self.hidden(name))
+
+    def publish(self) -> None:
+        """Give the files that wait their names, each durably."""
+        for name in self.names:
+            self._rename(self.hidden(name), os.path.join(self.directory, name))
+
+    def _rename(self, path: str, new_path: str) -> None:
+        with publishing(path, "rename the file"):
+            try:
+                os.replace(path, new_path)
+            except FileNotFoundError:
+                return
+        sync([self.directory], "make it durable")

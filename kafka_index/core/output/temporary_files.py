@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from kafka_index.core.errors import PublishError
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.output.locks import RUNS_FOLDER
 
 #: Stands for the name of a data file, which is known once its rows are.
 ROWS = "rows"
@@ -172,16 +171,15 @@ def sweep(directories: Iterable[str], *, run_id: str | None) -> int:
 def swept_target(
     target_root: str | None, partition_directories: Sequence[str], *, run_id: str
 ) -> Iterator[None]:
-    """Sweep a run's target before and after the run.
+    """Remove scratch files from a run's target before and after the run.
 
     Enter it while holding the target's lock: no other run is at work then, so that leftovers are
-    those of a killed one. Without a target root the partition directories are swept, in place; in
-    an object store or HDFS, staged files lie in a folder of their own. The folders that the run has
+    those of a killed one. Without a target root the partition directories are swept, in place. An
+    output in an object store or HDFS has a staging directory instead. The folders that the run has
     made and left empty are removed. Raises the errors of `sweep`.
     """
     if target_root is not None and not store_of(target_root).stages_beside:
-        with _swept_store(target_root, run_id):
-            yield
+        yield
         return
     before = list(partition_directories) if target_root is None else _folders_in(target_root)
     sweep(before, run_id=None)
@@ -193,19 +191,6 @@ def swept_target(
         for directory in set(after).difference(before):
             with suppress(OSError):  # not empty
                 os.rmdir(directory)
-
-
-@contextmanager
-def _swept_store(target_root: str, run_id: str) -> Iterator[None]:
-    folder = f"{target_root}/{RUNS_FOLDER}"
-    store = store_of(folder)
-    for entry in store.list_directory(folder):
-        if entry.is_directory:
-            store.delete_tree(entry.path)
-    try:
-        yield
-    finally:
-        store.delete_tree(f"{folder}/{run_id}")
 
 
 def _folders_in(root: str) -> list[str]:

@@ -139,7 +139,7 @@ def test_an_old_folder_is_replaced_as_a_whole(
     work: Path, queries: Queries, dump: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "in steps":
-        monkeypatch.setattr("kafka_index.commands.lookup.output.exchange", lambda *_: False)
+        monkeypatch.setattr("kafka_index.core.output.output.exchange", lambda *_: False)
     (work / "out").mkdir()
     (work / "out" / "part-00099-x.csv").write_bytes(OLD)
     (work / "out" / "_SUCCESS").write_bytes(b"")
@@ -226,7 +226,7 @@ def test_two_runs_do_not_write_the_same_output(work: Path, queries: Queries) -> 
 def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Queries) -> None:
     (work / "file").write_bytes(b"")
     with (
-        pytest.raises(PublishError, match="cannot write the output"),
+        pytest.raises(PublishError, match="cannot write to the output"),
         AnswerTarget(str(work / "file" / "out"), queries),
     ):
         pass
@@ -234,12 +234,12 @@ def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Querie
 
 _KILLED = """
 import os, signal, sys
-from kafka_index.commands.lookup import output
 from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.output import output
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.lookups import LookupSettings

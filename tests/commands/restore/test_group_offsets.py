@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from kafka_index.commands.restore.cluster import partitions_only_here
-from kafka_index.commands.restore.output_files import STAGING
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage, PartitionImage, TopicImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
 from kafka_index.core.format.message_schemas import Value
 from kafka_index.core.format.messages import GROUP_RECORDS
 from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.output.output import STAGING
 from kafka_index.core.records.decompression import DecompressionBudget
 from tests.support.command_line import DUMP, SETTINGS, environment, run_here
 from tests.support.metadata import (
@@ -147,7 +147,7 @@ def test_what_is_clamped_is_sound_and_checkpointed(tmp_path: Path, dump: Path) -
     assert "__consumer_offsets 0 11\n" in recovery_points
     assert "\nsafe" in run_here("predict", "--input", out).stdout
     assert run_here("verify", "--input", out).returncode == 0
-    assert not [name for name in os.listdir(out) if name.startswith(STAGING)]
+    assert not [name for name in os.listdir(out) if STAGING.fullmatch(name)]
 
 
 def test_what_is_not_clamped_is_named_where_little_is_printed(tmp_path: Path, dump: Path) -> None:

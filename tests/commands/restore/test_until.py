@@ -157,7 +157,7 @@ def test_a_restore_to_a_relative_time_keeps_the_time_of_its_first_run(
     monkeypatch.setattr("kafka_index.core.job.request.now_ms", lambda: cut + 3_600_000)
     out = tmp_path / "out"
     with monkeypatch.context() as failing:
-        failing.setattr("kafka_index.commands.restore.job.write_clean_shutdown_file", _full)
+        failing.setattr("kafka_index.core.output.output.LastFiles.publish", _full)
         with pytest.raises(OSError, match="disk"):
             restore_dump(dump, out, **options)
     monkeypatch.setattr("kafka_index.core.job.request.now_ms", lambda: later + 3_600_000)

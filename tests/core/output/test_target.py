@@ -12,7 +12,8 @@ import pytest
 
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.format.names import TopicPartition, parse_segment_file
-from kafka_index.core.fs.paths import check_target, prepare_target_directory, target_directory
+from kafka_index.core.fs.paths import prepare_target_directory, target_directory
+from kafka_index.core.output.output import Output
 from kafka_index.core.output.temporary_files import is_scratch, scratch_path, sweep, write_scratch
 from tests.support.child_processes import as_nobody, open_to_all
 from tests.support.command_line import environment
@@ -21,6 +22,12 @@ from tests.support.timeouts import TIMEOUT_SECONDS
 PARTITION = TopicPartition("or-ders", 3)
 BASE = "00000000000000000005"
 FINAL_NAMES = [f"{BASE}.index", f"{BASE}.timeindex.swap", f".{BASE}.kafka-index-state"]
+
+
+def hold(output: str, inputs: list[str]) -> str:
+    """Hold an output for a moment; return its path."""
+    with Output.of_data_directory(output, inputs) as held:
+        return held.root
 
 
 @pytest.fixture
@@ -62,7 +69,7 @@ def test_a_target_folder_that_leads_back_to_the_log_is_an_error(tmp_path: Path, 
 
 
 def test_the_output_is_made_and_nothing_is_left_in_it(tmp_path: Path, dump: Path) -> None:
-    root = check_target(f"file://{tmp_path}/new/out", [str(dump)])
+    root = hold(f"file://{tmp_path}/new/out", [str(dump)])
     assert root == str(tmp_path / "new" / "out")
     assert os.listdir(root) == []
 
@@ -83,20 +90,20 @@ def test_an_output_that_overlaps_the_input_is_refused(
 ) -> None:
     (tmp_path / "link").symlink_to(dump)
     with pytest.raises(InputError, match=f"the output {relation}"):
-        check_target(str(tmp_path / output), [f"{tmp_path}/du*"])
+        hold(str(tmp_path / output), [f"{tmp_path}/du*"])
     assert os.listdir(dump) == ["or-ders-3"]
 
 
 def test_an_output_whose_name_only_begins_like_the_input_is_fine(
     tmp_path: Path, dump: Path
 ) -> None:
-    assert check_target(f"{dump}-indexes", [str(dump)]) == f"{tmp_path}/dump-indexes"
+    assert hold(f"{dump}-indexes", [str(dump)]) == f"{tmp_path}/dump-indexes"
 
 
 def test_a_file_as_output_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(PublishError, match="a file stands where a directory is needed"):
-        check_target(str(tmp_path / "out"), [str(dump)])
+        hold(str(tmp_path / "out"), [str(dump)])
 
 
 def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path, dump: Path) -> None:
@@ -106,7 +113,7 @@ def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path, dump: Path
 
     def check() -> None:
         with pytest.raises(PublishError, match="no permission"):
-            check_target(str(tmp_path / "out"), [str(dump)])
+            hold(str(tmp_path / "out"), [str(dump)])
 
     assert as_nobody(check) == 0
 
