@@ -1,7 +1,8 @@
-"""Builds on Spark from Parquet or from the rows of a DataFrame, in several jobs.
+"""Builds on Spark from Parquet or from the rows of a DataFrame, in rounds.
 
 Executors count the rows of segments and keep the counts; the driver has only the segments of
-running jobs. Tasks read row groups directly, from any store, with the credentials of their process.
+running rounds. Tasks read row groups directly, from any store, with the credentials of their
+process.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def build_rows(
 
     The frame has the columns of the source. The number of progress units is `SHARES`. Executors
     read files under the driver's paths; Spark sorts rows that are not in order. With `fail_fast`,
-    no further job starts after a segment has failed.
+    no further round starts after a segment has failed.
     """
     check_settings(source, settings)
     rows = Rows(source, row_groups(source) if frame is None else (), frame)
@@ -229,7 +230,7 @@ class _Counted:
         return split_refused(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
 
     def waves(self) -> list[_Wave]:
-        """Return jobs of complete partitions, in input order."""
+        """Return rounds of complete partitions, in input order."""
         counts, sizes = (self.partitions[name].to_pylist() for name in ("segments", "read_bytes"))
         costs = [size + COST_BYTES * count for size, count in zip(sizes, counts, strict=True)]
         groups = group_partitions(
@@ -255,7 +256,7 @@ class _Counted:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Wave:
-    """A range of counted partitions that are built by one job."""
+    """A range of counted partitions that are built in one round."""
 
     counted: _Counted
     first: int
@@ -352,7 +353,7 @@ class _Wave:
         rows = self.counted.rows
         if rows.frame is not None:
             return rows.frame
-        # Of rows for other jobs, only the key columns are read.
+        # Of rows for other rounds, only the key columns are read.
         is_part = self.segments < self.counted.count or len(known) < self.segments
         wanted = frozenset(each.key for each in known) if is_part else None
         read = workers.task(partial(read_rows, source=rows.source, wanted=wanted))

@@ -45,7 +45,7 @@ def test_a_build_gives_the_files_of_the_local_engine(
     found = descriptions(events)
     size = sum(log.stat().st_size for log in data.glob("*/*.log")) / 1e9
     scan = f"scan {count} segments, {size:.2f} GB"
-    assert {scan, f"fold {partitions} partitions"} <= found, found
+    assert {scan, f"merge {partitions} partitions"} <= found, found
 
 
 def warning_log(path: Path) -> str:

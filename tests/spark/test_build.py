@@ -224,7 +224,7 @@ def test_waves_give_the_files_and_rows_of_one_build(
     (line,) = caplog.messages
     size = sum(each.log_size_bytes for each in _listed(data)) / 1e9
     assert line.startswith(
-        f"run run: {len(PARTITIONS)} waves, {len(expected)} segments, {size:.2f} GB of logs, "
+        f"run run: {len(PARTITIONS)} rounds, {len(expected)} segments, {size:.2f} GB of logs, "
     )
     (sent,) = re.findall(r"([\d.]+) MB through the driver, [\d.]+ s$", line)
     assert float(sent) > 0

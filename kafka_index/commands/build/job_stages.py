@@ -1,4 +1,4 @@
-"""Builds on Spark in several jobs: a job scans the segments of complete partitions, then publishes.
+"""Builds on Spark in rounds: a round scans the segments of complete partitions, then publishes.
 
 Segments are scanned in any order. The results wait in files next to the target until all segments
 of a partition have been scanned.
@@ -26,10 +26,10 @@ from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.segment_table import SegmentTable
 
-#: Maximum number of segments in a job, since their rows are objects in the driver.
+#: Maximum number of segments in a round, since their rows are objects in the driver.
 WAVE_SEGMENTS = 50_000
-# Number of segments published together: enough groups to use several cores even in a small job, and
-# in a large job about the cost of a bin per group.
+# Number of segments published together: enough groups to use several cores even in a small round,
+# and in a large round about the cost of a bin per group.
 _GROUPS = 64
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
 
@@ -37,7 +37,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Wave(Protocol):
-    """A job: complete partitions that are scanned and then published."""
+    """A round: complete partitions that are scanned and then published."""
 
     @property
     def bins(self) -> int: ...
@@ -53,7 +53,7 @@ class Wave(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LogWave:
-    """A job over logs."""
+    """A round over logs."""
 
     segments: SegmentTable
 
@@ -87,9 +87,9 @@ class LogWave:
 
 
 def plan_waves(segments: SegmentTable) -> list[LogWave]:
-    """Split segments into jobs of complete partitions.
+    """Split segments into rounds of complete partitions.
 
-    A killed run loses at most one job, which is a small part of a large run.
+    A killed run loses at most one round, which is a small part of a large run.
     """
     max_bytes = wave_bytes(segments.total_bytes + COST_BYTES * len(segments))
     groups = partition_groups(
@@ -148,12 +148,12 @@ def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
 def build_waves(
     workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool = False
 ) -> Generator[list[SegmentReport], None, None]:
-    """Run the jobs, and yield the rows of each after its files are published.
+    """Run the rounds, and yield the rows of each after its files are published.
 
-    Jobs overlap: the next job uses cores that are idle at the end of a scan or during publication.
-    With `fail_fast`, jobs run one at a time, so that none starts after a failure. Errors of the
-    engine, and signals, are raised after the rows of all published files have been yielded. The
-    totals are logged in any case.
+    Rounds overlap: the next round uses cores that are idle at the end of a scan or during
+    publication. With `fail_fast`, rounds run one at a time, so that none starts after a
+    failure. Errors of the engine, and signals, are raised after the rows of all published files
+    have been yielded. The totals are logged in any case.
     """
     started = time.monotonic()
     count = segments = log_bytes = 0
@@ -168,7 +168,7 @@ def build_waves(
         _LOGGER.info(
             "run %s: %s, %s, %.2f GB of logs, %.2f MB through the driver, %.1f s",
             settings.run_id,
-            plural(count, "wave"),
+            plural(count, "round"),
             plural(segments, "segment"),
             log_bytes / 1e9,
             workers.driver_bytes / 1e6,
@@ -179,7 +179,7 @@ def build_waves(
 def _run_waves(
     workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool
 ) -> Generator[list[SegmentReport], None, None]:
-    # The scan results of the running jobs.
+    # The scan results of the running rounds.
     staged_of: dict[Wave, list[StagedSegment]] = {}
 
     def build(wave: Wave) -> list[SegmentReport]:
@@ -282,7 +282,7 @@ def publish_staged(
         groups,
         partial(_publish_group, settings=replace(settings, shares_staged=True)),
         sizes=[COST_BYTES * sum(map(len, group)) for group in groups],
-        what=f"{'fold' if settings.needs_state else 'publish'} {len(partitions):,} partitions",
+        what=f"{'merge' if settings.needs_state else 'publish'} {len(partitions):,} partitions",
         shares=0,
     )
     return [row for each in rows for row in each]
