@@ -411,7 +411,7 @@ def schemas_parameter() -> Any:
     """Return the parameter that names the source of schemas, for `open_schemas`."""
     return parameter(
         PathKind("dump|PATH"),
-        Group.INPUT,
+        Group.DECODING,
         "Source of the schemas: dump (the topic _schemas in the input), dump:TOPIC, a folder or "
         "file of schemas, or the URL of a schema registry.",
         default="dump",
@@ -457,13 +457,7 @@ class DecodeRequest(RecordRequest):
         "Decode keys, values or both with their schemas.",
         default=None,
     )
-    schemas: str = parameter(
-        TextKind("SOURCE"),
-        Group.DECODING,
-        "Where schemas come from: dump (the topic _schemas of the input), dump:TOPIC, a folder, a "
-        "file, or the URL of a registry.",
-        default="dump",
-    )
+    schemas: str = schemas_parameter()
     value_schema: str | None = parameter(
         TextKind("FILE[#TYPE]"),
         Group.DECODING,

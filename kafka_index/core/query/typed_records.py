@@ -103,7 +103,9 @@ def find_writers(
                     if schema.type is not SchemaType.PROTOBUF:
                         own.add(Writer(key))
                         continue
-                    indexes = message_indexes(frames, np.asarray(rows))
+                    indexes = message_indexes(
+                        frames, np.asarray(rows), has_names=options.schemas.has_foreign_ids
+                    )
                     own |= {Writer(key, path) for path in indexes.paths}
     return found
 

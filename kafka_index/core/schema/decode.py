@@ -48,6 +48,7 @@ from kafka_index.core.schema.wire import (
     FRAMING_REASONS,
     Frames,
     Framing,
+    MessagePath,
     Reason,
     frames_of,
     message_indexes,
@@ -76,7 +77,7 @@ class Writer(NamedTuple):
     """
 
     key: SchemaKey | None
-    path: tuple[int, ...] = ()
+    path: MessagePath = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,10 @@ class _Version:
         return self.is_own and other.is_own and is_same
 
     @property
-    def order(self) -> tuple[int, int, tuple[int, ...]]:
+    def order(self) -> tuple[int, int, str]:
         """The place of the version among all."""
         schema_id = -1 if self.schema.schema_id is None else self.schema.schema_id
-        return (-1 if self.version is None else self.version, schema_id, self.writer.path)
+        return (-1 if self.version is None else self.version, schema_id, str(self.writer.path))
 
 
 @dataclass(slots=True)
@@ -322,7 +323,7 @@ class TypedColumn:
             return None
 
     def _of_subject(
-        self, subject: str, paths: Sequence[tuple[int, ...]]
+        self, subject: str, paths: Sequence[MessagePath]
     ) -> Iterator[tuple[int, Writer]]:
         """Yield the versions of a subject; paths are those of messages."""
         for version in self._options.schemas.versions_of(qualify(subject, self._options.context)):
@@ -444,7 +445,8 @@ class TypedColumn:
         if schema.type is not SchemaType.PROTOBUF:
             self._assign(Writer(key), rows, codes, numbers)
             return
-        indexes = message_indexes(frames, rows)
+        has_names = self._options.schemas.has_foreign_ids
+        indexes = message_indexes(frames, rows, has_names=has_names)
         starts[rows] = indexes.starts
         codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
         for number, path in enumerate(indexes.paths):

@@ -19,7 +19,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -41,7 +41,7 @@ from kafka_index.core.schema.bodies import (
     masked,
     with_children,
 )
-from kafka_index.core.schema.wire import Reason
+from kafka_index.core.schema.wire import MessagePath, Reason
 
 _MAIN, _PACKAGE = "kafka_index_main.proto", "kafka_index_decoded"
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
@@ -165,13 +165,15 @@ class ProtobufFile:
             raise BadSchemaError(f"not a Protobuf schema: {error}") from error
         self._main = files[-1]
 
-    def message(self, path: Sequence[int]) -> ProtobufMessage:
-        """Return a type by the positions in the file and in other types.
+    def message(self, path: MessagePath) -> ProtobufMessage:
+        """Return a type by the positions in the file and in other types, or by its name.
 
         Raises `IndexError` if there is none.
         """
         level, names = self._main.message_type, []
         for index in path:
+            if isinstance(index, str):
+                return self.named(index)
             found = level[index]
             names.append(found.name)
             level = found.nested_type

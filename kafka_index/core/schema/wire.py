@@ -7,11 +7,13 @@ The frame of each row is found by numpy over Arrow's buffers. Sources: Confluent
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +32,9 @@ _GLUE_HEADER_BYTES = 18
 # The depth to which protoc nests the types of a file.
 _MOST_INDEXES = 32
 _VARINT_BYTES = 5
+# Apicurio's ``Ref``: its length, the tag of field 1, the length of the name.
+_REF_NAME_TAG, _REF_OVERHEAD, _MAX_REF_BYTES = 0x0A, 3, 0x80
+_NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 class Reason(StrEnum):
@@ -368,48 +373,99 @@ class _LastHeaders:
         return rows, self._starts[places], self._ends[places]
 
 
+#: A message type: its positions in the file and in other types, or its name in the file.
+MessagePath: TypeAlias = tuple[int, ...] | tuple[str]
+
+
 @dataclass(frozen=True, slots=True)
 class MessageIndexes:
     """The message types of Protobuf rows, by their positions in the file and in other types.
 
     Attributes
     ----------
-    paths : tuple of tuple of int
-        Each distinct path: ``(1, 0)`` is the first type inside the second one.
+    paths : tuple of tuple
+        Each distinct path: ``(1, 0)`` is the first type inside the second one. A type that
+        Apicurio names is ``("Name",)``.
     path_numbers : array of int32, shape (n,)
         Positions in `paths`, -1 for rows whose indexes do not parse (`Reason.BAD_INDEX`).
     starts : array of int64, shape (n,)
         The first byte of each message in the data of the frames.
     """
 
-    paths: tuple[tuple[int, ...], ...]
+    paths: tuple[MessagePath, ...]
     path_numbers: NDArray[np.int32]
     starts: Longs
 
 
-def message_indexes(frames: Frames, rows: Longs) -> MessageIndexes:
-    """Read the message indexes of Protobuf rows: a count and as many indexes, zigzag varints.
+def message_indexes(frames: Frames, rows: Longs, *, has_names: bool = False) -> MessageIndexes:
+    """Read the message types of Protobuf rows: a count and as many indexes, zigzag varints.
 
     They are in the header if the header has the schema, and before the message otherwise. A count
-    of 0 is the path ``(0,)``.
+    of 0 is the path ``(0,)``. With `has_names`, the registry may be Apicurio's, whose serializers
+    write a name instead: a message ``Ref`` before the message. With its headers there may be
+    neither, and the message is of the first type.
     """
-    by_header = np.isin(frames.framing[rows], (Framing.HEADER_ID, Framing.HEADER_GUID))
-    if not by_header.any():
-        return _read_indexes(frames.data, frames.starts[rows], frames.ends[rows])
-    if not by_header.all():
-        return _joined(
-            len(rows),
-            (
-                (np.flatnonzero(mask), message_indexes(frames, rows[mask]))
-                for mask in (by_header, ~by_header)
-            ),
-        )
+    framing = frames.framing[rows]
+    by_header = np.isin(framing, (Framing.HEADER_ID, Framing.HEADER_GUID))
+    parts: list[tuple[Longs, MessageIndexes]] = []
+    is_left = np.ones(len(rows), np.bool_)
+
+    def take(chosen: NDArray[np.bool_], read: Callable[[Longs], MessageIndexes]) -> None:
+        places = np.flatnonzero(chosen & is_left)
+        if len(places):
+            parts.append((places, read(rows[places])))
+            is_left[places] = False
+
+    take(by_header, partial(_indexes_in_headers, frames))
+    if has_names:
+        take(_have_names(frames, rows), partial(_names, frames))
+    take(framing == Framing.APICURIO_HEADER, partial(_first_types, frames))
+    take(is_left, lambda own: _read_indexes(frames.data, frames.starts[own], frames.ends[own]))
+    return parts[0][1] if len(parts) == 1 else _joined(len(rows), parts)
+
+
+def _indexes_in_headers(frames: Frames, rows: Longs) -> MessageIndexes:
     found = _read_indexes(frames.header_data, frames.header_starts[rows], frames.header_ends[rows])
     return replace(found, starts=frames.starts[rows])
 
 
+def _first_types(frames: Frames, rows: Longs) -> MessageIndexes:
+    return MessageIndexes(((0,),), np.zeros(len(rows), np.int32), frames.starts[rows])
+
+
+def _have_names(frames: Frames, rows: Longs) -> NDArray[np.bool_]:
+    """Return which bodies begin with a ``Ref``: its length, and a field 1 of text, the name."""
+    starts, data = frames.starts[rows], frames.data
+    found = frames.ends[rows] - starts > _REF_OVERHEAD
+    places = starts[found]
+    length = data[places].astype(np.int64)
+    found[found] = (
+        (length >= _REF_OVERHEAD)
+        & (length < _MAX_REF_BYTES)
+        & (places + 1 + length <= frames.ends[rows][found])
+        & (data[places + 1] == _REF_NAME_TAG)
+        & (data[places + 2] == length - 2)
+    )
+    for row in np.flatnonzero(found).tolist():
+        found[row] = _NAME.fullmatch(_name_at(data, int(starts[row]))) is not None
+    return found
+
+
+def _names(frames: Frames, rows: Longs) -> MessageIndexes:
+    starts = frames.starts[rows]
+    names = [_name_at(frames.data, start).decode() for start in starts.tolist()]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    paths: tuple[MessagePath, ...] = tuple((name,) for name in numbers)
+    path_numbers = np.array([numbers[name] for name in names], np.int32)
+    return MessageIndexes(paths, path_numbers, starts + 1 + frames.data[starts])
+
+
+def _name_at(data: Bytes, start: int) -> bytes:
+    return data[start + 3 : start + 1 + int(data[start])].tobytes()
+
+
 def _joined(count: int, parts: Iterable[tuple[Longs, MessageIndexes]]) -> MessageIndexes:
-    paths: list[tuple[int, ...]] = []
+    paths: list[MessagePath] = []
     numbers, starts = np.full(count, -1, np.int32), np.zeros(count, np.int64)
     for rows, part in parts:
         own = part.path_numbers
@@ -420,7 +476,7 @@ def _joined(count: int, parts: Iterable[tuple[Longs, MessageIndexes]]) -> Messag
 
 
 def _distinct(
-    paths: Sequence[tuple[int, ...]], numbers: NDArray[np.signedinteger], starts: Longs
+    paths: Sequence[MessagePath], numbers: NDArray[np.signedinteger], starts: Longs
 ) -> MessageIndexes:
     """Return indexes whose paths are each in use, and named once."""
     used = np.unique(numbers[numbers >= 0]).tolist()

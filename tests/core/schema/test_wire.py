@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from kafka_index.core.records.record_table import RECORD_SCHEMA
 from kafka_index.core.schema.registry import KeyKind, SchemaKey
-from kafka_index.core.schema.wire import Framing, Reason, frames_of, message_indexes
+from kafka_index.core.schema.wire import (
+    Framing,
+    MessagePath,
+    Reason,
+    frames_of,
+    message_indexes,
+)
 
 GUID = bytes(range(16))
 GUID_TEXT = str(uuid.UUID(bytes=GUID))
@@ -330,3 +336,46 @@ def test_indexes_in_headers_and_values_are_read_together() -> None:
 def test_written_indexes_are_read(rows: list[tuple[list[int], bytes]]) -> None:
     bodies = [indexed(*path) + rest for path, rest in rows]
     assert paths_of(bodies, by_header=False) == [(tuple(path) or (0,), rest) for path, rest in rows]
+
+
+# ------------------------------------------------------------------------------- names of Apicurio
+
+
+def named(name: bytes) -> bytes:
+    """The message ``Ref`` that Apicurio writes before a message, with its length."""
+    return bytes([len(name) + 2, 0x0A, len(name)]) + name
+
+
+NAMED: dict[str, tuple[bytes, MessagePath, bytes]] = {
+    "name": (named(b"Payment") + b"msg", ("Payment",), b"msg"),
+    "full name": (named(b"shop.Payment"), ("shop.Payment",), b""),
+    "empty Ref, as the first type": (b"\0msg", (0,), b"msg"),
+    "indexes": (b"\x02\x02msg", (1,), b"msg"),
+    "no name": (b"\x04\x0a\x02\0\0", (5, 1), b"\0\0"),
+}
+
+
+@pytest.mark.parametrize("frame", [b"\0\0\0\0\7", b"\0" + bytes(7) + b"\7"])
+def test_names_of_apicurio_are_read(frame: bytes) -> None:
+    values = pa.array([frame + body for body, _, _ in NAMED.values()], pa.binary())
+    frames = frames_of(values)
+    found = message_indexes(frames, np.arange(len(frames)), has_names=True)
+    assert [
+        (found.paths[number], frames.data[start:end].tobytes())
+        for number, start, end in zip(found.path_numbers, found.starts, frames.ends, strict=True)
+    ] == [(path, rest) for _, path, rest in NAMED.values()]
+
+
+def test_header_of_apicurio_without_name_is_of_the_first_type() -> None:
+    header = [{"key": "apicurio.value.contentId", "value": bytes(7) + b"\7"}]
+    values = pa.array([b"\x08\x01", named(b"Refund") + b"\x08\x01"], pa.binary())
+    frames = frames_of(values, pa.array([header, header], HEADERS))
+    found = message_indexes(frames, np.arange(2), has_names=True)
+    paths = [found.paths[number] for number in found.path_numbers]
+    bodies = [frames.data[found.starts[row] : frames.ends[row]].tobytes() for row in range(2)]
+    assert (paths, bodies) == ([(0,), ("Refund",)], [b"\x08\x01", b"\x08\x01"])
+
+
+def test_names_are_no_names_in_a_registry_of_its_own_ids() -> None:
+    frames = frames_of(pa.array([b"\0\0\0\0\7" + named(b"ab") + b"msg"], pa.binary()))
+    assert message_indexes(frames, np.arange(1)).paths == ((5, 1),)
