@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,12 +24,12 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.names import INTERNAL_TOPICS
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import real_path, refuse_overlap
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.paths import real_path
 from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import MissingOffsets, ReportSink
 from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.output.output import Output
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
 from kafka_index.core.query.missing_records import MissingInRead
@@ -37,7 +38,7 @@ from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.schema.folder import write_folder
+from kafka_index.core.schema.folder import MANIFEST, write_folder
 from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas
 from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
 from kafka_index.core.schema.sources import open_schemas
@@ -153,8 +154,11 @@ def list_schemas(
 
     Raises `InputError` if there are no schemas, or nobody has the subject.
     """
-    with reading_inputs(follow_links=request.follow_links) as unread:
-        output = _output_folder(request)
+    with ExitStack() as stack:
+        unread = stack.enter_context(reading_inputs(follow_links=request.follow_links))
+        output = _output_of(request)
+        if output is not None:
+            stack.enter_context(output)
         schemas = open_schemas(
             request.schemas, request.inputs, shared_budget(request.max_decompressed_bytes)
         )
@@ -188,27 +192,30 @@ def list_schemas(
             faults=faults,
             missing=missing,
             subject=request.subject,
-            output=output,
+            output=None if output is None else output.root,
             unread=unread_texts(unread),
             skipped=skipped_texts(listed.skipped),
         )
         if output is not None:
-            write_folder(schemas, result.chosen, output)
+            names = write_folder(schemas, result.chosen, output.make_staging())
+            output.publish_folder(names, lambda _: None)
     return result
 
 
-def _output_folder(request: SchemasRequest) -> str | None:
-    """Make the output folder, which must be new or of an earlier run, and no input."""
+def _output_of(request: SchemasRequest) -> Output | None:
+    """Return the folder to write to, which must be new, empty or of an earlier run."""
     if request.output is None:
         return None
     refuse_remote(
         request.output, "schemas are written to a local folder", hint="copy the folder afterwards"
     )
     root = real_path(request.output)
+    if os.path.isdir(root) and os.listdir(root) and MANIFEST not in os.listdir(root):
+        raise InputError(
+            "the output has other files", path=root, hint="give a new or an empty folder"
+        )
     sources = [request.schemas] if os.path.exists(request.schemas) else []
-    refuse_overlap(root, request.output, [*request.folders, *sources])
-    store_of(root).make_writable_directory(root)
-    return root
+    return Output.of_name(root, request.output, [*request.folders, *sources])
 
 
 def _count(

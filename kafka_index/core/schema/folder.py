@@ -23,7 +23,7 @@ from msgspec import json as msgspec_json
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.state_files import MALFORMED, decoder_of
-from kafka_index.core.fs.durable_files import AtomicFile, sync
+from kafka_index.core.fs.durable_files import publishing, sync
 from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.schema.registry import (
     DEFAULT_CONTEXT,
@@ -362,23 +362,19 @@ def _json_references(schema: Any) -> list[str]:
     return found
 
 
-def write_folder(schemas: Schemas, chosen: Iterable[Schema], root: str) -> int:
-    """Write schemas as a folder that `schemas_of_folder` reads; return the number of files.
+def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> list[str]:
+    """Write schemas as durable files that `schemas_of_folder` reads; return the names of the files.
 
-    Each file is written atomically, and ``schemas.json`` last. Raises `InputError` if the folder
-    holds other files, and `PublishError` if it cannot be written.
+    The settings of their subjects are those of `schemas`. Raises `PublishError` if a file cannot be
+    written.
     """
-    if not os.path.isfile(os.path.join(root, MANIFEST)) and os.listdir(root):
-        raise InputError(
-            "the output has other files", path=root, hint="give a new or an empty folder"
-        )
     entries: list[_Entry] = []
     written: set[str] = set()
     settings: dict[str, _Settings] = {}
     for schema in chosen:
         name = _file_name(schema, written)
         written.add(name)
-        _write(os.path.join(root, name), schema.text.encode())
+        _write(os.path.join(folder, name), schema.text.encode())
         entries.append(
             _Entry(
                 name,
@@ -396,9 +392,10 @@ def write_folder(schemas: Schemas, chosen: Iterable[Schema], root: str) -> int:
             one = schemas.settings[subject]
             settings[subject] = _Settings(one.compatibility, one.mode, one.alias)
     manifest = _Manifest(schemas=entries, settings=settings)
-    _write(os.path.join(root, MANIFEST), msgspec_json.format(msgspec_json.encode(manifest)))
-    sync([os.path.join(root, name) for name in (*written, MANIFEST)] + [root], "write the schemas")
-    return len(written)
+    _write(os.path.join(folder, MANIFEST), msgspec_json.format(msgspec_json.encode(manifest)))
+    names = [*written, MANIFEST]
+    sync([os.path.join(folder, name) for name in names], "make the schemas durable")
+    return names
 
 
 def _file_name(schema: Schema, taken: set[str]) -> str:
@@ -413,6 +410,5 @@ def _file_name(schema: Schema, taken: set[str]) -> str:
 
 
 def _write(path: str, data: bytes) -> None:
-    with AtomicFile(path, what="schema") as file:
-        file.write(data)
-        file.commit(durable=False)
+    with publishing(path, "write the schema"):
+        Path(path).write_bytes(data)

@@ -274,6 +274,24 @@ def test_output_that_overlaps_the_input_is_refused(tmp_path: Path, place: str) -
     assert sorted(path.name for path in root.iterdir()) == ["_schemas-0"]
 
 
+def test_output_replaces_that_of_an_earlier_run(tmp_path: Path) -> None:
+    output = tmp_path / "schemas"
+    kafka_index.read_schemas(TYPED, output=output)
+    kafka_index.read_schemas(TYPED, output=output, subject="coupons-value")
+    assert sorted(path.name for path in output.iterdir()) == [
+        "_SUCCESS",
+        "coupons-value-v1.avsc",
+        "schemas.json",
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["schemas"]
+
+
+def test_output_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match="the output has other files"):
+        kafka_index.read_schemas(TYPED, output=tmp_path)
+
+
 def test_output_that_is_the_source_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "schemas"
     kafka_index.read_schemas(TYPED, output=folder)
