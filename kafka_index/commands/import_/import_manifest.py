@@ -78,15 +78,11 @@ def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> 
     logs = signature_of(directory)
     with publishing(directory, "list the partition"):
         files = tuple(os.listdir(directory))
-    _manifest(directory).write(
-        _ImportManifest(
-            **asdict(counts),
-            run=run_id,
-            logs=_sizes(logs),
-            mtimes_ns=_mtimes(logs),
-            files=files,
-        )
+    manifest = _ImportManifest(
+        **asdict(counts), run=run_id, logs=_sizes(logs), mtimes_ns=_mtimes(logs), files=files
     )
+    # The publication of the directory makes its files durable.
+    _manifest(directory).write(manifest, durable=False)
 
 
 def is_import(directory: str) -> bool:

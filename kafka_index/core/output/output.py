@@ -106,12 +106,12 @@ class StateFile(Generic[State]):
             raise InputError(f"not the {self.what} of this version", path=self.path, hint=self.hint)
         return state
 
-    def write(self, state: State) -> None:
-        """Write the state, durably; raises `PublishError` if that fails."""
+    def write(self, state: State, *, durable: bool = True) -> None:
+        """Write the state; raises `PublishError` if that fails."""
         text = json.dumps({"version": self.version, **asdict(cast("Any", state))}, sort_keys=True)
         with whole_file(self.path, what=self.what) as file:
             file.write(f"{text}\n".encode())
-            file.commit()
+            file.commit(durable=durable)
 
     def remove(self) -> None:
         """Remove the file, if it exists."""
