@@ -246,13 +246,14 @@ def run_for_result(
     `work` overrides `spec.work`.
     """
     from kafka_index.cli.print_result import ProgressListener, print_result  # noqa: PLC0415, slow to import
-    from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
 
     work = work or spec.work_on(options.engine)
     columns: ReportSpec | None = None if spec.report is None else function_at(spec.report)
     with ExitStack() as stack:
         report = None
         if options.report is not None and columns is not None:
+            from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
+
             report = stack.enter_context(
                 ReportFile(options.report, columns.schema, _page_maker(spec.name, columns))
             )

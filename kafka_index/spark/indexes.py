@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.commands.build.job import build as build_on
-from kafka_index.commands.build.job import build_from_table
+from kafka_index.commands.build.parquet import build_from_table
 from kafka_index.commands.build.parquet_input import input_of_schemas
 from kafka_index.commands.build.request import BuildRequest, InputFormat
 from kafka_index.commands.build.result import FILE_SCHEMA, BuildResult

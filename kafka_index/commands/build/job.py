@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from kafka_index.commands.build.local_build import BuildListener, build_logs
-from kafka_index.commands.build.parquet import SHARES, build_parquet, check_settings
-from kafka_index.commands.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
-from kafka_index.commands.build.parquet_order import count_segments
+from kafka_index.commands.build.local_build import (
+    AFTER_FAILURE,
+    build_logs,
+    build_settings,
+    held_target,
+)
 from kafka_index.commands.build.request import BuildRequest, InputFormat
 from kafka_index.commands.build.result import BuildPlan, BuildResult, BuildRows
-from kafka_index.core.cluster.listing import list_logs
-from kafka_index.core.cluster.metadata.directory import find_cluster
+from kafka_index.core.cluster.listing import find_cluster, list_logs
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.config import LogConfig
-from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.paths import expand_input, real_path, with_links
-from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
+from kafka_index.core.fs.other_layouts import is_parquet_path
+from kafka_index.core.fs.paths import expand_input
+from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.recovery.build_manifest import UnchangedPartitions
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
-from kafka_index.core.log.recovery.settings import BuildSettings
-from kafka_index.core.log.state.partition_state import ProducerExpiration
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.segment_table import SegmentTable
-from kafka_index.core.output.locks import DirectoryLock
-from kafka_index.core.output.output import Output
-from kafka_index.core.output.temporary_files import swept_target
-from kafka_index.core.records.decompression import shared_budget
 
-AFTER_FAILURE = "finished segments are kept: run again to continue"
-
-
-class TableBuilder(Protocol):
-    """Builds from a Parquet input or a DataFrame, like `build_parquet`."""
-
-    def __call__(
-        self,
-        workers: Workers,
-        source: ParquetInput,
-        settings: BuildSettings,
-        *,
-        listener: BuildListener,
-        fail_fast: bool = False,
-    ) -> None: ...
+if TYPE_CHECKING:
+    from kafka_index.commands.build.parquet import TableBuilder
 
 
 def build(
@@ -58,22 +36,26 @@ def build(
     listener: Listener | None = None,
     report: ReportSink | None = None,
     *,
-    build_table: TableBuilder = build_parquet,
+    build_table: TableBuilder | None = None,
 ) -> BuildResult | BuildPlan:
     """Build the files of logs or of a Parquet input; in a dry run only plan it.
 
     Raises `InputError` if nothing is found or the output overlaps the input, and `PublishError` if
-    the output cannot be created, locked or written.
+    the output cannot be created, locked or written. `build_table` replaces `parquet.build_parquet`.
     """
     listener = listener or SILENT
     result: BuildResult | BuildPlan
     with reading_inputs(follow_links=request.follow_links) as unread:
         if _is_parquet(request):
-            source = open_parquet(request.inputs)
+            from kafka_index.commands.build import parquet  # noqa: PLC0415, most inputs are logs
+
+            source = parquet.open_parquet(request.inputs)
             if request.dry_run:
-                result = _plan_table(source)
+                result = parquet.plan_table(source)
             else:
-                result = build_from_table(request, source, engine, listener, report, build_table)
+                result = parquet.build_from_table(
+                    request, source, engine, listener, report, build_table
+                )
         else:
             listing = list_logs(request.inputs, request.tiered, topics=request.topics)
             if request.dry_run:
@@ -113,17 +95,6 @@ def _plan_logs(listing: Listing) -> BuildPlan:
     return replace(BuildPlan.of_sizes(sizes), skipped=skipped_texts(listing.skipped))
 
 
-def _plan_table(source: ParquetInput) -> BuildPlan:
-    with ThreadEngine().start("count") as workers:
-        segments = count_segments(source, workers).segments
-    return BuildPlan.of_sizes(
-        [
-            (TopicPartition(each.key.topic, each.key.partition), 1, each.size_bytes)
-            for each in segments
-        ]
-    )
-
-
 def _build_logs(
     request: BuildRequest,
     listing: Listing,
@@ -133,12 +104,11 @@ def _build_logs(
 ) -> BuildResult:
     """Build the partitions whose files are not up to date."""
     given = request.config.config
-    budget = shared_budget(given.max_decompressed_bytes)
-    cluster = find_cluster(None, listing.data_directories, budget)
+    cluster = find_cluster(None, listing.data_directories, given.max_decompressed_bytes)
     config = cluster.settings(given)
     segments = SegmentTable.of(listing.segments)
-    settings = _settings(request, config, ALL_OUTPUTS, listener)
-    with _held_target(request, settings, listing) as root:
+    settings = build_settings(request, config, ALL_OUTPUTS, listener)
+    with held_target(request, settings, listing) as root:
         settings = replace(settings, target_root=root, tiered=listing.tiered)
         with BuildRows(request, settings, listener, report, planned=len(segments)) as rows:
             parts = []
@@ -163,75 +133,3 @@ def _build_logs(
                     build_logs(workers, left, settings, listener=rows, fail_fast=request.fail_fast)
     topics = {each.partition.topic for each in segments.partitions}
     return rows.result(listing.skipped, cluster.settings_text(config, topics))
-
-
-def build_from_table(
-    request: BuildRequest,
-    source: ParquetInput,
-    engine: Engine,
-    listener: Listener,
-    report: ReportSink | None,
-    build_table: TableBuilder,
-) -> BuildResult:
-    """Build all segments of a Parquet input, or of a DataFrame, which has no files."""
-    outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
-    settings = _settings(request, request.config.config, outputs, listener)
-    check_settings(source, settings)
-    with _held_target(request, settings, inputs=request.inputs if source.files else ()) as root:
-        settings = replace(settings, target_root=root)
-        listener.on_plan(0, 0, ("segment", "segments"))
-        with (
-            BuildRows(request, settings, listener, report) as rows,
-            engine.start(
-                "build",
-                after_failure=AFTER_FAILURE,
-                listener=listener,
-                works=SHARES,
-                inputs=[file.path for file in source.files],
-                outputs=[str(root)],
-            ) as workers,
-        ):
-            build_table(workers, source, settings, listener=rows, fail_fast=request.fail_fast)
-    return rows.result()
-
-
-def _settings(
-    request: BuildRequest, config: LogConfig, outputs: frozenset[BuildOutput], listener: Listener
-) -> BuildSettings:
-    """Return the settings of a run; `outputs` are the default files."""
-    expires_at = request.expire_producers_at
-    return BuildSettings(
-        config=config,
-        target_root=None if request.in_place else request.output,
-        outputs=request.what or outputs,
-        expiration=None
-        if expires_at is None
-        else ProducerExpiration(config.producer_id_expiration_ms, int(expires_at)),
-        verify_crc=request.verify_crc,
-        force=request.overwrite,
-        run_id=listener.run_id(),
-    )
-
-
-@contextmanager
-def _held_target(
-    request: BuildRequest,
-    settings: BuildSettings,
-    listing: Listing | None = None,
-    *,
-    inputs: Sequence[str] = (),
-) -> Iterator[str | None]:
-    """Lock the target and remove leftovers; yield its root, None for files next to the logs."""
-    root, directories = None, []
-    held: Output | DirectoryLock
-    if listing is not None:
-        directories = listing.partition_directories
-        # A link inside a local data directory may lead out of it.
-        inputs = [*request.folders, *with_links(directories)]
-    if settings.target_root is not None:
-        root = real_path(settings.target_root)
-        held = Output.of_tables(root, settings.target_root, inputs, settings.run_id)
-    elif listing is not None:
-        held = DirectoryLock.of_data_directories(listing.data_directories)
-    with held, swept_target(root, directories, run_id=settings.run_id):
-        yield root

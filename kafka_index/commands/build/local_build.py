@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from os import PathLike
 from typing import Protocol
@@ -21,13 +21,15 @@ from kafka_index.commands.build.job_stages import (
     partition_groups,
     plan_waves,
 )
+from kafka_index.commands.build.request import BuildRequest
 from kafka_index.core.errors import InputError, refuse_other_types
 from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.uri_passwords import path_of
+from kafka_index.core.fs.paths import real_path, with_links
 from kafka_index.core.fs.store import Entry
-from kafka_index.core.job.engine import SplittableTask, Workers
-from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
+from kafka_index.core.job.engine import Listener, SplittableTask, Workers
+from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.publish import (
     GROUP_SEGMENTS,
     publish_partitions,
@@ -37,15 +39,23 @@ from kafka_index.core.log.recovery.report import FAILED, SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segment, stage_segments
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
-from kafka_index.core.log.scan.segment_scan import LogFileSource, base_offset_of
-from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.log.state.partition_state import ProducerExpiration
+from kafka_index.core.logdir.listing import Listing
+from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
 from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.output.locks import DirectoryLock
+from kafka_index.core.output.output import Output
+from kafka_index.core.output.temporary_files import swept_target
 
 # Size limits of a group, also relative to the run, so that all threads publish.
 _GROUP_BYTES = 256 << 20
 _GROUPS_PER_THREAD = 8
 
 DEFAULT_CONFIG = IndexConfig()
+
+
+AFTER_FAILURE = "finished segments are kept: run again to continue"
 
 
 class BuildListener(Protocol):
@@ -56,6 +66,48 @@ class BuildListener(Protocol):
 
     def on_report(self, row: SegmentReport) -> None:
         """Receive the final row of a segment."""
+
+
+def build_settings(
+    request: BuildRequest, config: LogConfig, outputs: frozenset[BuildOutput], listener: Listener
+) -> BuildSettings:
+    """Return the settings of a run; `outputs` are the default files."""
+    expires_at = request.expire_producers_at
+    return BuildSettings(
+        config=config,
+        target_root=None if request.in_place else request.output,
+        outputs=request.what or outputs,
+        expiration=None
+        if expires_at is None
+        else ProducerExpiration(config.producer_id_expiration_ms, int(expires_at)),
+        verify_crc=request.verify_crc,
+        force=request.overwrite,
+        run_id=listener.run_id(),
+    )
+
+
+@contextmanager
+def held_target(
+    request: BuildRequest,
+    settings: BuildSettings,
+    listing: Listing | None = None,
+    *,
+    inputs: Sequence[str] = (),
+) -> Iterator[str | None]:
+    """Lock the target and remove leftovers; yield its root, None for files next to the logs."""
+    root, directories = None, []
+    held: Output | DirectoryLock
+    if listing is not None:
+        directories = listing.partition_directories
+        # A link inside a local data directory may lead out of it.
+        inputs = [*request.folders, *with_links(directories)]
+    if settings.target_root is not None:
+        root = real_path(settings.target_root)
+        held = Output.of_tables(root, settings.target_root, inputs, settings.run_id)
+    elif listing is not None:
+        held = DirectoryLock.of_data_directories(listing.data_directories)
+    with held, swept_target(root, directories, run_id=settings.run_id):
+        yield root
 
 
 def build_logs(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
+from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -17,7 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kafka_index.commands.build.job_stages import group_partitions
-from kafka_index.commands.build.local_build import BuildListener, Publisher
+from kafka_index.commands.build.local_build import (
+    AFTER_FAILURE,
+    BuildListener,
+    Publisher,
+    build_settings,
+    held_target,
+)
 from kafka_index.commands.build.parquet_input import (
     BATCH,
     KEY_COLUMNS,
@@ -39,6 +46,8 @@ from kafka_index.commands.build.parquet_order import (
     sorted_input,
     why_no_segment,
 )
+from kafka_index.commands.build.request import BuildRequest
+from kafka_index.commands.build.result import BuildPlan, BuildResult, BuildRows
 from kafka_index.core.errors import InputError, KafkaIndexError
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.longs import Longs
@@ -54,8 +63,11 @@ from kafka_index.core.format.records import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
-from kafka_index.core.job.engine import Workers
+from kafka_index.core.job.engine import Engine, Listener, Workers
+from kafka_index.core.job.result import ReportSink
+from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.kernels.headers import CONTROL_COMPRESSED, CONTROL_EMPTY, CONTROL_MESSAGE
+from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS
 from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segment
@@ -378,6 +390,62 @@ INPUT_CHANGED = "input_changed"
 _GONE = "the input changed since it was counted: the rows of this segment are gone"
 # Several, so that no worker waits long for the last one.
 _BINS_PER_WORKER = 4
+
+
+class TableBuilder(Protocol):
+    """Builds from a Parquet input or a DataFrame, like `build_parquet`."""
+
+    def __call__(
+        self,
+        workers: Workers,
+        source: ParquetInput,
+        settings: BuildSettings,
+        *,
+        listener: BuildListener,
+        fail_fast: bool = False,
+    ) -> None: ...
+
+
+def plan_table(source: ParquetInput) -> BuildPlan:
+    with ThreadEngine().start("count") as workers:
+        segments = count_segments(source, workers).segments
+    return BuildPlan.of_sizes(
+        [
+            (TopicPartition(each.key.topic, each.key.partition), 1, each.size_bytes)
+            for each in segments
+        ]
+    )
+
+
+def build_from_table(
+    request: BuildRequest,
+    source: ParquetInput,
+    engine: Engine,
+    listener: Listener,
+    report: ReportSink | None,
+    build_table: TableBuilder | None = None,
+) -> BuildResult:
+    """Build all segments of a Parquet input, or of a DataFrame, which has no files."""
+    outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
+    settings = build_settings(request, request.config.config, outputs, listener)
+    check_settings(source, settings)
+    with held_target(request, settings, inputs=request.inputs if source.files else ()) as root:
+        settings = replace(settings, target_root=root)
+        listener.on_plan(0, 0, ("segment", "segments"))
+        with (
+            BuildRows(request, settings, listener, report) as rows,
+            engine.start(
+                "build",
+                after_failure=AFTER_FAILURE,
+                listener=listener,
+                works=SHARES,
+                inputs=[file.path for file in source.files],
+                outputs=[str(root)],
+            ) as workers,
+        ):
+            run = build_table or build_parquet
+            run(workers, source, settings, listener=rows, fail_fast=request.fail_fast)
+    return rows.result()
 
 
 def build_parquet(

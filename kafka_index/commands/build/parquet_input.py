@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.fs.directories import is_input_directory, scan_input
 from kafka_index.core.fs.local_store import walk
+from kafka_index.core.fs.other_layouts import PARQUET_SUFFIXES, is_parquet_name
 from kafka_index.core.fs.paths import expand_input
 from kafka_index.core.fs.registry import readable, store_of
 from kafka_index.core.fs.store import FileInfo
@@ -27,7 +27,6 @@ ROW_COUNT = "segment_rows"
 
 # Spark's and Hive's folder name for null.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-_SUFFIXES = (".parquet", ".parq", ".pq")
 # Concurrent reads of footers, since requests to a store mostly wait.
 _FOOTERS_AT_A_TIME = 8
 # Bytes read from a column at once; remote reads are one request each.
@@ -92,7 +91,7 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
         raise InputError(
             "no Parquet file found",
             path=", ".join(paths) or None,
-            hint=f"name a file, or a folder with files that end in {', '.join(_SUFFIXES)}",
+            hint=f"name a file, or a folder with files that end in {', '.join(PARQUET_SUFFIXES)}",
         )
     path = roots[0] if len(roots) == 1 else os.path.commonpath(roots)
     return input_of_schemas(path, files, for_each_footer(files, _read_schema))
@@ -123,13 +122,6 @@ def input_of_schemas(
     )
 
 
-def is_parquet_path(path: str) -> bool:
-    """Return whether a path is a Parquet file, or a folder that directly contains some."""
-    if is_input_directory(path):
-        return any(_is_wanted(entry.name) for entry in scan_input(path))
-    return path.endswith(_SUFFIXES)
-
-
 def for_each_footer(files: Sequence[FileInfo], read: Callable[[FileInfo], _Found]) -> list[_Found]:
     """Apply a function to each file, several at a time."""
     return list(map_requests(read, files, threads=_FOOTERS_AT_A_TIME, name="footer"))
@@ -143,7 +135,7 @@ def _files(root: str) -> list[FileInfo]:
     found = []
     for folder, folders, names in walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
-        found += [os.path.join(folder, name) for name in names if _is_wanted(name)]
+        found += [os.path.join(folder, name) for name in names if is_parquet_name(name)]
     return [_local_file(path) for path in sorted(found)]
 
 
@@ -161,14 +153,10 @@ def _stored_files(root: str) -> list[FileInfo]:
             *folders, name = row["path"].split("/")
             # HDFS lists a file as its own child, with an empty name.
             is_folder |= bool(name)
-            if _is_wanted(name) and not any(each.startswith(("_", ".")) for each in folders):
+            if is_parquet_name(name) and not any(each.startswith(("_", ".")) for each in folders):
                 path = f"{root}/{row['path']}"
                 found.append(FileInfo(path, row["size_bytes"], row["mtime_ns"], row["version"]))
     return found if is_folder else [store.info(root)]
-
-
-def _is_wanted(name: str) -> bool:
-    return name.endswith(_SUFFIXES) and not name.startswith(("_", "."))
 
 
 def _read_schema(file: FileInfo) -> pa.Schema:

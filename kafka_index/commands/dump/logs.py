@@ -27,9 +27,9 @@ from kafka_index.core.records.batch_table import (
     TOO_LARGE,
     BatchColumns,
     ScanStop,
+    WindowBatches,
 )
 from kafka_index.core.records.decompression import DecompressionBudget
-from kafka_index.core.records.record_table import WindowBatches
 
 _SCHEMA = pa.schema(
     [

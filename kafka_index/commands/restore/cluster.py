@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from kafka_index.commands.restore.output_files import make_directory, sync_directory
+from kafka_index.core.cluster.listing import FoundCluster, node_id_of
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.decoding import HIDDEN
-from kafka_index.core.cluster.metadata.directory import FoundCluster, node_id_of, read_metadata
+from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset, Transaction
 from kafka_index.core.cluster.replicas import Dump, note_of
 from kafka_index.core.errors import (

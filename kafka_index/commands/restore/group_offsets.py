@@ -25,8 +25,9 @@ from kafka_index.core.cluster.metadata.decoding import GROUP_CODEC
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
 from kafka_index.core.format.config import LogConfig
-from kafka_index.core.format.message_schemas import ZERO_UUID, Value
+from kafka_index.core.format.message_schemas import Value
 from kafka_index.core.format.names import CONSUMER_OFFSETS_TOPIC, LOG_SUFFIX, TopicPartition
+from kafka_index.core.format.strings import ZERO_UUID
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.append.settings import LogSettings, log_settings_of
 from kafka_index.core.log.state.snapshots import list_snapshots, snapshot_path

@@ -15,9 +15,9 @@ from typing import Self
 
 from kafka_index.commands.rewrite.request import RewriteRequest
 from kafka_index.commands.rewrite.result import RewriteResult, RewriteStatus, RewrittenPartition
-from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.listing import FoundCluster, find_cluster, list_logs
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
-from kafka_index.core.cluster.metadata.directory import FoundCluster, find_cluster, read_cluster
+from kafka_index.core.cluster.metadata.directory import read_cluster
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import (
     CorruptLogError,
@@ -575,13 +575,13 @@ class RewriteJob:
         if request.output is not None:
             local_path(request.output)
             _refuse_backups(request.inputs)
-        budget = shared_budget(request.max_decompressed_bytes)
+        most = request.max_decompressed_bytes
         cluster = None
         if request.metadata is not None:
-            cluster = read_cluster([request.metadata], budget=budget)
+            cluster = read_cluster([request.metadata], budget=shared_budget(most))
         plans, listing = plan_rewrite(request.inputs, request.topics, cluster, request.tiered)
         directories = listing.data_directories
-        found = FoundCluster(cluster) if cluster else find_cluster(None, directories, budget)
+        found = FoundCluster(cluster) if cluster else find_cluster(None, directories, most)
         settings = RewriteSettings(
             selection,
             found.settings(request.config.config),

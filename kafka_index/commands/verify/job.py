@@ -18,8 +18,7 @@ from kafka_index.commands.verify.result import (
 )
 from kafka_index.commands.verify.settings import KnownTopic, VerifySettings, known_topics
 from kafka_index.commands.verify.state_files import metadata_finding, root_findings
-from kafka_index.core.cluster.listing import list_logs
-from kafka_index.core.cluster.metadata.directory import FoundCluster, find_cluster
+from kafka_index.core.cluster.listing import FoundCluster, find_cluster, list_logs
 from kafka_index.core.errors import ConfigError, InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, reading_inputs, skipped_texts, unread_texts
@@ -31,7 +30,6 @@ from kafka_index.core.log.missing_offsets import Cleaning
 from kafka_index.core.logdir.data_directory import DataDirectories
 from kafka_index.core.logdir.listing import Listing, list_dump
 from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
-from kafka_index.core.records.decompression import shared_budget
 
 
 def verify(
@@ -87,9 +85,9 @@ def _read_cluster(
     request: VerifyRequest, listing: Listing
 ) -> tuple[FoundCluster, KafkaIndexError | None]:
     """Return the metadata of the cluster, and the first corruption of the metadata log."""
-    budget = shared_budget(request.config.config.max_decompressed_bytes)
+    most = request.config.config.max_decompressed_bytes
     try:
-        return find_cluster(request.metadata, listing.data_directories, budget), None
+        return find_cluster(request.metadata, listing.data_directories, most), None
     except InputError as error:
         cause = error.__cause__
         if not isinstance(cause, KafkaIndexError) or is_retriable(cause):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafka_index.core.cluster.metadata.directory import FoundCluster
+from kafka_index.core.cluster.listing import FoundCluster
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.integers import INT32_MAX, parse_java_integer
+from kafka_index.core.format.names import METADATA_LOG
+from kafka_index.core.fs.directories import scan_input
 from kafka_index.core.fs.paths import expand_directories
-from kafka_index.core.fs.registry import configure_stores, storage_options
+from kafka_index.core.fs.registry import configure_stores, storage_options, store_of
+from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import Listing, list_any, list_dump
+
+if TYPE_CHECKING:
+    from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 
 
 def list_logs(
@@ -41,3 +52,86 @@ def list_dumps(
     if tiered is not None:
         return [list_logs(inputs, tiered, topics=topics)]
     return [list_any([path], topics=topics) for path in expand_directories(inputs)]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """The metadata of a dump.
+
+    `image` is None if there is no complete metadata. `path` is the metadata log, and `fault` the
+    reason why it is not used. `node_id` is the broker of the dump; None if unknown or several.
+    """
+
+    image: ClusterImage | None = None
+    path: str | None = None
+    fault: str | None = None
+    node_id: int | None = None
+
+    def settings(self, config: LogConfig) -> LogConfig:
+        """Return topic settings; the given ones take precedence over the metadata."""
+        return config if self.image is None else settings_of(self.image, config, self.node_id)
+
+    def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
+        """Return a line about the assumed settings of topics, None if there are none."""
+        assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
+        if self.image is not None or not assumed:
+            return None
+        reason = f"; {self.fault}" if self.fault else ""
+        return (
+            f"assumed index.interval.bytes={config.default.index_interval_bytes}, as the input has "
+            f"no metadata log: give --config or its directory{reason}"
+        )
+
+
+def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
+    """Add a cluster's settings to the given ones, which take precedence."""
+    topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
+    return config.with_cluster(topics, image.broker_configs(node_id))
+
+
+def find_cluster(
+    given: str | None, data_directories: Iterable[str], max_bytes: int
+) -> FoundCluster:
+    """Read the given metadata log, otherwise the first one in the dump.
+
+    `max_bytes` limits decompressed records, per process. Raises `InputError` if the given one is
+    not a complete metadata log.
+    """
+    directories = sorted(data_directories)
+    node_id = node_id_of(map(DataDirectory, directories))
+    if given is not None:
+        return FoundCluster(_read_cluster(given, max_bytes), given, node_id=node_id)
+    for directory in directories:
+        path = os.path.join(directory, METADATA_LOG)
+        try:
+            if (store_of(path).needs_requests or os.path.isdir(path)) and scan_input(path):
+                return FoundCluster(_read_cluster(path, max_bytes), path, node_id=node_id)
+        except InputError as error:
+            if is_retriable(error):
+                raise
+            # The report has rows for its files that describe the error.
+            return FoundCluster(fault=str(error))
+    return FoundCluster()
+
+
+def _read_cluster(path: str, max_bytes: int) -> ClusterImage:
+    # Most dumps are without a metadata log.
+    from kafka_index.core.cluster.metadata.directory import read_cluster  # noqa: PLC0415
+    from kafka_index.core.records.decompression import shared_budget  # noqa: PLC0415
+
+    return read_cluster([path], budget=shared_budget(max_bytes))
+
+
+def node_id_of(directories: Iterable[DataDirectory]) -> int | None:
+    """Return the node ID of data directories, None if unknown or several."""
+    found = set()
+    for directory in directories:
+        try:
+            node_id = directory.properties.get("node.id")
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            continue
+        if node_id is not None:
+            found.add(parse_java_integer(node_id, INT32_MAX))
+    return found.pop() if len(found) == 1 else None

@@ -26,11 +26,9 @@ from typing import Final, NamedTuple, TypeAlias
 from kafka_index.core.errors import CorruptRecordError
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.message_bytes import INT8, NUMBERS, MessageReader, MessageWriter
+from kafka_index.core.format.strings import ZERO_UUID
 
 Value: TypeAlias = "bool | int | float | str | bytes | Struct | list[Value] | None"
-
-#: Unknown topic and directory IDs (``Uuid.ZERO_UUID``).
-ZERO_UUID: Final = "A" * 22
 
 _INDENT = 4
 _ARRAY: Final = "[]"

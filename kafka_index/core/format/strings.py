@@ -8,7 +8,7 @@ import codecs
 import contextlib
 import os
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import split_directory_name
@@ -21,6 +21,8 @@ _ERRORS = "kafka_index.java"
 _REPLACEMENT = "\ufffd"
 _SURROGATE_LEAD = 0xED
 
+#: Unknown topic and directory IDs (``Uuid.ZERO_UUID``).
+ZERO_UUID: Final = "A" * 22
 # Base64 of 16 bytes in the URL-safe alphabet. Padding is optional.
 _UUID = re.compile(r"([A-Za-z0-9_-]{22})(?:==)?")
 _LINE_END = re.compile(r"\r\n|\n|\r")

@@ -15,9 +15,10 @@ from kafka_index.core.format.names import (
     split_directory_name,
 )
 from kafka_index.core.fs.backup.backup_paths import REPOSITORY_FILE
-from kafka_index.core.fs.directories import scan_input
+from kafka_index.core.fs.directories import is_input_directory, scan_input
 from kafka_index.core.fs.store import Entry
 
+PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _MAX_DEPTH = 5
 _MAX_DIRECTORIES = 2000
 _MAX_SHOWN = 8
@@ -105,3 +106,14 @@ def _holds_logs(entry: Entry) -> bool:
     except InputError:
         return False
     return any(file is not None and file.kind == LOG_SUFFIX for file in files)
+
+
+def is_parquet_path(path: str) -> bool:
+    """Return whether a path is a Parquet file, or a folder that directly contains some."""
+    if is_input_directory(path):
+        return any(is_parquet_name(entry.name) for entry in scan_input(path))
+    return path.endswith(PARQUET_SUFFIXES)
+
+
+def is_parquet_name(name: str) -> bool:
+    return name.endswith(PARQUET_SUFFIXES) and not name.startswith(("_", "."))

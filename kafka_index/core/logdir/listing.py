@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from kafka_index.core.errors import InputError, first_of
 from kafka_index.core.format.names import (
@@ -40,13 +41,15 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 from kafka_index.core.logdir.data_directory import DataDirectory
-from kafka_index.core.logdir.paged_listing import StoredDirectory, list_directories
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition, list_partition
 from kafka_index.core.logdir.segment_table import (
     PartitionSegments,
     SegmentTable,
     list_plain_partition,
 )
+
+if TYPE_CHECKING:
+    from kafka_index.core.logdir.paged_listing import StoredDirectory
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
@@ -178,6 +181,9 @@ class _Walk:
 
     def _visit_stored(self, root: str, live: dict[str, TopicPartition]) -> None:
         """List partitions in an object store, page by page, and remove them from `live`."""
+        # Only object stores and backup repositories list pages.
+        from kafka_index.core.logdir.paged_listing import list_directories  # noqa: PLC0415
+
         for found in list_directories(root):
             path = f"{root}/{found.name}"
             partition = live.pop(path, None)

@@ -26,7 +26,6 @@ from kafka_index.core.errors import (
 from kafka_index.core.format.checkpoints import java_lines
 from kafka_index.core.format.integers import INT32_MAX, parse_java_integer
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
-from kafka_index.core.format.message_schemas import ZERO_UUID
 from kafka_index.core.format.names import (
     LEADER_EPOCH_CHECKPOINT,
     META_PROPERTIES,
@@ -34,6 +33,7 @@ from kafka_index.core.format.names import (
     PARTITION_METADATA,
 )
 from kafka_index.core.format.strings import (
+    ZERO_UUID,
     Property,
     load_properties,
     parse_java_uuid,

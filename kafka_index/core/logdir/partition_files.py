@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from kafka_index.core.errors import KafkaIndexError, is_retriable
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.names import (
     CLEANED_SUFFIX,
@@ -25,6 +25,7 @@ from kafka_index.core.format.names import (
     TopicPartition,
     parse_segment_file,
 )
+from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE, Skipped, note_unread
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import ByteSource, Entry
@@ -108,6 +109,20 @@ class SegmentFile:
     def has_log(self) -> bool:
         """Whether the segment has a log file with checkpoints, rather than table rows."""
         return self.log_mtime_ns > NO_LOG_MTIME_NS
+
+
+def base_offset_of(path: str) -> int:
+    """Return the base offset in the name of a segment's file.
+
+    Raises `InputError` if it has none.
+    """
+    parsed = parse_segment_file(os.path.basename(path))
+    if parsed is None:
+        refuse_passwords([path])
+        raise InputError(
+            "the file's name holds no base offset", path=path, expected="20 digits before the kind"
+        )
+    return parsed.base_offset
 
 
 @dataclass(slots=True)

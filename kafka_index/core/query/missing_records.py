@@ -13,7 +13,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from kafka_index.core.cluster.metadata.directory import FoundCluster, find_cluster
+from kafka_index.core.cluster.listing import FoundCluster, find_cluster
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.directories import scan_directory
@@ -69,8 +69,7 @@ class GapFinder:
     def _cluster(self) -> FoundCluster:
         if self.given is not None:
             return self.given
-        budget = shared_budget(self.max_decompressed_bytes)
-        return find_cluster(None, self.data_directories, budget)
+        return find_cluster(None, self.data_directories, self.max_decompressed_bytes)
 
     def find(self, read: ReadPartition, seen: Sequence[SeenLog]) -> Missing:
         """Return the missing offsets in the requested range.

@@ -25,8 +25,9 @@ from kafka_index.core.format.names import (
     TRANSACTION_STATE_TOPIC,
     parse_partition_directory,
 )
+from kafka_index.core.records.batch_table import WindowBatches
 from kafka_index.core.records.record_chunk import RecordChunk
-from kafka_index.core.records.record_table import RecordTable, WindowBatches
+from kafka_index.core.records.record_table import RecordTable
 
 if TYPE_CHECKING:
     from kafka_index.core.cluster.metadata.decoding import CoordinatorCodec, ValueCodec

@@ -25,9 +25,8 @@ from kafka_index.core.log.scan.file_records import log_changed, open_log
 from kafka_index.core.log.scan.log_offsets import LogOffsets
 from kafka_index.core.log.scan.scanner import BatchOrder, Scanner
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_table import BatchColumns, ScanStop
+from kafka_index.core.records.batch_table import BatchColumns, ScanStop, WindowBatches
 from kafka_index.core.records.record_sections import Decompressor
-from kafka_index.core.records.record_table import WindowBatches
 
 #: Window size for a local log. It exceeds the L2 cache, because each window has the fixed cost of a
 #: chunk, equal to decoding 0.2 MB.

@@ -22,10 +22,10 @@ from kafka_index.core.query.range_scan import RangeScan
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
-from kafka_index.core.records.batch_table import BATCH_SCHEMA
+from kafka_index.core.records.batch_table import BATCH_SCHEMA, WindowBatches
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
-from kafka_index.core.records.record_table import CORRUPT_RECORD, RecordTable, WindowBatches
+from kafka_index.core.records.record_table import CORRUPT_RECORD, RecordTable
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kafka_index.core.errors import KafkaIndexError
-from kafka_index.core.kernels.headers import CONTROL_NONE
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.kernels.headers import CONTROL_NONE, HEADER_COLUMNS, read_headers
 from kafka_index.core.kernels.scan import BatchColumns
 
 __all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]
@@ -155,3 +159,25 @@ class BatchSource(Protocol):
 
         Raises `KafkaIndexError` if the source cannot be read, or changes concurrently.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBatches:
+    """Batches of a window that starts at `position_bytes` of the log, and which are aborted."""
+
+    window: Bytes
+    position_bytes: int
+    batches: BatchColumns
+    is_aborted: NDArray[np.bool_] | None = None
+
+    def select(self, rows: NDArray[np.bool_] | Longs) -> WindowBatches:
+        """Return the batches selected by a mask or by ascending numbers."""
+        batches = BatchColumns(*(column[rows] for column in self.batches))
+        is_aborted = None if self.is_aborted is None else self.is_aborted[rows]
+        return WindowBatches(self.window, self.position_bytes, batches, is_aborted)
+
+    def read_headers(self) -> Longs:
+        """Return further header fields, as in `core.kernels.headers`."""
+        columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)
+        read_headers(self.window, self.position_bytes, self.batches.position_bytes, columns)
+        return columns

@@ -7,7 +7,6 @@ requested are not decoded.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +16,14 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_SEQUENCE, TIMESTAMP_TYPE_MASK
 from kafka_index.core.format.strings import decode_utf8
-from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import (
     CONTROL_MESSAGE,
     HEADER_BASE_SEQUENCE,
-    HEADER_COLUMNS,
     HEADER_MAGIC,
     HEADER_PRODUCER_EPOCH,
-    read_headers,
 )
 from kafka_index.core.kernels.producer_state import fill_last_sequences
-from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 
 #: ``TimestampType`` of a batch.
@@ -74,28 +70,6 @@ _PARTS = {
     "value": RecordParts.VALUES,
     "headers": RecordParts.HEADERS,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class WindowBatches:
-    """Batches of a window that starts at `position_bytes` of the log, and which are aborted."""
-
-    window: Bytes
-    position_bytes: int
-    batches: BatchColumns
-    is_aborted: NDArray[np.bool_] | None = None
-
-    def select(self, rows: NDArray[np.bool_] | Longs) -> WindowBatches:
-        """Return the batches selected by a mask or by ascending numbers."""
-        batches = BatchColumns(*(column[rows] for column in self.batches))
-        is_aborted = None if self.is_aborted is None else self.is_aborted[rows]
-        return WindowBatches(self.window, self.position_bytes, batches, is_aborted)
-
-    def read_headers(self) -> Longs:
-        """Return further header fields, as in `core.kernels.headers`."""
-        columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)
-        read_headers(self.window, self.position_bytes, self.batches.position_bytes, columns)
-        return columns
 
 
 class RecordTable:

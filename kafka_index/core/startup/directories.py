@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from kafka_index.core.cluster.listing import settings_of
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
-from kafka_index.core.cluster.metadata.directory import read_metadata, settings_of
+from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import Transaction
 from kafka_index.core.errors import (
     DirectoryFailsError,

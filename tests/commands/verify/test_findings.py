@@ -12,9 +12,9 @@ import pytest
 from kafka_index import verify
 from kafka_index.commands.verify.result import FileClass, FileKind, Finding, Verification
 from kafka_index.commands.verify.settings import known_topics
-from kafka_index.core.cluster.listing import list_logs
+from kafka_index.core.cluster.listing import FoundCluster, list_logs
 from kafka_index.core.cluster.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
-from kafka_index.core.cluster.metadata.directory import FoundCluster, read_cluster
+from kafka_index.core.cluster.metadata.directory import read_cluster
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import METADATA_LOG
 from kafka_index.core.log.state.snapshots import decode_snapshot, encode_snapshot

@@ -11,8 +11,9 @@ from kafka_index.core.format.message_bytes import (
     uuid_bytes,
     uuid_text,
 )
-from kafka_index.core.format.message_schemas import ZERO_UUID, Struct, parse_schemas
+from kafka_index.core.format.message_schemas import Struct, parse_schemas
 from kafka_index.core.format.messages import GROUP_RECORDS
+from kafka_index.core.format.strings import ZERO_UUID
 
 (POINT,) = parse_schemas(
     """

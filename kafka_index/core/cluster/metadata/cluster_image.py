@@ -16,7 +16,8 @@ from kafka_index.core.cluster.metadata.decoding import (
     DecodedRecord,
 )
 from kafka_index.core.errors import CorruptRecordError
-from kafka_index.core.format.message_schemas import ZERO_UUID, Struct
+from kafka_index.core.format.message_schemas import Struct
+from kafka_index.core.format.strings import ZERO_UUID
 
 _NO_LEADER_CHANGE = -2
 _NO_RECOVERY_CHANGE = -1

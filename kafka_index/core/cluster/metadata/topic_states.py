@@ -37,9 +37,10 @@ from kafka_index.core.cluster.remote.remote_log_metadata import (
 )
 from kafka_index.core.errors import CorruptRecordError
 from kafka_index.core.format.message_bytes import MessageReader
-from kafka_index.core.format.message_schemas import ZERO_UUID, Struct
+from kafka_index.core.format.message_schemas import Struct
 from kafka_index.core.format.messages import CONSUMER_PROTOCOL
 from kafka_index.core.format.records import CONTROL_COMMIT
+from kafka_index.core.format.strings import ZERO_UUID
 
 _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT = 0, 1
 _CONSUMER = "consumer"

@@ -21,10 +21,12 @@ from kafka_index.core.index.sparse_indexes import OffsetIndex
 from kafka_index.core.kernels.batch_header import AT_END
 from kafka_index.core.log.scan.file_records import (
     LogOffsetPosition,
+    batch_at,
     read_batch_fields,
     search_for_offsets,
 )
 from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_sections import first_offset
 
 _MODE = 0o644
 _NOTHING = np.empty(0, np.uint8)
@@ -152,8 +154,10 @@ def translate_offset(
             unreadable()
         return start
 
+    def first_offset_at(position: int) -> int:
+        return first_offset(batch_at(log, position), shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
+
     found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
-    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     search_for_offsets(
         log,
         len(log),
@@ -162,9 +166,9 @@ def translate_offset(
         np.array([start], np.int64),
         found,
         misfit=misfit,
-        budget=budget,
+        first_offset_at=first_offset_at,
     )
-    read_batch_fields(log, found, base_offset, last_offset, size, budget=budget)
+    read_batch_fields(log, found, base_offset, last_offset, size, first_offset_at=first_offset_at)
     if found[0] < AT_END:
         unreadable()
     if found[0] == AT_END:

@@ -37,10 +37,15 @@ from kafka_index.core.log.state.segment_state import ProducerTable, SegmentState
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
-from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, BatchColumns, ScanStop
+from kafka_index.core.records.batch_table import (
+    PREALLOCATED_TAIL,
+    BatchColumns,
+    ScanStop,
+    WindowBatches,
+)
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_chunk import RecordChunk
-from kafka_index.core.records.record_table import RecordTable, WindowBatches
+from kafka_index.core.records.record_table import RecordTable
 
 #: Maximum number of keys kept in memory, about 500 bytes each.
 _MAX_KEYS = 5_000_000

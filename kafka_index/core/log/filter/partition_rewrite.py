@@ -48,11 +48,11 @@ from kafka_index.core.log.filter.partition_match import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_encoder import RecordRows, encode_batch
 from kafka_index.core.records.batch_iteration import RecordDecoder
-from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_batch import BatchFields, write_empty_batch
 from kafka_index.core.records.record_chunk import RecordChunk
-from kafka_index.core.records.record_table import RecordTable, WindowBatches
+from kafka_index.core.records.record_table import RecordTable
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 

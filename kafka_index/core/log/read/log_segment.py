@@ -55,8 +55,7 @@ from kafka_index.core.log.read.segment_indexes import Largest, SegmentIndexes, r
 from kafka_index.core.log.read.segment_log import SegmentCache, SegmentLog
 from kafka_index.core.log.read.segment_search import Located, find_largest_timestamp, locate
 from kafka_index.core.log.scan.file_records import LogOffsetPosition, TimestampAndOffset, open_log
-from kafka_index.core.log.scan.segment_scan import base_offset_of
-from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
 from kafka_index.core.records.batch_table import ScanStop
 
 

@@ -38,8 +38,6 @@ from kafka_index.core.log.read.fetched_indexes import BuiltIndexes, FetchedIndex
 from kafka_index.core.log.read.fetched_log import MAX_GAP_BYTES
 from kafka_index.core.log.read.segment_log import MAX_TAIL_BYTES, SegmentLog
 from kafka_index.core.log.scan.file_records import LogEnd
-from kafka_index.core.log.scan.index_builder import IndexBuilder
-from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import ScanStop
 
@@ -355,6 +353,10 @@ class SegmentIndexes:
         return self._built
 
     def _build_once(self, end: LogEnd | None) -> BuiltIndexes:
+        # Most segments have index files.
+        from kafka_index.core.log.scan.index_builder import IndexBuilder  # noqa: PLC0415
+        from kafka_index.core.log.scan.segment_scan import LogFileSource  # noqa: PLC0415
+
         base_offset = self._segment.base_offset
         offset_index = OffsetIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
         time_index = TimeIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)

@@ -11,13 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
 from kafka_index.core.closeable import Closeable
-from kafka_index.core.errors import InputError, TooLargeError
+from kafka_index.core.errors import InputError
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.store import Bytes, ByteSource
@@ -31,12 +32,10 @@ from kafka_index.core.log.scan.file_records import (
     scan_to_end,
     stop_at,
 )
-from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry
-from kafka_index.core.records.batch_table import TOO_LARGE
-from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.records.record_sections import BatchRecords, open_records
+
+if TYPE_CHECKING:
+    from kafka_index.core.log.read.batch_decoder import BatchDecoder
 
 # A mapped file and a log each keep a file descriptor open.
 _FILES_OF_A_SEGMENT = 4
@@ -135,7 +134,7 @@ class SegmentLog:
     ) -> None:
         self._segment = segment
         self._open_source = open_source
-        self.budget = shared_budget(max_decompressed_bytes)
+        self._max_decompressed_bytes = max_decompressed_bytes
         self._file: MappedFile | FetchedLog | None = None
         self._address = np.uint64(0)
 
@@ -198,9 +197,19 @@ class SegmentLog:
     def batch(self, position_bytes: int) -> Bytes:
         return batch_at(self.array, position_bytes)
 
-    def records(self, position_bytes: int) -> BatchRecords:
-        """Open the records of a batch; raises the errors of `open_records`."""
-        return open_records(self.batch(position_bytes), self.budget)
+    @cached_property
+    def decoder(self) -> BatchDecoder:
+        """Decodes batches, which most queries do not need."""
+        from kafka_index.core.log.read.batch_decoder import BatchDecoder  # noqa: PLC0415
+
+        return BatchDecoder(self, self._max_decompressed_bytes)
+
+    def first_offset_at(self, position_bytes: int) -> int:
+        """Return the first offset inside a compressed v0 or v1 message.
+
+        Raises `CorruptLogError` if it cannot be decompressed.
+        """
+        return self.decoder.first_offset_at(position_bytes)
 
     def why_unreadable(self, position_bytes: int) -> str:
         """Return why a batch or one of its records cannot be read."""
@@ -213,6 +222,8 @@ class SegmentLog:
         """
         base_offset = self._segment.base_offset
         if self.is_fetched and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
+            from kafka_index.core.log.scan.segment_scan import LogFileSource  # noqa: PLC0415
+
             source = LogFileSource(
                 self._segment.log_path,
                 listed=self._segment,
@@ -252,8 +263,4 @@ class SegmentLog:
         stop = stop_at(self.array, position_bytes, self._segment.base_offset)
         if stop is not None:
             return stop.text
-        for result in decode_entry(self.batch(position_bytes), self.budget, len):
-            if isinstance(result, BatchDamage):
-                is_too_large = isinstance(result.error, TooLargeError)
-                return f"{TOO_LARGE}: {result.error}" if is_too_large else str(result.error)
-        return "the batch cannot be read"
+        return self.decoder.why_unreadable(position_bytes)

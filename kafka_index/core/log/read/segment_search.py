@@ -6,26 +6,21 @@ Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, a
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 import numpy as np
 
-from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.core.format.records import (
     LOG_OVERHEAD_BYTES,
-    NO_LEADER_EPOCH,
     RECORD_BATCH_HEADER,
     field_position,
 )
 from kafka_index.core.kernels import batch_header, batch_seek
-from kafka_index.core.kernels import find_records as finder
-from kafka_index.core.kernels.records import EMPTY_SECTION
 from kafka_index.core.kernels.search import number_runs
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
@@ -35,9 +30,6 @@ from kafka_index.core.log.read.answers import (
     ENTRY_OFFSET,
     ENTRY_POSITION,
     ENTRY_TIMESTAMP,
-    FOUND_LEADER_EPOCH,
-    FOUND_OFFSET,
-    FOUND_TIMESTAMP,
     NULL,
     Answers,
 )
@@ -45,9 +37,6 @@ from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes, fetch_batches, request_parts
 from kafka_index.core.log.read.segment_log import SegmentLog
 from kafka_index.core.log.scan.file_records import read_batch_fields, search_for_offsets
-from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry
-from kafka_index.core.records.record_chunk import RecordChunk
-from kafka_index.core.records.record_sections import BatchRecords
 
 # With fewer queries per batch, grouping them costs more than it saves.
 _MIN_QUERIES_PER_RUN = 2
@@ -91,7 +80,7 @@ class Located:
             values[BATCH_BASE_OFFSET],
             values[BATCH_LAST_OFFSET],
             values[BATCH_SIZE],
-            budget=log.budget,
+            first_offset_at=log.first_offset_at,
         )
 
     @classmethod
@@ -166,7 +155,7 @@ def _locate_once(
         if log.is_fetched:
             log.check_faults()
             fetch_batches(log, size_bytes, located.batches)
-        find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
+        log.decoder.find_records(targets, located, size_bytes, starting_offset=starting_offset)
     if has_runs:
         located = located.in_runs(resolve)
     located.read_headers(log)
@@ -200,7 +189,7 @@ def _read_largest(
     located = Located(Answers.empty(1, resolve).values, np.array([at], np.int64))
     located.read_headers(log)
     if at >= 0 and resolve is Resolve.RECORD:
-        put_largest(located, log, at, timestamp)
+        log.decoder.find_timestamp(located, at, timestamp)
     return located
 
 
@@ -233,7 +222,7 @@ def _walk_to_offsets(
         values[ENTRY_POSITION],
         located.batches,
         misfit=misfit,
-        budget=log.budget,
+        first_offset_at=log.first_offset_at,
     )
 
 
@@ -315,84 +304,3 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     if is_damaged:
         return position
     raise _Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
-
-
-def find_records(
-    log: SegmentLog,
-    size_bytes: int,
-    targets: Longs,
-    located: Located,
-    *,
-    starting_offset: int | None,
-) -> None:
-    found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
-    state = finder.new_state()
-    records: BatchRecords | None = None
-    code = finder.FIND_NEEDS_RECORDS
-    while code == finder.FIND_NEEDS_RECORDS:
-        code = finder.find_records(
-            log.address,
-            size_bytes,
-            starting_offset is not None,
-            NULL if starting_offset is None else starting_offset,
-            targets,
-            located.batches,
-            tuple(EMPTY_SECTION if records is None else records.section),
-            state,
-            found,
-        )
-        if records is not None:
-            # Before other batches are decompressed: a thread holds no memory while it waits for
-            # more.
-            records.close()
-        if code == finder.FIND_NEEDS_RECORDS:
-            records = None
-            state[finder.STATE_FAULT] = finder.FAULT_RECORD
-            with contextlib.suppress(CorruptLogError):
-                records = log.records(int(state[finder.STATE_OPEN]))
-                if records.fault is None:
-                    state[finder.STATE_FAULT] = finder.FAULT_NONE
-    at = found[finder.FOUND_BATCH]
-    located.batches[:] = at
-    hit = at >= 0
-    values = located.values
-    for row, found_row in (
-        (FOUND_OFFSET, finder.FOUND_OFFSET),
-        (FOUND_TIMESTAMP, finder.FOUND_TIMESTAMP),
-    ):
-        values[row] = np.where(hit, found[found_row], NULL)
-    epochs = found[finder.FOUND_EPOCH]
-    values[FOUND_LEADER_EPOCH] = np.where(hit & (epochs > NO_LEADER_EPOCH), epochs, NULL)
-
-
-def put_largest(located: Located, log: SegmentLog, position: int, timestamp: int) -> None:
-    """Fill in the first record of a batch with its largest timestamp."""
-    header = log.address + np.uint64(position)
-    batch = log.batch(position)
-    if not batch_header.checksum_matches(header, len(batch)):
-        located.batches[:] = batch_header.damage_at(position)
-        return
-    is_damaged, offset = False, None
-    for found in decode_entry(batch, log.budget, _first_with(timestamp)):
-        if isinstance(found, BatchDamage):
-            is_damaged = True
-        elif offset is None:
-            offset = found
-    # v0 records have no timestamp.
-    if offset is None or batch_header.magic_of(header) == 0:
-        located.batches[:] = batch_header.damage_at(position) if is_damaged else batch_header.AT_END
-        return
-    located.values[FOUND_OFFSET] = offset
-    located.values[FOUND_TIMESTAMP] = timestamp
-    epoch = int(batch_header.leader_epoch_of(header))
-    located.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
-
-
-def _first_with(timestamp: int) -> Callable[[RecordChunk], int | None]:
-    """Return a function that finds the first record of a chunk with a timestamp."""
-
-    def find(chunk: RecordChunk) -> int | None:
-        rows = np.flatnonzero(chunk.timestamps_ms == timestamp)
-        return int(chunk.offsets[rows[0]]) if len(rows) else None
-
-    return find

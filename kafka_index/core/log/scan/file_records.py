@@ -24,8 +24,6 @@ from kafka_index.core.log.scan.batch_search import HeldBytes, entry_length
 from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, last_offset_of
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop
-from kafka_index.core.records.decompression import DecompressionBudget
-from kafka_index.core.records.record_sections import first_offset
 
 #: Used if there is no batch.
 NO_OFFSET = -1
@@ -221,14 +219,14 @@ def search_for_offsets(
     batches: Longs,
     *,
     misfit: Callable[[int], int],
-    budget: DecompressionBudget,
+    first_offset_at: Callable[[int], int],
 ) -> None:
     """Find the batches of ascending offsets, or the next ones (``searchForOffsetFromPosition``).
 
     The arrays are those of `core.kernels.batch_seek.walk_to_offsets`. `misfit` is called with the
     number of a target whose index entry does not match. It raises, or returns the position of the
-    entry if the log is corrupt there. `budget` is used for compressed v0 and v1 messages, whose
-    first offset is inside.
+    entry if the log is corrupt there. `first_offset_at` is called with the position of a compressed
+    v0 or v1 message, whose first offset is inside; it raises `CorruptLogError`.
     """
     address = np.uint64(log.ctypes.data)
     state = batch_seek.new_state()
@@ -240,9 +238,7 @@ def search_for_offsets(
         if code == batch_seek.WALK_NEEDS_FIRST_OFFSET:
             position = int(state[batch_seek.STATE_POSITION])
             try:
-                state[batch_seek.STATE_UNPACKED_FIRST_OFFSET] = first_offset(
-                    batch_at(log, position), budget
-                )
+                state[batch_seek.STATE_UNPACKED_FIRST_OFFSET] = first_offset_at(position)
                 state[batch_seek.STATE_UNPACKED_POSITION] = position
             except CorruptLogError:
                 state[batch_seek.STATE_DAMAGE] = position
@@ -257,12 +253,13 @@ def read_batch_fields(
     last_offsets: Longs,
     sizes: Longs,
     *,
-    budget: DecompressionBudget,
+    first_offset_at: Callable[[int], int],
 ) -> None:
     """Read offsets and sizes of batches into arrays of shape (n,).
 
     Negative positions in `batches` are skipped. A position becomes a corruption if the first offset
-    of a compressed v0 or v1 message cannot be decompressed. `budget` is as in `search_for_offsets`.
+    of a compressed v0 or v1 message cannot be decompressed (`first_offset_at`, as in
+    `search_for_offsets`).
     """
     address = np.uint64(log.ctypes.data)
     batch_header.read_batch_fields(address, batches, base_offsets, last_offsets, sizes)
@@ -270,6 +267,6 @@ def read_batch_fields(
     for position in np.unique(batches[inside]):
         rows = batches == position
         try:
-            base_offsets[rows] = first_offset(batch_at(log, int(position)), budget)
+            base_offsets[rows] = first_offset_at(int(position))
         except CorruptLogError:
             batches[rows] = batch_header.damage_at(position)

@@ -14,15 +14,14 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.errors import InputError, ReadError, refuse_other_types
+from kafka_index.core.errors import ReadError, refuse_other_types
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.names import (
     TopicPartition,
     parse_partition_directory,
-    parse_segment_file,
 )
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
-from kafka_index.core.format.uri_passwords import path_of, refuse_passwords
+from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.fs.window import WINDOW_BYTES, StreamWalk, WindowWalk
@@ -41,9 +40,14 @@ from kafka_index.core.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_B
 from kafka_index.core.log.scan.batch_search import HeldBytes, StreamedBytes, entry_length
 from kafka_index.core.log.scan.file_records import log_changed, open_log
 from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, only_zeros
-from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_table import BATCH_SCHEMA, BatchColumns, BatchSource, ScanStop
-from kafka_index.core.records.record_table import WindowBatches
+from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
+from kafka_index.core.records.batch_table import (
+    BATCH_SCHEMA,
+    BatchColumns,
+    BatchSource,
+    ScanStop,
+    WindowBatches,
+)
 
 
 class LogFileSource:
@@ -245,20 +249,6 @@ class ByteStreamSource:
             if not only_zeros(more):
                 return np.concatenate((window, more))
         return window
-
-
-def base_offset_of(path: str) -> int:
-    """Return the base offset in the name of a segment's file.
-
-    Raises `InputError` if it has none.
-    """
-    parsed = parse_segment_file(os.path.basename(path))
-    if parsed is None:
-        refuse_passwords([path])
-        raise InputError(
-            "the file's name holds no base offset", path=path, expected="20 digits before the kind"
-        )
-    return parsed.base_offset
 
 
 #: Returns the row of the first batch after the end of the log, None if there is none.

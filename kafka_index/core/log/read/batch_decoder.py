@@ -1,0 +1,138 @@
+"""Decodes the batches of a segment, if a query needs the records in them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kafka_index.core.errors import CorruptLogError, TooLargeError
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.records import NO_LEADER_EPOCH
+from kafka_index.core.kernels import batch_header
+from kafka_index.core.kernels import find_records as finder
+from kafka_index.core.kernels.records import EMPTY_SECTION
+from kafka_index.core.log.read.answers import (
+    FOUND_LEADER_EPOCH,
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP,
+    NULL,
+)
+from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry
+from kafka_index.core.records.batch_table import TOO_LARGE
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_chunk import RecordChunk
+from kafka_index.core.records.record_sections import BatchRecords, first_offset, open_records
+
+if TYPE_CHECKING:
+    from kafka_index.core.log.read.segment_log import SegmentLog
+    from kafka_index.core.log.read.segment_search import Located
+
+
+class BatchDecoder:
+    """Decodes batches of a log within a limit of decompressed bytes, shared by the process."""
+
+    def __init__(self, log: SegmentLog, max_decompressed_bytes: int) -> None:
+        self._log = log
+        self._budget = shared_budget(max_decompressed_bytes)
+
+    def first_offset_at(self, position_bytes: int) -> int:
+        """Return the first offset inside a compressed v0 or v1 message.
+
+        Raises `CorruptLogError` if it cannot be decompressed.
+        """
+        return first_offset(self._log.batch(position_bytes), self._budget)
+
+    def why_unreadable(self, position_bytes: int) -> str:
+        """Return why one of the records of a batch cannot be read."""
+        for result in decode_entry(self._log.batch(position_bytes), self._budget, len):
+            if isinstance(result, BatchDamage):
+                is_too_large = isinstance(result.error, TooLargeError)
+                return f"{TOO_LARGE}: {result.error}" if is_too_large else str(result.error)
+        return "the batch cannot be read"
+
+    def find_records(
+        self,
+        targets: Longs,
+        located: Located,
+        size_bytes: int,
+        *,
+        starting_offset: int | None,
+    ) -> None:
+        """Replace located batches with those of the records, and fill in their values."""
+        found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
+        state = finder.new_state()
+        records: BatchRecords | None = None
+        code = finder.FIND_NEEDS_RECORDS
+        while code == finder.FIND_NEEDS_RECORDS:
+            code = finder.find_records(
+                self._log.address,
+                size_bytes,
+                starting_offset is not None,
+                NULL if starting_offset is None else starting_offset,
+                targets,
+                located.batches,
+                tuple(EMPTY_SECTION if records is None else records.section),
+                state,
+                found,
+            )
+            if records is not None:
+                # Before other batches are decompressed: a thread holds no memory while it waits for
+                # more.
+                records.close()
+            if code == finder.FIND_NEEDS_RECORDS:
+                records = None
+                state[finder.STATE_FAULT] = finder.FAULT_RECORD
+                with contextlib.suppress(CorruptLogError):
+                    batch = self._log.batch(int(state[finder.STATE_OPEN]))
+                    records = open_records(batch, self._budget)
+                    if records.fault is None:
+                        state[finder.STATE_FAULT] = finder.FAULT_NONE
+        at = found[finder.FOUND_BATCH]
+        located.batches[:] = at
+        hit = at >= 0
+        values = located.values
+        for row, found_row in (
+            (FOUND_OFFSET, finder.FOUND_OFFSET),
+            (FOUND_TIMESTAMP, finder.FOUND_TIMESTAMP),
+        ):
+            values[row] = np.where(hit, found[found_row], NULL)
+        epochs = found[finder.FOUND_EPOCH]
+        values[FOUND_LEADER_EPOCH] = np.where(hit & (epochs > NO_LEADER_EPOCH), epochs, NULL)
+
+    def find_timestamp(self, located: Located, position: int, timestamp: int) -> None:
+        """Fill in the first record of a batch with a timestamp."""
+        log = self._log
+        header = log.address + np.uint64(position)
+        batch = log.batch(position)
+        if not batch_header.checksum_matches(header, len(batch)):
+            located.batches[:] = batch_header.damage_at(position)
+            return
+        is_damaged, offset = False, None
+        for found in decode_entry(batch, self._budget, _first_with(timestamp)):
+            if isinstance(found, BatchDamage):
+                is_damaged = True
+            elif offset is None:
+                offset = found
+        # v0 records have no timestamp.
+        if offset is None or batch_header.magic_of(header) == 0:
+            located.batches[:] = (
+                batch_header.damage_at(position) if is_damaged else batch_header.AT_END
+            )
+            return
+        located.values[FOUND_OFFSET] = offset
+        located.values[FOUND_TIMESTAMP] = timestamp
+        epoch = int(batch_header.leader_epoch_of(header))
+        located.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
+
+
+def _first_with(timestamp: int) -> Callable[[RecordChunk], int | None]:
+    """Return a function that finds the first record of a chunk with a timestamp."""
+
+    def find(chunk: RecordChunk) -> int | None:
+        rows = np.flatnonzero(chunk.timestamps_ms == timestamp)
+        return int(chunk.offsets[rows[0]]) if len(rows) else None
+
+    return find
