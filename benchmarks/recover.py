@@ -25,7 +25,7 @@ from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.kernels.checksums import CRC32C_METHOD
 from kafka_index.core.log.scan.index_builder import IndexBuilder
 from kafka_index.core.log.scan.segment_scan import LogFileSource
-from kafka_index.core.log.state.segment_state import ProducerTable
+from kafka_index.core.log.state.partition_state import ProducerTable
 from tests.conformance.judge import Judge
 
 BATCH_BYTES = (200, 1024, 16384)

@@ -25,7 +25,7 @@ from kafka_index.commands.rewrite.job import plan_rewrite
 from kafka_index.core.log.filter.condition import Condition, Selection
 from kafka_index.core.log.filter.partition_match import match_partition
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
-from kafka_index.core.log.recovery.initial_state import PartitionStart
+from kafka_index.core.log.recovery.state_merge import PartitionStart
 
 _RECORDS = 2_000_000
 _KEYS = 100_000

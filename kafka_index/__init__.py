@@ -125,7 +125,7 @@ if TYPE_CHECKING:
     from kafka_index.core.format.config import IndexConfig as IndexConfig
     from kafka_index.core.format.config import LogConfig as LogConfig
     from kafka_index.core.format.leader_epochs import LeaderEpochCache as LeaderEpochCache
-    from kafka_index.core.index.abstract_index import LazyIndex as LazyIndex
+    from kafka_index.core.index.sparse_indexes import LazyIndex as LazyIndex
     from kafka_index.core.index.sparse_indexes import OffsetIndex as OffsetIndex
     from kafka_index.core.index.sparse_indexes import TimeIndex as TimeIndex
     from kafka_index.core.index.transaction_index import TransactionIndex as TransactionIndex
@@ -141,7 +141,7 @@ if TYPE_CHECKING:
     from kafka_index.core.log.read.choices import UpperBound as UpperBound
     from kafka_index.core.log.read.log_segment import LogSegment as LogSegment
     from kafka_index.core.log.read.partition_log import PartitionLog as PartitionLog
-    from kafka_index.core.log.recovery.report import SegmentReport as SegmentReport
+    from kafka_index.core.log.recovery.settings import SegmentReport as SegmentReport
     from kafka_index.core.log.scan.segment_scan import read_batches as read_batches
     from kafka_index.core.parameters import ArrowStream as ArrowStream
     from kafka_index.core.query.choices import Decode as Decode
@@ -198,8 +198,7 @@ _NAMES = {
     "core.errors": "KafkaIndexError",
     "core.format.config": "IndexConfig LogConfig",
     "core.format.leader_epochs": "LeaderEpochCache",
-    "core.index.abstract_index": "LazyIndex",
-    "core.index.sparse_indexes": "OffsetIndex TimeIndex",
+    "core.index.sparse_indexes": "LazyIndex OffsetIndex TimeIndex",
     "core.index.transaction_index": "TransactionIndex",
     "core.job.result": "Result RunOutcome",
     "core.log.append.log_segment_writer": "LogSegmentWriter",
@@ -209,7 +208,7 @@ _NAMES = {
     "core.log.read.choices": "Resolve UpperBound",
     "core.log.read.log_segment": "LogSegment",
     "core.log.read.partition_log": "PartitionLog",
-    "core.log.recovery.report": "SegmentReport",
+    "core.log.recovery.settings": "SegmentReport",
     "core.log.scan.segment_scan": "read_batches",
     "core.parameters": "ArrowStream",
     "core.query.choices": "Decode DecodeErrors Isolation OnDamage",

@@ -62,8 +62,7 @@ from kafka_index.commands.build.parquet_order import (
 )
 from kafka_index.core.errors import InputError
 from kafka_index.core.job.engine import BIN, COST_BYTES, Workers, balance, count_bins, wave_bytes
-from kafka_index.core.log.recovery.report import FAILED, SegmentReport
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.spark.workers import (
     RESULT_SCHEMA,

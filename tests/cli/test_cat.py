@@ -215,8 +215,8 @@ def test_a_tail_is_the_last_records_of_each_partition(
 def test_records_by_time_keep_the_order_of_each_partition(
     held_bytes: int, isolation: str, dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_index.commands.cat.topic_records._SORTED_BYTES", held_bytes)
-    monkeypatch.setattr("kafka_index.commands.cat.topic_records._MIN_SORTED_BYTES", 1)
+    monkeypatch.setattr("kafka_index.commands.cat.result._SORTED_BYTES", held_bytes)
+    monkeypatch.setattr("kafka_index.commands.cat.result._MIN_SORTED_BYTES", 1)
     latest: dict[int, int] = {}
     order = []
     for row in expected(dump, isolation):

@@ -12,8 +12,8 @@ from typing import IO
 
 import pytest
 
-from kafka_index.cli import progress as progress_module
-from kafka_index.cli.progress import Progress
+from kafka_index.cli import print_result as progress_module
+from kafka_index.cli.print_result import Progress
 from kafka_index.commands.rewrite.job import rewrite
 from kafka_index.commands.rewrite.request import RewriteRequest
 from kafka_index.core.job.engine import Listener

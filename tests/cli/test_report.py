@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.core.errors import InputError, PublishError
-from kafka_index.core.log.recovery.report import (
+from kafka_index.core.log.recovery.settings import (
     REPORT_SCHEMA,
     SegmentCounts,
     SegmentReport,

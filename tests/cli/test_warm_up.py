@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.progress import Progress
+from kafka_index.cli.print_result import Progress
 from kafka_index.core.kernels.compile_clock import CompileClock, compile_clock
 from tests.support.command_line import DUMP, environment, kafka_index, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS

@@ -23,7 +23,7 @@ from .test_partition_state import DIRECTORY, NEVER_MS, StatePartition, by_kafka
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafka_index.core.log.recovery.report import SegmentReport
+    from kafka_index.core.log.recovery.settings import SegmentReport
 
     from .judge import Judge
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafka_index.core.log.filter.condition import Selection
 from kafka_index.core.log.filter.partition_match import match_partition
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
-from kafka_index.core.log.recovery.initial_state import PartitionStart
+from kafka_index.core.log.recovery.state_merge import PartitionStart
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.support.segments import PACKERS, marker, message

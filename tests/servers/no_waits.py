@@ -5,10 +5,10 @@ It refreshes the locks that it holds there every second.
 
 from datetime import timedelta
 
-from kafka_index.core.fs import object_errors, object_store
+from kafka_index.core.fs import object_store
 from kafka_index.core.output import locks
 
-object_errors._FIRST_WAIT_SECONDS = 0.01
+object_store._FIRST_WAIT_SECONDS = 0.01
 object_store._BACKOFF = {
     "init_backoff": timedelta(milliseconds=5),
     "max_backoff": timedelta(milliseconds=20),

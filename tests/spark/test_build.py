@@ -23,9 +23,8 @@ from kafka_index.commands.build.job_stages import (
 )
 from kafka_index.commands.build.local_build import build_logs
 from kafka_index.core.log.recovery.publish import publish_partitions
-from kafka_index.core.log.recovery.report import SegmentReport, report_table
 from kafka_index.core.log.recovery.scan import stage_segments
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport, report_table
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile

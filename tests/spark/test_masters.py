@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from kafka_index.core.errors import EngineError
-from kafka_index.spark import gateway
-from kafka_index.spark.gateway import check_master
+from kafka_index.spark import session
+from kafka_index.spark.session import check_master
 
 MANY = 15
 SHORT_SECONDS = 2.0
@@ -59,13 +59,13 @@ def test_a_closed_port_is_named_with_the_reason(scheme: str) -> None:
 def test_a_server_of_another_kind_is_no_standalone_master(
     monkeypatch: pytest.MonkeyPatch, answer: bytes | None, text: str
 ) -> None:
-    monkeypatch.setattr(gateway, "_TOTAL_SECONDS", SHORT_SECONDS)
+    monkeypatch.setattr(session, "_TOTAL_SECONDS", SHORT_SECONDS)
     with server(answer) as port, pytest.raises(EngineError, match=text):
         check_master(f"spark://127.0.0.1:{port}")
 
 
 def test_many_silent_masters_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "_TOTAL_SECONDS", SHORT_SECONDS)
+    monkeypatch.setattr(session, "_TOTAL_SECONDS", SHORT_SECONDS)
     started = time.monotonic()
     with server(None) as port, pytest.raises(EngineError):
         check_master("spark://" + ",".join([f"127.0.0.1:{port}"] * MANY))

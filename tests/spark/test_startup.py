@@ -111,7 +111,7 @@ def test_an_interrupt_while_spark_starts_is_one_line_in_every_command(
 CALL = """
 import os, signal, sys, threading, traceback
 from pyspark import SparkConf, SparkContext
-from kafka_index.spark.gateway import owned_jvm
+from kafka_index.spark.session import owned_jvm
 
 def stop(*_):
     raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from kafka_index.core.fs.store import Bytes
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.log.scan.index_builder import IndexBuilder
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource, LogFileSource
-from kafka_index.core.log.state.segment_state import ProducerTable
+from kafka_index.core.log.state.partition_state import ProducerTable
 from kafka_index.core.records.batch_table import BatchColumns, BatchSource, ScanStop
 
 Cell = tuple[int, ...]

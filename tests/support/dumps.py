@@ -15,8 +15,7 @@ from kafka_index.commands.build.parquet_input import ParquetInput
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, BuildOutput
-from kafka_index.core.log.recovery.report import SegmentReport
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile

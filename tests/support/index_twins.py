@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kafka_index.core.index.abstract_index import AbstractIndex
-from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.index.sparse_indexes import AbstractIndex, OffsetIndex, TimeIndex
 
 INT32_MAX = 2**31 - 1
 

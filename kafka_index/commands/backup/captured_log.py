@@ -25,8 +25,7 @@ from kafka_index.core.kernels.scan import (
     BatchColumns,
     scan_batches,
 )
-from kafka_index.core.log.scan.batch_search import entry_length
-from kafka_index.core.log.scan.scanner import last_offset_of
+from kafka_index.core.log.scan.scanner import entry_length, last_offset_of
 
 _END_ATTEMPTS, _END_PAUSE_S = 5, 0.001
 # A v0 message without key and value.

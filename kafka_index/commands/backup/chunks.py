@@ -58,8 +58,7 @@ from kafka_index.core.kernels.scan import (
     BatchColumns,
     scan_batches,
 )
-from kafka_index.core.log.scan.batch_search import entry_length
-from kafka_index.core.log.scan.scanner import in_order, last_offset_of, only_zeros
+from kafka_index.core.log.scan.scanner import entry_length, in_order, last_offset_of, only_zeros
 
 #: Minimum size of a chunk of a compacted log; the average is 192 KiB more.
 MIN_CHOSEN_BYTES = 64 << 10

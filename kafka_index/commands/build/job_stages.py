@@ -18,11 +18,10 @@ from typing import Any, Protocol
 from kafka_index.core.errors import plural
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.job.engine import COST_BYTES, Workers, count_bins, wave_bytes
-from kafka_index.core.job.overlap import Overlap
+from kafka_index.core.job.threads import Overlap
 from kafka_index.core.log.recovery.publish import publish_partitions
-from kafka_index.core.log.recovery.report import BUILT, FAILED, SegmentReport
 from kafka_index.core.log.recovery.scan import keep_segment, stage_segments
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BUILT, FAILED, BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.segment_table import SegmentTable
 

@@ -35,9 +35,8 @@ from kafka_index.core.log.recovery.publish import (
     publish_partitions,
     publish_segment,
 )
-from kafka_index.core.log.recovery.report import FAILED, SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segment, stage_segments
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.log.state.partition_state import ProducerExpiration

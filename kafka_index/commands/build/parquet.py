@@ -69,9 +69,8 @@ from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.kernels.headers import CONTROL_COMPRESSED, CONTROL_EMPTY, CONTROL_MESSAGE
 from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS
-from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segment
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource
 from kafka_index.core.logdir.partition_files import NO_LOG_MTIME_NS, SegmentFile

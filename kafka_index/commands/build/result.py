@@ -33,18 +33,18 @@ from kafka_index.core.job.result import (
     Severity,
     Status,
 )
-from kafka_index.core.log.recovery.report import (
+from kafka_index.core.log.recovery.settings import (
     BUILT,
     FAILED,
     REPORT_SCHEMA,
     STATUSES,
     TRUNCATED,
     UNCHANGED,
+    BuildSettings,
     SegmentReport,
     report_rows,
     report_table,
 )
-from kafka_index.core.log.recovery.settings import BuildSettings
 
 #: Status of a partition in the report of a dry run.
 PLANNED = "planned"

@@ -3,26 +3,223 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
 
 from kafka_index.commands.cat.request import CatRequest
-from kafka_index.commands.cat.topic_records import PartitionRecords, matches_by_time, plan_records
-from kafka_index.core.errors import InputError, plural
+from kafka_index.core.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    plural,
+    without_frames,
+)
+from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.parameters import time_range_ms
-from kafka_index.core.query.bounds import EARLIEST, LATEST, Bound, ReadBounds
+from kafka_index.core.query.bounds import EARLIEST, LATEST, Bound, ReadBounds, first_as_late
 from kafka_index.core.query.choices import OnDamage
-from kafka_index.core.query.matches import SplitMatches, limited, run_search
+from kafka_index.core.query.matches import (
+    SEARCHED_SPLIT_BYTES,
+    SplitMatches,
+    limited,
+    match_split,
+    run_search,
+)
+from kafka_index.core.query.missing_records import ReadPartition
 from kafka_index.core.query.printed_records import PRINTED_COLUMNS
-from kafka_index.core.query.read_plan import ReadPlan
+from kafka_index.core.query.read_plan import (
+    OffsetRange,
+    ReadPlan,
+    RecordSplit,
+    read_partition,
+    resolve_range,
+    split_range,
+)
+from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.record_stream import SearchedRecords
 from kafka_index.core.query.records import ListedPartitions, list_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
+
+#: Approximate size of records buffered for sorting, for all partitions, and minimum per partition.
+_SORTED_BYTES = 16 * 1024 * 1024
+_MIN_SORTED_BYTES = 256 * 1024
+#: Each step of a search for the last records starts this many times further back.
+_STEP_FACTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecords:
+    """The splits with the records of a partition.
+
+    `records` is their number if the last records are requested, and `read` the requested offsets.
+    With an `error`, the partition cannot be read.
+    """
+
+    splits: tuple[RecordSplit, ...] = ()
+    records: int | None = None
+    error: KafkaIndexError | None = None
+    read: ReadPartition | None = None
+
+
+def plan_records(
+    files: PartitionFiles, bounds: ReadBounds, settings: ReadSettings, *, last: int | None = None
+) -> PartitionRecords:
+    """Plan the read of a partition, or of its last records; corrupt ranges are skipped.
+
+    The read starts at the first record at or after the start time of the filter.
+    """
+    try:
+        with PartitionLog(
+            files,
+            config=LogConfig().for_topic(files.topic),
+            max_decompressed_bytes=settings.max_decompressed_bytes,
+        ) as log:
+            wanted = _as_late(log, resolve_range(log, bounds, settings), settings)
+            records = None
+            if last is not None:
+                first_offset, records = _last_records(log, wanted, settings, last)
+                wanted = wanted.within(first_offset, INT64_MAX)
+            splits = tuple(split_range(log, wanted, settings, max_split_bytes=SEARCHED_SPLIT_BYTES))
+            return PartitionRecords(splits, records, read=read_partition(files, bounds, splits))
+    except KafkaIndexError as error:
+        return PartitionRecords(error=without_frames(error))
+
+
+def _as_late(log: PartitionLog, wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
+    """Return a range without the offsets before the first record at or after the start time."""
+    times = settings.record_filter
+    # Valid records may follow a corrupt end.
+    if times is None or not times.from_ms or log.segments[-1].end_damage is not None:
+        return wanted
+    try:
+        first = first_as_late(log, times.from_ms)
+    except CorruptLogError:
+        # The read reaches the corruption and skips it.
+        return wanted
+    return wanted.within(log.end_offset if first is None else first, INT64_MAX)
+
+
+def _last_records(
+    log: PartitionLog, wanted: OffsetRange, settings: ReadSettings, count: int
+) -> tuple[int, int]:
+    """Return the offset of the first of the last records, and their number.
+
+    Records are counted backwards from the end. If compaction, transactions or times exclude
+    records, each step starts further back.
+    """
+    counted = replace(settings, columns=("offset",))
+    end = log.end_offset if wanted.end_offset is None else wanted.end_offset
+    most, step, found = INT64_MAX, count, 0
+    while True:
+        start = max(wanted.first_offset, end - step)
+        offsets = _last_offsets(log, wanted.within(start, most), counted, count - found)
+        found += len(offsets)
+        if found == count:
+            return int(offsets[0]), found
+        if start == wanted.first_offset:
+            return start, found
+        most, step = start - 1, step * _STEP_FACTOR
+
+
+def _last_offsets(
+    log: PartitionLog, part: OffsetRange, settings: ReadSettings, count: int
+) -> Longs:
+    last: Longs = np.zeros(0, np.int64)
+    for split in split_range(log, part, settings):
+        # The corruption is reported when the records are read.
+        for batch in RecordReader(split, settings, on_left_out=lambda _: None):
+            last = np.concatenate([last, batch.column("offset").to_numpy()])[-count:]
+    return last
+
+
+def matches_by_time(
+    partitions: Sequence[Sequence[RecordSplit]], settings: ReadSettings
+) -> Generator[SplitMatches, None, None]:
+    """Yield the records of partitions, each with its splits, by timestamp.
+
+    Offsets of a partition stay in order: a record with a smaller timestamp directly follows the
+    previous record. Records with equal timestamps are sorted by partition. The settings need the
+    columns ``offset`` and ``timestamp``, and `OnDamage.DROP`.
+    """
+    max_bytes = max(_SORTED_BYTES // max(len(partitions), 1), _MIN_SORTED_BYTES)
+    streams = [_Stream(rank, splits, settings, max_bytes) for rank, splits in enumerate(partitions)]
+    while True:
+        damage = [matches for stream in streams for matches in stream.fill()]
+        held = [stream for stream in streams if len(stream.times)]
+        batches: list[pa.RecordBatch] = []
+        if held:
+            # Later records of a partition sort after its last buffered record.
+            unread = [(int(each.times[-1]), each.rank) for each in held if not each.is_read]
+            bound = min(unread, default=(INT64_MAX, len(streams)))
+            taken = [stream.take(*bound) for stream in held]
+            times = np.concatenate([times for times, _ in taken])
+            rows = pa.concat_batches([rows for _, rows in taken])
+            batches.append(rows.take(pa.array(np.argsort(times, kind="stable"))))
+        yield SplitMatches(
+            tuple(batches),
+            tuple(error for matches in damage for error in matches.errors),
+            sum(matches.errors_left_out for matches in damage),
+            seen=tuple(log for matches in damage for log in matches.seen),
+        )
+        if not held:
+            return
+
+
+class _Stream:
+    """The records of a partition, a few MiB at a time; `rank` breaks ties.
+
+    `times` has, for each buffered record, the maximum timestamp up to it.
+    """
+
+    def __init__(
+        self, rank: int, splits: Sequence[RecordSplit], settings: ReadSettings, max_bytes: int
+    ) -> None:
+        self.rank = rank
+        self.times: Longs = np.zeros(0, np.int64)
+        self._rows = pa.RecordBatch.from_pylist([], settings.schema)
+        self._splits = deque(splits)
+        self._settings = settings
+        self._max_bytes = max_bytes
+        self._latest = -INT64_MAX
+
+    @property
+    def is_read(self) -> bool:
+        return not self._splits
+
+    def fill(self) -> Iterator[SplitMatches]:
+        """Read more if the buffer is empty, and yield what is read."""
+        while self._splits and not len(self.times):
+            matches = match_split(
+                self._splits.popleft(), "", settings=self._settings, max_bytes=self._max_bytes
+            )
+            if matches.rest is not None:
+                self._splits.appendleft(matches.rest)
+            if matches.batches:
+                self._rows = pa.concat_batches(matches.batches)
+                own = self._rows.column("timestamp").cast(pa.int64()).to_numpy()
+                self.times = np.maximum.accumulate(np.maximum(own, self._latest))
+                self._latest = int(self.times[-1]) if len(self.times) else self._latest
+            yield matches
+
+    def take(self, time: int, rank: int) -> tuple[Longs, pa.RecordBatch]:
+        side = "right" if self.rank <= rank else "left"
+        count = int(np.searchsorted(self.times, time, side))  # type: ignore[call-overload]
+        taken = self.times[:count], self._rows.slice(0, count)
+        self.times, self._rows = self.times[count:], self._rows.slice(count)
+        return taken
 
 
 class TopicRecords(SearchedRecords):

@@ -24,7 +24,7 @@ from kafka_index.core.errors import CorruptLogError, InputError, TooLargeError
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.fs.registry import input_stream, readable
-from kafka_index.core.records.compressed_streams import read_snappy
+from kafka_index.core.records.decompression import read_snappy
 
 #: The fields of a record that a file may hold.
 FIELDS = ("key", "value", "offset", "timestamp", "headers")

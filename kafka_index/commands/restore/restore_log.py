@@ -44,9 +44,8 @@ from kafka_index.core.log.missing_offsets import (
     SeenLog,
     missing_offsets,
 )
-from kafka_index.core.log.recovery.report import BUILT, FAILED
 from kafka_index.core.log.recovery.scan import stage_segment
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BUILT, FAILED, BuildSettings
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.file_records import LogBatches, open_log
 from kafka_index.core.log.scan.log_offsets import Hole, LogOffsets

@@ -56,11 +56,9 @@ from kafka_index.core.job.engine import Engine, Listener, SplittableTask, Waves,
 from kafka_index.core.log.filter.condition import Selection
 from kafka_index.core.log.filter.partition_match import is_internal, match_partition
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
-from kafka_index.core.log.recovery.initial_state import PartitionStart
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS, publish_partitions
-from kafka_index.core.log.recovery.report import FAILED, SegmentReport
-from kafka_index.core.log.recovery.settings import BuildSettings
-from kafka_index.core.log.recovery.state_merge import LOG_START_ABOVE_END
+from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, SegmentReport
+from kafka_index.core.log.recovery.state_merge import LOG_START_ABOVE_END, PartitionStart
 from kafka_index.core.log.state.partition_state import PartitionState
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import has_entries_beyond

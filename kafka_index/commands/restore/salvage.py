@@ -41,16 +41,16 @@ from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
-from kafka_index.core.log.scan.batch_search import (
+from kafka_index.core.log.scan.log_offsets import Hole
+from kafka_index.core.log.scan.scanner import (
     HeldBytes,
     OffsetBounds,
     entry_length,
     is_batch,
+    last_offset_of,
     next_batch,
     plausible_headers,
 )
-from kafka_index.core.log.scan.log_offsets import Hole
-from kafka_index.core.log.scan.scanner import last_offset_of
 from kafka_index.core.log.scan.valid_batches import (
     IntactBatches,
     IntactRows,

@@ -71,11 +71,10 @@ from kafka_index.core.log.filter.partition_match import (
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
-from kafka_index.core.log.recovery.initial_state import PartitionStart
 from kafka_index.core.log.recovery.publish import publish_partitions
-from kafka_index.core.log.recovery.report import FAILED
 from kafka_index.core.log.recovery.scan import stage_segments
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import FAILED, BuildSettings
+from kafka_index.core.log.recovery.state_merge import PartitionStart
 from kafka_index.core.log.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import Listing

@@ -72,7 +72,7 @@ from kafka_index.core.log.missing_offsets import (
     SeenLog,
     missing_offsets,
 )
-from kafka_index.core.log.recovery.report import ERROR, FAILED, SegmentReport
+from kafka_index.core.log.recovery.settings import ERROR, FAILED, SegmentReport
 from kafka_index.core.log.recovery.state_merge import (
     SEGMENTS_OVERLAP,
     STATE_UNKNOWN,

@@ -3,7 +3,7 @@
 A call from Python takes longer than decompressing a small batch. So the formats written by common
 clients are decoded here: lz4 frames of independent blocks, snappy with xerial framing, a single
 zstd frame and a single gzip stream. Any other format or corrupt data is rejected and left to
-`kafka_index.core.records.compressed_streams`, which follows Kafka in all cases. Sources: Kafka's
+`kafka_index.core.records.decompression`, which follows Kafka in all cases. Sources: Kafka's
 ``Lz4BlockInputStream``, snappy-java's ``SnappyInputStream``, the snappy format.
 
 zstd, gzip and lz4 blocks use libraries of the system or of Python packages. zlib-ng accepts the
@@ -285,7 +285,7 @@ def unpack_lz4(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exi
             block_room = min(max_block, room - total)
             found = unpack_lz4_block(context, source, size, out + np.uint64(total), block_room)
             if found < 0:
-                # A block larger than its frame allows is left to `compressed_streams`.
+                # A block larger than its frame allows is left to `core.records.decompression`.
                 is_full = found == UNPACK_NO_ROOM and block_room < max_block
                 return np.int64(UNPACK_NO_ROOM if is_full else UNPACK_REFUSED)
         total += found

@@ -20,10 +20,9 @@ from kafka_index.core.fs.window import WindowWalk
 from kafka_index.core.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.partition_log import PartitionLog
-from kafka_index.core.log.scan.batch_search import entry_length
 from kafka_index.core.log.scan.file_records import log_changed, open_log
 from kafka_index.core.log.scan.log_offsets import LogOffsets
-from kafka_index.core.log.scan.scanner import BatchOrder, Scanner
+from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, entry_length
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop, WindowBatches
 from kafka_index.core.records.record_sections import Decompressor

@@ -4,7 +4,7 @@ A few kilobytes can decompress to terabytes, in every thread. The threads share 
 `DecompressionBudget` that limits the sum of their decompressed bytes: a thread waits for free
 memory, and a batch that exceeds the whole budget is rejected during decompression. Internal memory
 of decoders (zstd: a window of up to 128 MiB) is not counted. `core.kernels.decompress` handles
-small batches in common formats, `core.records.compressed_streams` all others.
+small batches in common formats, this module all others.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import threading
+import zlib
 from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from kafka_index.core.closeable import Closeable
 from kafka_index.core.errors import CorruptLogError, TooLargeError
@@ -24,13 +27,259 @@ from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import MAGIC_RECORD_BATCH
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.memory import UNPACK_NO_ROOM, UNPACK_SLACK_BYTES
-from kafka_index.core.records.compressed_streams import (
-    Pieces,
-    read_gzip,
-    read_lz4,
-    read_snappy,
-    read_zstd,
-)
+
+#: Decompressed bytes, in order.
+Pieces = Iterator[bytes]
+
+_PIECE_BYTES = 16 * 1024
+_INT32_BYTES = 4
+
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER_BYTES = 16
+_XERIAL_MIN_VERSION = 1
+_SNAPPY_MAX_CHUNK_BYTES = 512 * 1024 * 1024
+#: A larger chunk counts twice, because it is copied to the previous output.
+_SNAPPY_SMALL_CHUNK_BYTES = 1024 * 1024
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM = 4, 8, 16
+#: Version 1, independent blocks, no reserved bits: the only frames that Kafka reads.
+_LZ4_FIXED_MASK, _LZ4_FIXED_FLAGS = 0xE3, 0x60
+_LZ4_MIN_HEADER_BYTES = 6
+_LZ4_STORED = 0x80000000
+_LZ4_MAX_BLOCK_BYTES = 4 * 1024 * 1024
+_XX_1, _XX_2, _XX_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
+_XX_4, _XX_5 = 0x27D4EB2F, 0x165667B1
+_UINT32 = 0xFFFFFFFF
+
+
+def read_zstd(packed: memoryview) -> Pieces:
+    """Open zstd frames."""
+    return _arrow_pieces(packed, "zstd")
+
+
+def _arrow_pieces(packed: memoryview | bytes, name: str) -> Pieces:
+    stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), name)
+    while True:
+        try:
+            piece: bytes = stream.read(_PIECE_BYTES)
+        except OSError as error:
+            raise _broken(name, str(error)) from error
+        if not piece:
+            return
+        yield piece
+
+
+def _broken(name: str, how: str) -> CorruptLogError:
+    return CorruptLogError(f"the records cannot be decompressed with {name}: {how}")
+
+
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_FIXED_BYTES = 10
+_GZIP_HEADER_CRC, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 2, 4, 8, 16
+_GZIP_TRAILER_BYTES = 8
+#: Fewer bytes after a trailer are ignored, since no gzip stream is that short.
+_GZIP_SMALLEST_BYTES = 18
+_GZIP_INPUT_BYTES = 8 * 1024
+_ZERO = re.compile(rb"\0")
+
+
+def read_gzip(packed: memoryview) -> Pieces:
+    return _gzip_pieces(packed, _gzip_header_end(packed, 0))
+
+
+def _gzip_header_end(packed: memoryview, start: int) -> int:
+    if packed[start : start + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+        raise _broken("gzip", "no gzip header")
+    end = start + _GZIP_FIXED_BYTES
+    flags = packed[start + 3] if end <= len(packed) else 0
+    if flags & _GZIP_EXTRA:
+        end += 2 + int.from_bytes(packed[end : end + 2], "little")
+    for flag in (_GZIP_NAME, _GZIP_COMMENT):
+        if flags & flag:
+            terminator = _ZERO.search(packed, min(end, len(packed)))
+            end = len(packed) + 1 if terminator is None else terminator.end()
+    if flags & _GZIP_HEADER_CRC:
+        found = zlib.crc32(packed[start:end]) & 0xFFFF
+        if int.from_bytes(packed[end : end + 2], "little") != found:
+            raise _broken("gzip", "wrong checksum of the header")
+        end += 2
+    if end > len(packed):
+        raise _broken("gzip", "the header is cut short")
+    return end
+
+
+def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
+    while True:
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        checksum = size = 0
+        pending: bytes | memoryview = b""
+        finished = False
+        while not finished:
+            if not pending:
+                pending = packed[position : position + _GZIP_INPUT_BYTES]
+                position += len(pending)
+            try:
+                piece = inflater.decompress(pending, _PIECE_BYTES)
+            except zlib.error as error:
+                raise _broken("gzip", str(error)) from error
+            finished = inflater.eof
+            if not piece and not finished and position == len(packed):
+                raise _broken("gzip", "the data is cut short")
+            pending = inflater.unconsumed_tail
+            checksum = zlib.crc32(piece, checksum)
+            size += len(piece)
+            if piece:
+                yield piece
+        position -= len(inflater.unused_data)
+        trailer = packed[position : position + _GZIP_TRAILER_BYTES]
+        expected = checksum.to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
+        if trailer != expected:
+            raise _broken("gzip", "wrong checksum or size")
+        position += _GZIP_TRAILER_BYTES
+        if len(packed) - position <= _GZIP_SMALLEST_BYTES:
+            return
+        try:
+            position = _gzip_header_end(packed, position)
+        except CorruptLogError:
+            return  # Data after a stream that is not a gzip stream itself is ignored.
+
+
+def read_snappy(packed: memoryview, max_bytes: int, *, is_whole: bool = False) -> Pieces:
+    """Open snappy chunks with xerial framing, or a single unframed block.
+
+    A block is decompressed at once, so one larger than ``max_bytes`` is rejected first. Kafka
+    ignores bytes after the last chunk; with `is_whole` they are an error.
+    """
+    if not packed:
+        raise _broken("snappy", "no bytes")
+    header = bytes(packed[:_XERIAL_HEADER_BYTES])
+    if len(header) < _XERIAL_HEADER_BYTES or not header.startswith(_XERIAL_MAGIC):
+        # A single unframed block; Kafka decompresses it when it opens the stream.
+        return iter((_snappy_block(packed, _snappy_size(packed, max_bytes)),))
+    return _xerial_pieces(packed, max_bytes, is_whole=is_whole)
+
+
+def _xerial_pieces(packed: memoryview, max_bytes: int, *, is_whole: bool) -> Pieces:
+    position = _XERIAL_HEADER_BYTES
+    left = max_bytes
+    # An incomplete length field ends the stream.
+    while position + _INT32_BYTES <= len(packed):
+        length = packed[position : position + _INT32_BYTES]
+        if length == _XERIAL_MAGIC[:_INT32_BYTES]:
+            header = bytes(packed[position : position + _XERIAL_HEADER_BYTES])
+            if len(header) < _XERIAL_HEADER_BYTES:
+                raise _broken("snappy", "a further header is cut short")
+            if not header.startswith(_XERIAL_MAGIC):
+                break
+            # snappy-java checks the version only in further headers, not in the first.
+            if int.from_bytes(header[8:12], "big", signed=True) < _XERIAL_MIN_VERSION:
+                raise _broken("snappy", "a further header with an unknown version")
+            position += _XERIAL_HEADER_BYTES
+            continue
+        size = int.from_bytes(length, "big", signed=True)
+        position += _INT32_BYTES
+        if not 0 <= size <= _SNAPPY_MAX_CHUNK_BYTES or size > len(packed) - position:
+            raise _broken(
+                "snappy", f"a chunk of {size} bytes where {len(packed) - position} are left"
+            )
+        block = packed[position : position + size]
+        unpacked_bytes = _snappy_size(block, max_bytes)
+        copies = 2 if unpacked_bytes > _SNAPPY_SMALL_CHUNK_BYTES else 1
+        if copies * unpacked_bytes > left:
+            raise TooLargeError.of_records(max_bytes)
+        piece = _snappy_block(block, unpacked_bytes)
+        left -= len(piece)
+        position += size
+        if piece:
+            yield piece
+    if is_whole and position < len(packed):
+        raise _broken("snappy", f"{len(packed) - position} bytes after the last chunk")
+
+
+def _snappy_size(block: memoryview, max_bytes: int) -> int:
+    size = 0
+    for at, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * at
+        if byte < 0x80:
+            break
+    else:
+        raise _broken("snappy", "no size")
+    # Snappy cannot produce more than 64 bytes from 3.
+    if size > 64 * len(block):
+        raise _broken("snappy", f"{len(block)} bytes cannot decompress to {size}")
+    if size > max_bytes:
+        raise TooLargeError.of_records(max_bytes)
+    return size
+
+
+def _snappy_block(block: memoryview, size: int) -> bytes:
+    try:
+        unpacked: bytes = pa.Codec("snappy").decompress(pa.py_buffer(block), size, asbytes=True)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _broken("snappy", str(error)) from error
+    return unpacked
+
+
+def read_lz4(packed: memoryview, *, ignore_header_checksum: bool) -> Pieces:
+    """Open an lz4 frame."""
+    if len(packed) < _LZ4_MIN_HEADER_BYTES or packed[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
+        raise _broken("lz4", "no frame header")
+    flags, block_descriptor = packed[4], packed[5]
+    if flags & _LZ4_FIXED_MASK != _LZ4_FIXED_FLAGS:
+        raise _broken("lz4", f"flags 0x{flags:02x}")
+    if block_descriptor & 0x8F or block_descriptor < 0x40:
+        raise _broken("lz4", f"block descriptor 0x{block_descriptor:02x}")
+    end = _LZ4_MIN_HEADER_BYTES + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    if end >= len(packed):
+        raise _broken("lz4", "the frame header is cut short")
+    if not ignore_header_checksum and packed[end] != _header_checksum(bytes(packed[4:end])):
+        raise _broken("lz4", "wrong checksum of the frame header")
+    return _lz4_pieces(packed, end + 1, flags, block_descriptor)
+
+
+def _lz4_pieces(packed: memoryview, position: int, flags: int, block_descriptor: int) -> Pieces:
+    # Each block is decompressed as a frame of its own, since Kafka ignores the content checksum and
+    # everything after the end mark.
+    checksum_bytes = _INT32_BYTES if flags & _LZ4_BLOCK_CHECKSUM else 0
+    descriptor = bytes((_LZ4_FIXED_FLAGS | flags & _LZ4_BLOCK_CHECKSUM, block_descriptor))
+    header = _LZ4_MAGIC + descriptor + bytes((_header_checksum(descriptor),))
+    while True:
+        size = int.from_bytes(packed[position : position + _INT32_BYTES], "little")
+        start = position
+        position += _INT32_BYTES
+        if position > len(packed):
+            raise _broken("lz4", "no end mark")
+        if size & ~_LZ4_STORED == 0:
+            if flags & _LZ4_CONTENT_CHECKSUM and position + _INT32_BYTES > len(packed):
+                raise _broken("lz4", "no content checksum")
+            return
+        if size & ~_LZ4_STORED > _LZ4_MAX_BLOCK_BYTES:
+            raise _broken("lz4", "a block is too large")
+        position += (size & ~_LZ4_STORED) + checksum_bytes
+        if position > len(packed):
+            raise _broken("lz4", "a block is cut short")
+        yield from _arrow_pieces(header + packed[start:position] + bytes(_INT32_BYTES), "lz4")
+
+
+def _header_checksum(descriptor: bytes) -> int:
+    """Return the second byte of the xxHash32 of fewer than 16 bytes."""
+    value = _XX_5 + len(descriptor)
+    words = len(descriptor) // _INT32_BYTES * _INT32_BYTES
+    for at in range(0, words, _INT32_BYTES):
+        word = int.from_bytes(descriptor[at : at + _INT32_BYTES], "little")
+        value = _rotated(value + word * _XX_3, 17) * _XX_4
+    for byte in descriptor[words:]:
+        value = _rotated(value + byte * _XX_5, 11) * _XX_1
+    value &= _UINT32
+    value = (value ^ value >> 15) * _XX_2 & _UINT32
+    value = (value ^ value >> 13) * _XX_3 & _UINT32
+    return (value ^ value >> 16) >> 8 & 0xFF
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= _UINT32
+    return (value << bits | value >> 32 - bits) & _UINT32
+
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, len(COMPRESSION_NAMES))
 #: Initial and second reservation for a batch; after that, the whole budget is reserved.

@@ -36,15 +36,13 @@ from kafka_index.core.format.records import (
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.store import Bytes
-from kafka_index.core.index.abstract_index import IN_MEMORY
-from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIndex
 from kafka_index.core.index.transaction_index import TransactionIndex
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE
 from kafka_index.core.log.append.incoming_batches import IncomingBatches
 from kafka_index.core.log.append.log_file import translate_offset
 from kafka_index.core.log.append.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
 from kafka_index.core.log.append.settings import LogSettings
-from kafka_index.core.log.scan.batch_search import entry_length
 from kafka_index.core.log.scan.file_records import (
     LogBatches,
     LogOffsetPosition,
@@ -53,6 +51,7 @@ from kafka_index.core.log.scan.file_records import (
     scan_to_end,
 )
 from kafka_index.core.log.scan.index_builder import IndexBuilder
+from kafka_index.core.log.scan.scanner import entry_length
 from kafka_index.core.log.scan.segment_split import SegmentSpan
 from kafka_index.core.records.batch_table import (
     OFFSET_OVERFLOW,

@@ -49,8 +49,12 @@ from kafka_index.core.log.scan.index_entry_check import (
 )
 from kafka_index.core.log.scan.scanner import BatchOrder, unknown_magic
 from kafka_index.core.log.state.epoch_ranges import EpochRanges, first_wrong_epoch
-from kafka_index.core.log.state.partition_state import PartitionState, ProducerExpiration
-from kafka_index.core.log.state.segment_state import ProducerTable, SegmentState
+from kafka_index.core.log.state.partition_state import (
+    PartitionState,
+    ProducerExpiration,
+    ProducerTable,
+    SegmentState,
+)
 from kafka_index.core.log.state.snapshots import (
     compare_producers,
     is_out_of_range,

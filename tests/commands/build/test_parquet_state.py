@@ -11,8 +11,7 @@ import pytest
 
 from kafka_index.commands.build.parquet_input import OPTIONAL_COLUMNS, open_parquet
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.recovery.report import SegmentReport
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.logdir.listing import list_dump
 from tests.support.dumps import (
     batch_table,

@@ -10,8 +10,7 @@ import pytest
 
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.log.recovery.choices import BuildOutput
-from kafka_index.core.log.recovery.report import SegmentReport
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.listing import list_dump
 from tests.support.dumps import built_rows

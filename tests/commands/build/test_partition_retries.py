@@ -18,9 +18,8 @@ import pytest
 from kafka_index.core.log.recovery import publish
 from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.publish import publish_partitions
-from kafka_index.core.log.recovery.report import SegmentReport
 from kafka_index.core.log.recovery.scan import stage_segments
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.output.temporary_files import sweep

@@ -13,8 +13,7 @@ from kafka_index.commands.build.local_build import build_segment_files
 from kafka_index.core.errors import InputError
 from kafka_index.core.job.result import RunOutcome
 from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
-from kafka_index.core.log.recovery.report import SegmentReport, report_table
-from kafka_index.core.log.recovery.settings import BuildSettings
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport, report_table
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.command_line import run_here

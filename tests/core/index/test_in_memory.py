@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.core.errors import ConfigError, KafkaIndexError
-from kafka_index.core.index.abstract_index import IN_MEMORY
-from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIndex
 from tests.support.campaign import drawn
 from tests.support.index_twins import BASE, OFFSET, TIME, Kind
 

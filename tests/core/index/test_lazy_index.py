@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.index.abstract_index import IN_MEMORY, AbstractIndex, LazyIndex
+from kafka_index.core.index.sparse_indexes import IN_MEMORY, AbstractIndex, LazyIndex
 from tests.support.index_twins import OFFSET, Kind
 
 

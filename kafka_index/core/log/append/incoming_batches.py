@@ -56,8 +56,7 @@ from kafka_index.core.kernels.scan import (
     SCAN_TORN_HEADER,
 )
 from kafka_index.core.log.append.settings import LogSettings
-from kafka_index.core.log.scan.batch_search import HeldBytes
-from kafka_index.core.log.scan.scanner import Scanner
+from kafka_index.core.log.scan.scanner import HeldBytes, Scanner
 from kafka_index.core.records.batch_table import BatchColumns
 
 

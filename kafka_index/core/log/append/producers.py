@@ -29,8 +29,12 @@ from kafka_index.core.format.records import (
     TRANSACTIONAL_MASK,
 )
 from kafka_index.core.kernels.headers import CONTROL_EMPTY
-from kafka_index.core.kernels.producer_state import fill_last_sequences
-from kafka_index.core.kernels.producer_tables import add_batch, last_stable_offset, next_open_offset
+from kafka_index.core.kernels.producer_state import (
+    add_batch,
+    fill_last_sequences,
+    last_stable_offset,
+    next_open_offset,
+)
 from kafka_index.core.log.append.incoming_batches import IncomingBatches
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.log.state.producer_append import (

@@ -32,8 +32,7 @@ from kafka_index.core.log.read.transactions import AbortedTransactions
 from kafka_index.core.log.scan.log_offsets import LogOffsets
 from kafka_index.core.log.scan.scanner import BatchOrder
 from kafka_index.core.log.scan.segment_scan import LogFileSource
-from kafka_index.core.log.state.partition_state import PartitionState
-from kafka_index.core.log.state.segment_state import ProducerTable, SegmentState
+from kafka_index.core.log.state.partition_state import PartitionState, ProducerTable, SegmentState
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder

@@ -25,8 +25,7 @@ from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
-from kafka_index.core.index.abstract_index import IN_MEMORY
-from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIndex
 from kafka_index.core.log.read.fetched_log import requests
 from kafka_index.core.records.batch_table import ScanStop
 

@@ -21,8 +21,13 @@ from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.core.format.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.fs.backup.backup_paths import is_backup_path
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.index.abstract_index import IN_MEMORY, AbstractIndex, LazyIndex
-from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.index.sparse_indexes import (
+    IN_MEMORY,
+    AbstractIndex,
+    LazyIndex,
+    OffsetIndex,
+    TimeIndex,
+)
 from kafka_index.core.kernels.batch_header import AT_DAMAGE, read_batch_fields
 from kafka_index.core.kernels.batch_seek import entry_end, largest_timestamp_after, time_entry_end
 from kafka_index.core.kernels.search import NOT_FOUND

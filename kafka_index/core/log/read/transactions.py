@@ -26,8 +26,12 @@ from kafka_index.core.kernels.batch_header import fill_checksum_matches
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.scanner import BatchOrder
 from kafka_index.core.log.scan.segment_scan import LogFileSource
-from kafka_index.core.log.state.partition_state import PartitionState, last_stable_offset_of_log
-from kafka_index.core.log.state.segment_state import ProducerTable, SegmentState
+from kafka_index.core.log.state.partition_state import (
+    PartitionState,
+    ProducerTable,
+    SegmentState,
+    last_stable_offset_of_log,
+)
 from kafka_index.core.log.state.snapshots import (
     decode_snapshot,
     is_out_of_range,

@@ -38,14 +38,15 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.job.threads import map_requests
 from kafka_index.core.log.recovery.choices import BuildOutput
-from kafka_index.core.log.recovery.report import (
+from kafka_index.core.log.recovery.settings import (
     BUILT,
     REPORT_SCHEMA,
     UNCHANGED,
+    BuildSettings,
+    ScanSettings,
     SegmentCounts,
     empty_row,
 )
-from kafka_index.core.log.recovery.settings import BuildSettings, ScanSettings
 from kafka_index.core.log.recovery.staged_segment import PublishedFile, SegmentPaths, StagedSegment
 from kafka_index.core.logdir.data_directory import DataDirectories
 from kafka_index.core.logdir.partition_files import SegmentFile

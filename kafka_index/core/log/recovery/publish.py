@@ -35,17 +35,21 @@ from kafka_index.core.log.recovery.build_manifest import (
     wants_record,
 )
 from kafka_index.core.log.recovery.choices import BuildOutput
-from kafka_index.core.log.recovery.initial_state import PartitionStart
-from kafka_index.core.log.recovery.report import (
+from kafka_index.core.log.recovery.settings import (
     BUILT,
     FAILED,
     UNCHANGED,
+    BuildSettings,
     SegmentCounts,
     SegmentReport,
 )
-from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import PublishedFile, StagedSegment
-from kafka_index.core.log.recovery.state_merge import FoldedPartition, FoldedSegment, fold_partition
+from kafka_index.core.log.recovery.state_merge import (
+    FoldedPartition,
+    FoldedSegment,
+    PartitionStart,
+    fold_partition,
+)
 from kafka_index.core.log.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.core.output.publish import (
     Publication,

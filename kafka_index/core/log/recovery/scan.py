@@ -19,15 +19,15 @@ from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.log.recovery.build_manifest import known_partition, wants_record
 from kafka_index.core.log.recovery.choices import BuildOutput
-from kafka_index.core.log.recovery.report import (
+from kafka_index.core.log.recovery.settings import (
     BUILT,
     FAILED,
     TRUNCATED,
+    BuildSettings,
     SegmentCounts,
     SegmentReport,
     empty_row,
 )
-from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.log.recovery.staged_segment import (
     PublishedFile,
     SegmentPaths,
@@ -38,8 +38,12 @@ from kafka_index.core.log.recovery.staged_segment import (
 from kafka_index.core.log.scan.index_builder import IndexBuilder
 from kafka_index.core.log.scan.scanner import BatchOrder
 from kafka_index.core.log.scan.segment_scan import LogFileSource
-from kafka_index.core.log.state.partition_state import PartitionState
-from kafka_index.core.log.state.segment_state import PRODUCER_REFUSALS, ProducerTable, SegmentState
+from kafka_index.core.log.state.partition_state import (
+    PRODUCER_REFUSALS,
+    PartitionState,
+    ProducerTable,
+    SegmentState,
+)
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.temporary_files import create_scratch
 from kafka_index.core.records.batch_table import (

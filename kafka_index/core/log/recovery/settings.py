@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Self
 
+import pyarrow as pa
+
+from kafka_index.core.errors import KafkaIndexError, is_retriable
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
@@ -13,9 +17,170 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.state.partition_state import ProducerExpiration
-from kafka_index.core.logdir.partition_files import TieredPartition
+from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 from kafka_index.core.output.locks import RUNS_FOLDER
 from kafka_index.core.output.temporary_files import scratch_path
+from kafka_index.core.records.batch_table import OVERLAP, PREALLOCATED_TAIL
+
+BUILT = "built"
+UNCHANGED = "unchanged"
+TRUNCATED = "truncated"
+FAILED = "failed"
+STATUSES = (BUILT, UNCHANGED, TRUNCATED, FAILED)
+
+#: Reason code of a segment whose file or target cannot be used.
+ERROR = "error"
+
+REPORT_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("segment_base_offset", pa.int64(), nullable=False),
+        pa.field("log_path", pa.string(), nullable=False),
+        pa.field("log_size_bytes", pa.int64(), nullable=False),
+        pa.field("valid_bytes", pa.int64()),
+        pa.field("batch_count", pa.int64()),
+        pa.field("offset_entries", pa.int64()),
+        pa.field("time_entries", pa.int64()),
+        pa.field("next_offset", pa.int64()),
+        pa.field("max_timestamp_ms", pa.int64()),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("position_bytes", pa.int64()),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("aborted_txns", pa.int64()),
+        pa.field("producers", pa.int64()),
+        pa.field("note", pa.string()),
+        pa.field("retriable", pa.bool_(), nullable=False),
+        pa.field("reason_code", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCounts:
+    """The counts of a scanned segment.
+
+    `valid_bytes` is the length of the indexed prefix, and `batch_count` its number of batches.
+    `next_offset` is the offset after the last batch as a broker determines it; if offsets decrease
+    after the last index entry, it is the base offset. The largest timestamp is -1 for none.
+    """
+
+    valid_bytes: int
+    batch_count: int
+    offset_entries: int
+    time_entries: int
+    next_offset: int
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """The result of one segment.
+
+    If only the log is known, the segment has failed.
+
+    Parameters
+    ----------
+    topic, partition, segment_base_offset
+        The segment.
+    log_path : str
+        Its log, absolute.
+    log_size_bytes : int
+        Size of the log.
+    counts : SegmentCounts, optional
+        Counts of the scan; None if the segment failed earlier.
+    status : str
+        One of `STATUSES`.
+    reason : str, optional
+        Why the status is not ``built``, or which batches are out of order.
+    position_bytes : int, optional
+        Position in the log to which the reason refers.
+    seconds : float
+        Duration.
+    aborted_txns : int, optional
+        Number of entries in ``.txnindex``; None if not built.
+    producers : int, optional
+        Number of producers at the segment's end; None if not built.
+    note : str, optional
+        Information about a segment without errors.
+    retriable : bool
+        The segment failed because of permission, disk or memory, not because of its data.
+    reason_code : str, optional
+        Machine-readable code of the reason, such as ``bad_crc``; otherwise of the note, if any.
+    """
+
+    topic: str
+    partition: int
+    segment_base_offset: int
+    log_path: str
+    log_size_bytes: int
+    counts: SegmentCounts | None = None
+    status: str = FAILED
+    reason: str | None = None
+    position_bytes: int | None = None
+    seconds: float = 0.0
+    aborted_txns: int | None = None
+    producers: int | None = None
+    note: str | None = None
+    retriable: bool = False
+    reason_code: str | None = None
+
+    def failed(self, code: str, reason: str, position_bytes: int | None = None) -> Self:
+        """Return the row with status failed."""
+        return replace(
+            self, status=FAILED, reason=reason, reason_code=code, position_bytes=position_bytes
+        )
+
+    def failed_by(self, error: KafkaIndexError) -> Self:
+        """Return the row with status failed, caused by an error."""
+        row = self.failed(ERROR, str(error), error.position_bytes)
+        return replace(row, retriable=is_retriable(error))
+
+    @property
+    def is_preallocated_tail(self) -> bool:
+        """Whether the log ends with preallocated zeros and everything before them is valid."""
+        return self.reason_code == PREALLOCATED_TAIL
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the segment has corruption, which affects the exit code."""
+        is_cut = self.status == TRUNCATED and not self.is_preallocated_tail
+        # Recovery keeps batches that are out of order, but readers do not.
+        return self.status == FAILED or is_cut or self.reason_code == OVERLAP
+
+
+def empty_row(segment: SegmentFile) -> SegmentReport:
+    """Return the row of a segment of which only the log is known."""
+    return SegmentReport(
+        segment.topic,
+        segment.partition,
+        segment.base_offset,
+        segment.log_path,
+        segment.log_size_bytes,
+    )
+
+
+_COUNT_NAMES = tuple(field.name for field in fields(SegmentCounts))
+_ROW_NAMES = tuple(name for name in REPORT_SCHEMA.names if name not in _COUNT_NAMES)
+
+
+def report_table(rows: Sequence[SegmentReport]) -> pa.Table:
+    columns = {name: [getattr(row, name) for row in rows] for name in _ROW_NAMES}
+    columns |= {
+        name: [None if row.counts is None else getattr(row.counts, name) for row in rows]
+        for name in _COUNT_NAMES
+    }
+    return pa.table(columns, schema=REPORT_SCHEMA)
+
+
+def report_rows(table: pa.Table) -> list[SegmentReport]:
+    rows = []
+    for row in table.select(REPORT_SCHEMA.names).to_pylist():
+        counts = [row.pop(name) for name in _COUNT_NAMES]
+        known = None if counts[0] is None else SegmentCounts(*counts)
+        rows.append(SegmentReport(**row, counts=known))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

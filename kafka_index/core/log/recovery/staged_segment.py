@@ -25,9 +25,8 @@ from kafka_index.core.fs.paths import prepare_target_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.log.recovery.choices import BuildOutput
-from kafka_index.core.log.recovery.report import SegmentReport
-from kafka_index.core.log.recovery.settings import BuildSettings
-from kafka_index.core.log.state.segment_state import SegmentState
+from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
+from kafka_index.core.log.state.partition_state import SegmentState
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.publish import Publication, StagedFile, is_new_folder
 from kafka_index.core.output.temporary_files import remove_scratch

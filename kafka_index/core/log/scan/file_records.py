@@ -20,8 +20,13 @@ from kafka_index.core.fs.store import Bytes, ByteSource, FileInfo
 from kafka_index.core.index.sparse_indexes import OffsetPosition
 from kafka_index.core.kernels import batch_header, batch_seek
 from kafka_index.core.kernels.scan import SCAN_END, SCAN_OFFSET_OVERFLOW, SCAN_ROWS_FULL
-from kafka_index.core.log.scan.batch_search import HeldBytes, entry_length
-from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, last_offset_of
+from kafka_index.core.log.scan.scanner import (
+    BatchOrder,
+    HeldBytes,
+    Scanner,
+    entry_length,
+    last_offset_of,
+)
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop
 

@@ -23,7 +23,7 @@ from kafka_index.core.kernels.index_entries import (
     choose_entries,
 )
 from kafka_index.core.log.scan.file_records import NO_OFFSET, LogBatches, next_offset
-from kafka_index.core.log.state.segment_state import ProducerTable
+from kafka_index.core.log.state.partition_state import ProducerTable
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop
 
 _REFUSALS: dict[type[KafkaIndexError], str] = {

@@ -37,9 +37,15 @@ from kafka_index.core.kernels.headers import (
     HEADER_RECORD_COUNT,
 )
 from kafka_index.core.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
-from kafka_index.core.log.scan.batch_search import HeldBytes, StreamedBytes, entry_length
 from kafka_index.core.log.scan.file_records import log_changed, open_log
-from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, only_zeros
+from kafka_index.core.log.scan.scanner import (
+    BatchOrder,
+    HeldBytes,
+    Scanner,
+    StreamedBytes,
+    entry_length,
+    only_zeros,
+)
 from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
 from kafka_index.core.records.batch_table import (
     BATCH_SCHEMA,

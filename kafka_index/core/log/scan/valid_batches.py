@@ -28,10 +28,15 @@ from kafka_index.core.kernels.headers import (
     read_headers,
 )
 from kafka_index.core.kernels.scan import SCAN_ROWS_FULL
-from kafka_index.core.log.scan.batch_search import ALL_MAGICS, HeldBytes, OffsetBounds, next_batch
 from kafka_index.core.log.scan.file_records import log_changed, open_log
 from kafka_index.core.log.scan.log_offsets import has_delete_horizon, holds_messages
-from kafka_index.core.log.scan.scanner import Scanner
+from kafka_index.core.log.scan.scanner import (
+    ALL_MAGICS,
+    HeldBytes,
+    OffsetBounds,
+    Scanner,
+    next_batch,
+)
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_sections import Decompressor, first_offset

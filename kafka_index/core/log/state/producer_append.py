@@ -1,6 +1,6 @@
 """The state of one producer in a writable log, and the validation of appends.
 
-`core.kernels.producer_tables` has the rules that update an entry, shared with rebuilds. This module
+`core.kernels.producer_state` has the rules that update an entry, shared with rebuilds. This module
 has the validation that an append does first.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata`` and ``ProducerAppendInfo``.
@@ -24,7 +24,7 @@ from kafka_index.core.format.records import (
     NO_TIMESTAMP,
     PRODUCER_STATE_ENTRY,
 )
-from kafka_index.core.kernels.producer_tables import (
+from kafka_index.core.kernels.producer_state import (
     add_batch,
     add_marker,
     change_epoch,

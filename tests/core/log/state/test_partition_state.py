@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.records import PRODUCER_STATE_ENTRY
-from kafka_index.core.log.state.partition_state import PartitionState, ProducerExpiration
-from kafka_index.core.log.state.segment_state import ProducerTable, SegmentState
+from kafka_index.core.log.state.partition_state import (
+    PartitionState,
+    ProducerExpiration,
+    ProducerTable,
+    SegmentState,
+)
 from kafka_index.core.log.state.snapshots import decode_snapshot
 from tests.support.campaign import drawn
 from tests.support.transactional_logs import histories
