@@ -61,6 +61,12 @@ def rank_rows(table: pa.Table, columns: PageColumns) -> pa.Array:
         worst = pc.fill_null(table[columns.worst_where], pa.scalar(value=False)).to_numpy()
         severities = np.minimum(severities, np.int8(Severity.NOTABLE))
         severities[worst] = Severity.BAD
+    if columns.decided_by is not None:
+        name, by_value = columns.decided_by
+        for value, severity in by_value.items():
+            severities[pc.equal(table[name], value).fill_null(fill_value=False).to_numpy()] = (
+                severity
+            )
     return pa.array(severities)
 
 

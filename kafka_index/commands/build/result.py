@@ -45,6 +45,7 @@ from kafka_index.core.log.recovery.settings import (
     report_rows,
     report_table,
 )
+from kafka_index.core.records.batch_table import OVERLAP, PREALLOCATED_TAIL
 
 #: Status of a partition in the report of a dry run.
 PLANNED = "planned"
@@ -81,6 +82,8 @@ BUILD_REPORT = ReportSpec(
         },
         units="kind",
         unit_values=(RowKind.SEGMENT.value,),
+        # As in `SegmentReport.is_damage`.
+        decided_by=("reason_code", {PREALLOCATED_TAIL: GOOD, OVERLAP: BAD}),
         rows_are_segments=True,
     ),
     is_streamed=True,

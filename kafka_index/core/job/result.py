@@ -253,6 +253,8 @@ class PageColumns:
         A column with the number of units of a row; by default 1.
     worst_where : str, optional
         A boolean column: only rows with True are bad.
+    decided_by : tuple of str and mapping of str to Severity, optional
+        A column, and the severities of rows with some of its values, whatever else was found.
     rows_are_segments : bool
         Whether the rows are segments with ``log_path``. Otherwise the run passes segments to
         `ReportSink.add_segments`.
@@ -267,6 +269,7 @@ class PageColumns:
     unit_values: tuple[str, ...] = ()
     weight: str | None = None
     worst_where: str | None = None
+    decided_by: tuple[str, Mapping[str, Severity]] | None = None
     rows_are_segments: bool = False
     plots: tuple[Plot, ...] = ()
 

@@ -11,7 +11,11 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.cli.html import page_writer
-from kafka_index.commands.build.result import FILE_SCHEMA
+from kafka_index.cli.html.page import rank_rows
+from kafka_index.commands.build.result import BUILD_REPORT, FILE_SCHEMA
+from kafka_index.core.job.result import Severity
+from kafka_index.core.log.recovery.settings import SegmentReport
+from kafka_index.core.records.batch_table import OVERLAP, PREALLOCATED_TAIL, TORN_BATCH
 from tests.support.browser import build_report, write_rows
 from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import copy_dump
@@ -23,6 +27,27 @@ def test_the_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert '<h1 id="verdict">1 segment of 3 damaged</h1>' in text
     assert "valid up to a position; later batches are not indexed" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("built", None),
+        ("built", OVERLAP),
+        ("unchanged", None),
+        ("truncated", TORN_BATCH),
+        ("truncated", PREALLOCATED_TAIL),
+        ("failed", "error"),
+    ],
+)
+def test_row_of_build_is_bad_exactly_if_its_segment_is_damaged(
+    status: str, code: str | None
+) -> None:
+    row = SegmentReport("topic", 0, 0, "log", 1, status=status, reason_code=code)
+    page = BUILD_REPORT.page
+    assert page is not None
+    (rank,) = rank_rows(pa.table({"status": [status], "reason_code": [code]}), page).to_pylist()
+    assert rank == (Severity.BAD if row.is_damage else Severity.GOOD)
 
 
 def test_what_is_bad_is_counted_first(tmp_path: Path) -> None:
