@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from kafka_index.commands.lookup.lookup_job import SplitTask
+from kafka_index.commands.lookup.lookup_job import look_up as look_up_on
 from kafka_index.commands.lookup.queries import check_names, read_split
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
@@ -348,6 +349,10 @@ def build_missing_indexes(
     )
     for _ in built:
         pass
+
+
+#: The work of the command on Spark, where tasks do not share memory.
+look_up = partial(look_up_on, build_missing=build_missing_indexes)
 
 
 def find_needs(

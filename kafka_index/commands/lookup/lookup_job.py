@@ -52,7 +52,7 @@ from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_tex
 from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
-from kafka_index.core.job.request import TimeKind, function_at
+from kafka_index.core.job.request import TimeKind
 from kafka_index.core.job.result import ReportSink, RunOutcome
 from kafka_index.core.log.read.choices import Status
 from kafka_index.core.logdir.segment_table import PartitionSegments
@@ -70,16 +70,20 @@ def look_up(
     engine: Engine,
     listener: Listener | None = None,
     report: ReportSink | None = None,
+    *,
+    build_missing: BuildMissing | None = None,
 ) -> LookupResult:
     """Answer a table of queries.
 
-    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
+    `build_missing` builds missing indexes once for all tasks that do not share memory. Raises
+    `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     with reading_inputs(follow_links=request.follow_links) as unread:
         if isinstance(request, MemoryLookupRequest):
             result = _look_up_table(request)
         else:
-            result = _FileLookup(request, engine, listener or SILENT, report).run()
+            listener = listener or SILENT
+            result = _FileLookup(request, engine, listener, report, build_missing).run()
     return replace(result, unread=unread_texts(unread))
 
 
@@ -167,8 +171,10 @@ class _FileLookup:
         engine: Engine,
         listener: Listener,
         report: ReportSink | None,
+        build_missing: BuildMissing | None,
     ) -> None:
         self._request = request
+        self._build_missing = build_missing
         self._engine = engine
         self._listener = listener
         self._report = report
@@ -278,7 +284,7 @@ class _FileLookup:
                     self._settings,
                     target,
                     starting_offsets=bool(self._request.offsets_files),
-                    prepare=_prepare(workers, unindexed),
+                    prepare=self._prepare(workers, unindexed),
                 ):
                     totals.add(split)
                     self._listener.on_done(split.rows)
@@ -296,13 +302,11 @@ class _FileLookup:
                 "there are no queries", path=self._request.queries, hint="check --queries"
             )
 
-
-def _prepare(workers: Workers, unindexed: pa.Table) -> Prepare | None:
-    """Return what builds missing indexes once for all tasks; threads share what they build."""
-    if workers.in_process or not unindexed.num_rows:
-        return None
-    # The one step that is a job of Spark's own, above this package.
-    return partial(function_at("spark.lookup:build_missing_indexes"), workers, unindexed)
+    def _prepare(self, workers: Workers, unindexed: pa.Table) -> Prepare | None:
+        """Return what builds missing indexes once for all tasks; threads share what they build."""
+        if self._build_missing is None or workers.in_process or not unindexed.num_rows:
+            return None
+        return partial(self._build_missing, workers, unindexed)
 
 
 def _segments(inventory: Inventory) -> Iterator[pa.RecordBatch]:
@@ -370,6 +374,8 @@ class SplitTask:
 
 #: Called before queries are answered, with what answers them and all splits.
 Prepare = Callable[[SharedLookups, Sequence[SplitTask]], None]
+#: The same, with the workers and the segments without indexes before these arguments.
+BuildMissing = Callable[[Workers, pa.Table, SharedLookups, Sequence[SplitTask]], None]
 
 
 def answer_queries(

@@ -319,6 +319,7 @@ LOOKUP = CommandSpec(
     "lookup",
     ConsoleLookupRequest,
     work="commands.lookup.lookup_job:look_up",
+    spark_work="spark.lookup:look_up",
     help="""Find offsets and timestamps in the logs at PATH, as a broker would.
 
     PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
