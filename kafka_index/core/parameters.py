@@ -396,6 +396,12 @@ def topics_parameter() -> Any:
     )
 
 
+def topics_text(topics: re.Pattern[str] | str | None) -> str:
+    """Return the restriction to topics, for the headline of a result; empty for all topics."""
+    pattern = topics.pattern if isinstance(topics, re.Pattern) else topics
+    return "" if pattern is None else f" of the topics that match {pattern!r}"
+
+
 def max_decompressed_parameter() -> Any:
     """Return the parameter for the memory limit of decompressed records."""
     return parameter(

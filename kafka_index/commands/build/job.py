@@ -47,15 +47,15 @@ def build(
     result: BuildResult | BuildPlan
     with reading_inputs(follow_links=request.follow_links) as unread:
         if _is_parquet(request):
-            from kafka_index.commands.build import parquet  # noqa: PLC0415, most inputs are logs
+            # Most inputs are logs.
+            from kafka_index.commands.build.parquet import build_from_table, plan_table  # noqa: PLC0415
+            from kafka_index.commands.build.parquet_input import open_parquet  # noqa: PLC0415
 
-            source = parquet.open_parquet(request.inputs)
+            source = open_parquet(request.inputs)
             if request.dry_run:
-                result = parquet.plan_table(source)
+                result = plan_table(source)
             else:
-                result = parquet.build_from_table(
-                    request, source, engine, listener, report, build_table
-                )
+                result = build_from_table(request, source, engine, listener, report, build_table)
         else:
             listing = list_logs(request.inputs, request.tiered, topics=request.topics)
             if request.dry_run:

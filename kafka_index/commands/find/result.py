@@ -10,7 +10,7 @@ from kafka_index.core.format.human import format_count
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.parameters import time_range_ms
+from kafka_index.core.parameters import time_range_ms, topics_text
 from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES, SplitMatches, run_search
 from kafka_index.core.query.read_plan import ReadPlan
@@ -72,8 +72,7 @@ class FoundRecords(SearchedRecords):
     def _records_text(self, records: int, where: str) -> str:
         few = f"{records or 'no'} record matches"
         found = f"{format_count(records)} records match" if records > 1 else few
-        if self._topics is not None:
-            where += f" of the topics that match {self._topics.pattern!r}"
+        where += topics_text(self._topics)
         if self._is_limited:
             return (
                 f"{found}; the search stopped at the limit, and the rest of {where} was not "

@@ -120,7 +120,7 @@ from kafka_index.core.logdir.metadata_files import read_properties
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import PartitionSegments
 from kafka_index.core.output.output import STAGING, Output, remove_directory
-from kafka_index.core.parameters import KafkaSettings
+from kafka_index.core.parameters import KafkaSettings, topics_text
 from kafka_index.core.records.batch_table import OFFSET_OVERFLOW
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.core.records.record_sections import Decompressor
@@ -784,14 +784,13 @@ class RestoreJob:
         """Return the result of partitions, without a runbook."""
         request = self.request
         kept = [each.dropped_by_key for each in partitions if not each.is_left_out]
-        topics = request.topics
         return RestoreResult(
             partitions,
             None,
             self.output.path,
             clamps=request.clamp_groups,
             until=self.plan.request.until.end_text,
-            of_topics="" if topics is None else f" of topics that match {topics.pattern!r}",
+            of_topics=topics_text(request.topics),
             records_by_line=records_by_line(request.drop_keys, kept),
             has_hard_links=link is Link.HARD,
             skipped=skipped_texts(self.plan.dump.skipped),

@@ -21,6 +21,7 @@ from kafka_index.core.parameters import (
     config_parameter,
     max_decompressed_parameter,
     topics_parameter,
+    topics_text,
 )
 
 
@@ -92,7 +93,7 @@ class RewriteRequest(LogRequest):
     @property
     def of_topics(self) -> str:
         """The restriction to some topics, for people; empty for the whole input."""
-        return "" if self.topics is None else f" of the topics that match {self.topics.pattern!r}"
+        return topics_text(self.topics)
 
 
 _EXAMPLES = """\

@@ -28,6 +28,7 @@ from kafka_index.core.job.result import (
     Status,
 )
 from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.parameters import topics_text
 
 #: Number of rows of each list that a result keeps.
 _FIRST_ROWS = 20
@@ -534,7 +535,7 @@ class Verification(Result):
             elif found.is_comparison:
                 text = "no harmful difference was found"
             text += f" in {plural(found.partitions, 'partition')}" if found.partitions else ""
-        where = "" if self.topics is None else f" of the topics that match {self.topics!r}"
+        where = topics_text(self.topics)
         unread = f", {found.unread} could not be read" if found.retriable else ""
         return f"{text}{where}{unread}{_lost_text(self.partitions)}"
 

@@ -197,29 +197,7 @@ class PartitionPrediction:
 
 @dataclass(frozen=True, slots=True)
 class StartPrediction:
-    """The prediction of a startup on the directories of a broker.
-
-    Parameters
-    ----------
-    verdict : Verdict
-        The overall result.
-    refused : tuple of Refusal
-        The reasons why the broker does not start.
-    partitions : tuple of PartitionPrediction
-        In order of directory, topic and partition number.
-    notes : tuple of str
-        Facts that do not change the verdict.
-    has_marker : bool
-        Whether a directory was loaded as after a clean shutdown.
-    unserved : tuple of str
-        Why partitions are not or not fully served, except for reasons of single partitions.
-    unknown : tuple of str
-        What was not read or is not known. If not empty, the verdict is never ``safe``.
-    not_judged : tuple of str
-        Inputs that were not given, so that the verdict does not cover them.
-    suggestion : str or None
-        A startup that loses less.
-    """
+    """The prediction of a startup, the fields of `kafka_index.Prediction` besides directories."""
 
     verdict: Verdict
     refused: tuple[Refusal, ...]

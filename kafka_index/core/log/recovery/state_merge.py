@@ -37,7 +37,6 @@ from kafka_index.core.log.recovery.staged_segment import (
     StagedSegment,
     stored_differences,
 )
-from kafka_index.core.log.recovery.state_merge import PartitionStart
 from kafka_index.core.log.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.core.log.state.snapshots import (
     is_out_of_range,
