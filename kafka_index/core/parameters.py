@@ -424,6 +424,16 @@ def schemas_parameter() -> Any:
     )
 
 
+def schema_context_parameter() -> Any:
+    """Return the parameter that names the context of schema IDs."""
+    return parameter(
+        TextKind("NAME"),
+        Group.DECODING,
+        "Context of the schema IDs in the records, such as .staging.",
+        default=".",
+    )
+
+
 def from_parameter() -> Any:
     """Return the parameter ``from_time``, the start of a range for `time_range_ms`."""
     return parameter(
@@ -476,12 +486,7 @@ class DecodeRequest(RecordRequest):
         "Keep the bytes of records that do not decode in their own column, or fail at the first.",
         default=DecodeErrors.KEEP,
     )
-    schema_context: str = parameter(
-        TextKind("CONTEXT"),
-        Group.DECODING,
-        "Context of the schema IDs in the records.",
-        default=".",
-    )
+    schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
         super(DecodeRequest, self).__post_init__()

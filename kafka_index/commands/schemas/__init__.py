@@ -17,6 +17,7 @@ def read_schemas(
     paths: Paths,
     *,
     schemas: Path = "dump",
+    schema_context: str = ".",
     subject: str | None = None,
     skip_records: bool = False,
     output: Path | None = None,
@@ -36,6 +37,8 @@ def read_schemas(
     schemas : path
         The source of the schemas: ``dump`` for the topic ``_schemas`` of the input, ``dump:TOPIC``,
         a folder or file of schemas, or the URL of a schema registry.
+    schema_context : str
+        The context of the schema ids in the records.
     subject : str, optional
         Only the versions of this subject.
     skip_records : bool

@@ -12,7 +12,11 @@ from kafka_index.core.job.request import (
     TextKind,
     parameter,
 )
-from kafka_index.core.parameters import RecordRequest, schemas_parameter
+from kafka_index.core.parameters import (
+    RecordRequest,
+    schema_context_parameter,
+    schemas_parameter,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class SchemasRequest(RecordRequest):
     """Parameters of a list of schemas."""
 
     schemas: str = schemas_parameter()
+    schema_context: str = schema_context_parameter()
     subject: str | None = parameter(
         TextKind("NAME"), Group.SELECTION, "Only the versions of subject NAME.", default=None
     )

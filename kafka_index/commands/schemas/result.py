@@ -460,5 +460,5 @@ def _count_text(use: SchemaUse) -> str:
 
 def _use_line(use: SchemaUse) -> str:
     name = "further schemas" if use.key is None else str(use.key)
-    reason = use.reason or "no schema has it"
+    reason = use.reason or "not counted one by one"
     return f"{name} in {plural(use.records, use.part)} of {use.topic}: {reason}"

@@ -185,7 +185,7 @@ def list_schemas(
         counts, records, faults, missing = _count(plan, engine, listener or SILENT)
         result = SchemaList(
             schemas,
-            tuple(_uses(counts, schemas)),
+            tuple(_uses(counts, schemas, request.schema_context)),
             topics=sorted({one.topic for one in files}),
             records=None if request.skip_records else records,
             log_bytes=plan.size_bytes,
@@ -255,27 +255,28 @@ def _count(
     return counts, records, faults, seen.find()
 
 
-def _uses(counts: Mapping[tuple[str, str], KeyCounts], schemas: Schemas) -> Iterator[SchemaUse]:
+def _uses(
+    counts: Mapping[tuple[str, str], KeyCounts], schemas: Schemas, context: str
+) -> Iterator[SchemaUse]:
     """Yield what the keys and the values of each topic use, and why a schema cannot be used."""
-    usable: dict[str, str | None] = {}
+    faults: dict[Schema, str | None] = {}
     for (topic, part), own in sorted(counts.items(), key=lambda item: item[0]):
-        found = {key: _find(schemas, key) for key in own.keys}
-        is_known = [schema is not None for schema in found.values()]
+        found = {key: _find(schemas, key, context) for key in own.keys}
+        is_known = [isinstance(one, Schema) for one in found.values()]
         # A number may be an id by chance.
         are_numbers = sum(is_known) * _MANY_KEYS <= len(is_known) and own.are_numbers
         for key, records in sorted(own.keys.items()):
             schema = found[key]
-            if schema is not None:
-                if schema.guid not in usable:
-                    usable[schema.guid] = schemas.fault_of(schema)
-                fault = usable[schema.guid]
-                status = UseStatus.FOUND if fault is None else UseStatus.UNUSABLE
-                yield SchemaUse(topic, part, status, records, key, schema, fault)
+            if isinstance(schema, Schema):
+                if schema not in faults:
+                    faults[schema] = schemas.fault_of(schema)
+                status = UseStatus.FOUND if faults[schema] is None else UseStatus.UNUSABLE
+                yield SchemaUse(topic, part, status, records, key, schema, faults[schema])
                 continue
             # Ids of registries begin at 1.
             is_number = are_numbers or (isinstance(key.value, int) and key.value <= 0)
             status = UseStatus.NO_ID if is_number else UseStatus.MISSING
-            yield SchemaUse(topic, part, status, records, key)
+            yield SchemaUse(topic, part, status, records, key, reason=schema)
         if own.others:
             status = UseStatus.NO_ID if are_numbers else UseStatus.MISSING
             yield SchemaUse(topic, part, status, own.others)
@@ -292,8 +293,10 @@ _PLAIN = {
 }
 
 
-def _find(schemas: Schemas, key: SchemaKey) -> Schema | None:
+def _find(schemas: Schemas, key: SchemaKey, context: str) -> Schema | str:
+    """Return the schema that a record names, or why there is none."""
     try:
-        return schemas.find(key)
+        return schemas.find(key, context)
     except UnknownSchemaError:
-        return None
+        others = schemas.contexts_of(key)
+        return f"only context {first_of(others, 3)} has it" if others else "no schema has it"

@@ -273,6 +273,12 @@ class Schemas:
             return self.by_guid(key.value)
         raise self._unknown(key, context)
 
+    def contexts_of(self, key: SchemaKey) -> list[str]:
+        """Return the contexts, sorted, in which a Confluent id has a schema."""
+        if key.kind is not KeyKind.ID:
+            return []
+        return sorted(context for context, schema_id in self._by_id if schema_id == key.value)
+
     def _unknown(self, key: SchemaKey, context: str) -> UnknownSchemaError:
         where = "" if context == DEFAULT_CONTEXT else f" of context {context}"
         return UnknownSchemaError(f"no schema has {key}{where}", path=self.origin or None)

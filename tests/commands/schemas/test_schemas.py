@@ -179,6 +179,15 @@ def test_values_name_schemas(tmp_path: Path, case: str) -> None:
     assert found.outcome is (RunOutcome.DONE if is_ok else RunOutcome.DAMAGE)
 
 
+def test_ids_are_those_of_the_context_that_is_given(tmp_path: Path) -> None:
+    schemas = [*SCHEMAS, schema_record(":.staging:events-value", 1, 3, '"int"')]
+    root = dump_of(tmp_path, schemas, events=[(None, framed(3))])
+    done = run_here("schemas", "--input", root)
+    assert done.returncode == 1
+    assert "id 3 in 1 value of events: only context .staging has it" in done.stdout
+    assert kafka_index.read_schemas(root, schema_context=".staging").ok
+
+
 def test_more_schemas_than_are_counted_are_still_records(tmp_path: Path) -> None:
     ids = list(range(10, 10 + 2 * MAX_KEYS))
     dump_of(tmp_path, events=[(None, framed(each, b"." * (each % 3))) for each in ids])
