@@ -15,6 +15,7 @@ import kafka_index
 from tests.support.child_processes import without_override
 from tests.support.command_line import DUMP, Argument, copy_partitions, run_here
 from tests.support.record_tables import batch_of, write_partition
+from tests.support.registry_records import schema_beside
 from tests.support.restoring import copy_dump
 
 COMMANDS: dict[str, tuple[Argument, ...]] = {
@@ -49,9 +50,8 @@ def run(command: str, data: Path, folder: Path, *more: Argument) -> tuple[int, s
     (folder / "QUERIES.csv").write_text(
         "topic,partition,offset\npayments,0,1\naudit.trail,0,2000\n"
     )
-    (folder / "SCHEMA.avsc").write_text('"string"')
     names = {"OUT": folder / "out", "KEYS": folder / "KEYS", "QUERIES": folder / "QUERIES.csv"}
-    names["SCHEMA"] = folder / "SCHEMA.avsc"
+    names["SCHEMA"] = schema_beside(folder / "out")
     given = [names.get(str(each), each) for each in LOOKING[command]]
     flag = "--logs" if command == "lookup" else "--input"
     done = run_here(command.partition(" ")[0], flag, data, *given, *more)

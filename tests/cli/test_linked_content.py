@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.campaign import in_turn
 from tests.support.command_line import Argument, run_here
+from tests.support.registry_records import schema_beside
 from tests.support.restoring import copy_dump
 
 CANARY = "canary-5309"
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
         *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),
     ],
     "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
+    "schemas": lambda dump, out: ["--input", dump, "--schemas", schema_beside(out)],
     "metadata": lambda dump, _: [dump],
 }
 

@@ -16,6 +16,7 @@ import pytest
 import kafka_index
 from tests.support.campaign import in_turn
 from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.registry_records import schema_beside
 from tests.support.restoring import copy_dump
 from tests.support.tiered import setting
 
@@ -69,6 +70,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
         *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),
     ],
     "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
+    "schemas": lambda dump, out: ["--input", dump, "--schemas", schema_beside(out)],
 }
 
 

@@ -59,3 +59,10 @@ def write_topic(root: Path, topic: str, records: Sequence[Written], base_offset:
     ]
     write_partition(root, {base_offset: b"".join(entries)}, f"{topic}-0")
     return root
+
+
+def schema_beside(path: Path) -> Path:
+    """Write a file with a schema next to a path, for commands over dumps without ``_schemas``."""
+    schema = path.parent / "schema.avsc"
+    schema.write_text('"string"')
+    return schema

@@ -35,6 +35,7 @@ from tests.support.damaged_dumps import (
     remove_segment,
     write_dump,
 )
+from tests.support.registry_records import schema_beside
 
 QUERIES = pa.table({"topic": ["orders"] * 36, "partition": [0] * 36, "offset": range(36)})
 #: The answers that a lookup writes, and the function does not; the time of a backup.
@@ -147,14 +148,6 @@ def lookup(root: Path, _: str) -> Result:
     return kafka_index.lookup_offsets(root, QUERIES, resolve="record")
 
 
-def schema_folder(output: str) -> str:
-    """Return a folder with a schema."""
-    folder = Path(output).parent / "schemas"
-    folder.mkdir(exist_ok=True)
-    (folder / "key.avsc").write_text('"string"')
-    return str(folder)
-
-
 #: A command has a row here once its surfaces are derived from its request and result.
 COMMANDS = {
     # Missing offsets are no damage of the logs that are there.
@@ -209,8 +202,8 @@ COMMANDS = {
         "parquet",
     ),
     "schemas": Command(
-        lambda output: ["--schemas", schema_folder(output)],
-        lambda root, output: kafka_index.read_schemas(root, schemas=schema_folder(output)),
+        lambda output: ["--schemas", str(schema_beside(Path(output)))],
+        lambda root, output: kafka_index.read_schemas(root, schemas=schema_beside(Path(output))),
         "",
     ),
     # Without --sizes checksums are not verified, and `damage_middle` is not found.
