@@ -28,6 +28,7 @@ from tools.docs.console_blocks import OURS, Shell, fits, steps_of
             "restore.md",
             "schemas.md",
             "tables.md",
+            "typed.md",
         ),
     ],
 )

@@ -79,12 +79,16 @@ from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import Output, remove_directory
 from kafka_index.core.query.bounds import BoundOptions
-from kafka_index.core.query.choices import Isolation, OnDamage
+from kafka_index.core.query.choices import Decode, DecodeErrors, Isolation, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, part_of_partition
 from kafka_index.core.query.record_reader import BatchForm, BatchReader, RecordReader, batch_schema
 from kafka_index.core.query.records import gap_rows, list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
+from kafka_index.core.query.typed_records import decode_options, with_types
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
+from kafka_index.core.schema.decode import TypedColumns
+from kafka_index.core.schema.registry import DEFAULT_CONTEXT
+from kafka_index.core.schema.sources import FROM_DUMP
 from kafka_index.spark.executors import NOT_SHARED_HINT
 from kafka_index.spark.option_values import (
     malformed,
@@ -299,6 +303,11 @@ _KNOWN = frozenset(
         "pushFilters",
         "followLinks",
         "maxDecompressedBytes",
+        "decode",
+        "schemas",
+        "valueSchema",
+        "decodeErrors",
+        "schemaContext",
     )
 )
 #: Also rejected by Spark's Kafka source, because they change rows or the start of a read.
@@ -354,6 +363,43 @@ class SourceOptions:
     push_filters: bool = False
     follow_links: bool = False
     ignored: tuple[str, ...] = ()
+    decode: SourceDecode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDecode:
+    """The options of typed columns, as `core.parameters.DecodeRequest` has them."""
+
+    inputs: tuple[str, ...]
+    decode: Decode | None
+    schemas: str
+    value_schema: str | None
+    decode_errors: DecodeErrors
+    schema_context: str
+    max_decompressed_bytes: int
+
+
+def _decode(options: Mapping[str, str], paths: tuple[str, ...]) -> SourceDecode | None:
+    """Return the options of typed columns; None without ``decode``."""
+    parts = parse_choice(options, "decode", {"": None, **{one.value: one for one in Decode}})
+    if parts is None:
+        for name in ("schemas", "valueschema", "decodeerrors", "schemacontext"):
+            if name in options:
+                raise InputError(f"the option {name} requires decode")
+        return None
+    return SourceDecode(
+        paths,
+        parts,
+        options.get("schemas", FROM_DUMP),
+        options.get("valueschema"),
+        parse_choice(options, "decodeerrors", {one.value: one for one in DecodeErrors}),
+        options.get("schemacontext", DEFAULT_CONTEXT),
+        _max_decompressed_bytes(options),
+    )
+
+
+def _max_decompressed_bytes(options: Mapping[str, str]) -> int:
+    return parse_number(options, "maxdecompressedbytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=1)
 
 
 def parse_options(given: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
@@ -389,11 +435,10 @@ def parse_options(given: Mapping[str, str], *, now: int | None = None) -> Source
             ),
             include_control=parse_flag(options, "includecontrolrecords", default=False),
             on_damage=parse_choice(options, "mode", _MODES),
-            max_decompressed_bytes=parse_number(
-                options, "maxdecompressedbytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=1
-            ),
+            max_decompressed_bytes=_max_decompressed_bytes(options),
         ),
         rows=rows,
+        decode=_decode(options, paths),
         min_partitions=parse_number(options, "minpartitions", 1, least=1),
         max_bytes=_max_bytes(options),
         max_records=_max_records(options),
@@ -450,7 +495,8 @@ def _storage(given: Mapping[str, str]) -> StorageOptions:
 def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> None:
     if rows is None:
         return
-    for name in ("columns", "includeheaders", "includecontrolrecords", "kafka.isolation.level"):
+    names = ("columns", "includeheaders", "includecontrolrecords", "kafka.isolation.level")
+    for name in (*names, "decode"):
         if name in options:
             raise InputError(f"the option {name} is about records, not about rows={rows.value}")
 
@@ -595,6 +641,8 @@ class KafkaLogSource(DataSource):
         # Pickled with the source: times are relative to the loading of the table, however often it
         # is planned and read.
         self._now = now_ms()
+        # The types of decoded columns are found once, in the records of all tasks.
+        self._typed: TypedColumns | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -603,18 +651,27 @@ class KafkaLogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema for the options."""
-        options = parse_options(self.options, now=self._now)
+        options = self._parsed()
         rows, settings = options.rows, options.settings
         types = _types(settings.schema if rows is None else batch_schema(rows, settings))
         return StructType([StructField(name, kind) for name, kind in types.items()])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a schema; only its columns are decoded."""
-        options = parse_options(self.options, now=self._now)
+        options = self._parsed()
         if not options.push_filters:
             return KafkaLogReader(options, schema)
         # Spark rejects a reader with pushFilters unless its setting is on, which is off by default.
         return FilteringReader(options, schema)
+
+    def _parsed(self) -> SourceOptions:
+        """Return the options, with the types of decoded columns."""
+        options = parse_options(self.options, now=self._now)
+        if options.decode is None:
+            return options
+        if self._typed is None:
+            self._typed = _find_types(options)
+        return replace(options, settings=replace(options.settings, typed=self._typed))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, because Spark calls it so
         """Return the writer; without `overwrite`, rows are appended to the logs."""
@@ -624,12 +681,51 @@ class KafkaLogSource(DataSource):
         return KafkaLogWriter(self.options, schema, overwrite=overwrite)
 
 
+def _find_types(options: SourceOptions) -> TypedColumns | None:
+    """Return the typed columns of the topics, which are read as one table."""
+    assert options.decode is not None  # noqa: S101, because mypy needs it
+    configure_stores(options.storage)
+    settings = replace(options.settings, columns=("offset",))
+    with reading_inputs(follow_links=options.follow_links):
+        listed = list_partitions(
+            options.paths,
+            topics=options.topics,
+            partitions=options.partitions,
+            tiered=options.tiered,
+            indexes=options.indexes,
+        )
+        check_partitions(options, listed.files)
+        plan = plan_partitions(listed.files, options.bounds, settings)
+        plan = with_types(plan, decode_options(options.decode), options.settings.columns)
+    return plan.settings.typed
+
+
 def _types(schema: pa.Schema) -> dict[str, DataType]:
     """Map column names to Spark types."""
     return {
-        field.name: _HEADERS if field.name == "headers" else from_arrow_type(field.type)
+        field.name: _HEADERS if field.name == "headers" else from_arrow_type(_known(field.type))
         for field in schema
     }
+
+
+def _known(kind: pa.DataType) -> pa.DataType:
+    """Return the type that Spark has for a type of Arrow."""
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_type(_known(one.type)) for one in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _known(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_known(kind.value_type))
+    return _KNOWN_TYPES.get(kind, kind)
+
+
+#: Spark has no unsigned integers, and no times of day in most of its formats: they are numbers.
+_KNOWN_TYPES = {
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.time64("us"): pa.int64(),
+    pa.null(): pa.string(),
+}
 
 
 class KafkaLogReader(DataSourceReader):
@@ -741,7 +837,10 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
     settings = options.settings
-    known = _types(_ALL_COLUMNS if options.rows is None else batch_schema(options.rows, settings))
+    columns = _ALL_COLUMNS if options.rows is None else batch_schema(options.rows, settings)
+    if settings.typed is not None:
+        columns = pa.schema([*settings.typed.schema(_ALL_COLUMNS)])
+    known = _types(columns)
     for one in schema.fields:
         expected = known.get(one.name)
         if expected != one.dataType:
@@ -752,7 +851,7 @@ def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
             )
     if CORRUPT_RECORD in schema.names and settings.on_damage is not OnDamage.PERMISSIVE:
         raise InputError(f"the column {CORRUPT_RECORD} is that of the mode PERMISSIVE")
-    if options.rows is not None:
+    if options.rows is not None or settings.typed is not None:
         return settings
     names = [name for name in schema.names if name != CORRUPT_RECORD]
     # Without columns, rows must still be counted.
@@ -855,7 +954,9 @@ class FilteringReader(KafkaLogReader):
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
             milliseconds, rest = divmod(value - _EPOCH, _MS)
             return self._times.narrow(one, milliseconds, is_exact=not rest)
-        if name == "key" and isinstance(one, EqualTo) and isinstance(value, bytes | bytearray):
+        # A decoded key is not the bytes that are compared.
+        is_plain = isinstance(value, bytes | bytearray) and self._settings.typed is None
+        if name == "key" and isinstance(one, EqualTo) and is_plain:
             self._key = bytes(value)
             return True
         return False

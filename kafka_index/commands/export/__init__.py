@@ -10,7 +10,7 @@ from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.times import Time
 from kafka_index.core.job.request import call
 from kafka_index.core.parameters import Path, Paths, Tiered, Topics
-from kafka_index.core.query.choices import Isolation
+from kafka_index.core.query.choices import Decode, DecodeErrors, Isolation
 
 if TYPE_CHECKING:
     from kafka_index.commands.export.result import ExportResult
@@ -36,6 +36,11 @@ def export_records(
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     threads: int | None = None,
     follow_links: bool = False,
+    decode: Decode | str | None = None,
+    schemas: Path = "dump",
+    value_schema: Path | None = None,
+    decode_errors: DecodeErrors | str = DecodeErrors.KEEP,
+    schema_context: str = ".",
 ) -> ExportResult:
     """Export records to files or tables, as ``kafka-index export`` does on threads.
 
@@ -80,6 +85,18 @@ def export_records(
     follow_links : bool
         Whether index files and checkpoints are read also where they are links that lead out of the
         input.
+    decode : Decode or str, optional
+        ``key``, ``value`` or ``both``: these columns have the types of their schemas. Columns with
+        the schema, the type, errors and the bytes of rows that failed come with them.
+    schemas : path or str
+        ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
+        registry.
+    value_schema : path, optional
+        A file with the schema of values that name none, such as ``orders.proto#shop.Order``.
+    decode_errors : DecodeErrors or str
+        ``keep`` keeps the bytes of what does not decode; ``fail`` raises an error.
+    schema_context : str
+        The context of the schema ids in the records.
 
     Returns
     -------

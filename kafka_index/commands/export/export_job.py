@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,14 +31,18 @@ from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves, Workers, new_run_id
 from kafka_index.core.job.result import ReportSink
+from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import Output
 from kafka_index.core.output.temporary_files import ROWS, scratch_path
 from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.record_reader import RecordReader
-from kafka_index.core.query.records import list_partitions
+from kafka_index.core.query.records import list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
+from kafka_index.core.query.typed_records import decode_options, find_writers, typed_columns
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
+from kafka_index.core.schema.decode import DecodeOptions, TypedColumns, Writer
+from kafka_index.core.schema.registry import DEFAULT_CONTEXT
 
 #: Rows are held until they have this many bytes: a row group of Parquet.
 _GROUP_BYTES = 16 * 1024 * 1024
@@ -135,10 +139,26 @@ class DataFile:
 
 def _dictionary_paths(schema: pa.Schema) -> list[str]:
     """Return the columns of Parquet whose values often repeat, as keys and header names do."""
-    columns = [name for name in schema.names if name not in ("value", "headers", *_ASCENDING)]
-    if "headers" in schema.names:
-        columns += [f"headers.list.element.{name}" for name in ("key", "value")]
-    return columns
+    return [
+        path
+        for one in schema
+        if one.name not in _ASCENDING and (one.name != "value" or one.type != pa.binary())
+        for path in _leaf_paths(one.name, one.type)
+    ]
+
+
+def _leaf_paths(path: str, kind: pa.DataType) -> Iterator[str]:
+    """Yield the columns that Parquet makes of a column."""
+    if pa.types.is_struct(kind):
+        for one in kind:
+            yield from _leaf_paths(f"{path}.{one.name}", one.type)
+    elif pa.types.is_map(kind):
+        yield from _leaf_paths(f"{path}.key_value.key", kind.key_type)
+        yield from _leaf_paths(f"{path}.key_value.value", kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaf_paths(f"{path}.list.element", kind.value_type)
+    else:
+        yield path
 
 
 def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -261,6 +281,7 @@ def export(
             record_filter=None if times == (None, None) else RecordFilter(*times),
         ),
         relative_times=request.relative_times,
+        decode=_decode_record(request),
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
         given = request.output or output
@@ -269,6 +290,10 @@ def export(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
         settings = with_first_times(settings, listed.files)
+        decode = decode_options(request)
+        if decode is not None and settings.format.is_table:
+            # A table is made before the first file.
+            settings = replace(settings, types=_types_of_logs(listed.files, settings, decode))
         with target:
             tables.open(listed.files, settings)
             plan = plan_export(
@@ -277,7 +302,7 @@ def export(
                 starting_offsets=request.offsets,
                 on_data_loss=request.on_data_loss,
             )
-            _run(plan, settings, engine, listener or SILENT)
+            _run(plan, settings, decode, engine, listener or SILENT)
             tables.commit(plan.partitions)
         finder = listed.gap_finder(settings.read.max_decompressed_bytes)
         for partition in plan.partitions:
@@ -298,14 +323,30 @@ def export(
     return replace(result, notes=tuple(notes))
 
 
-def _run(plan: ExportPlan, settings: ExportSettings, engine: Engine, listener: Listener) -> None:
+def _decode_record(request: ExportRequest) -> dict[str, str]:
+    """Return the options of typed columns for the export state; those of the default are left out.
+
+    The schemas may come from another place in each run.
+    """
+    if request.decode is None:
+        return {}
+    given = {"decode": request.decode.value, "value_schema": request.value_schema}
+    if request.schema_context != DEFAULT_CONTEXT:
+        given["schema_context"] = request.schema_context
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _run(
+    plan: ExportPlan,
+    settings: ExportSettings,
+    decode: DecodeOptions | None,
+    engine: Engine,
+    listener: Listener,
+) -> None:
     """Export the splits of a plan, whose output is locked."""
     works = plan.works
     sizes = {work.number: work.split.size_bytes for work in works}
     listener.on_plan(len(works), sum(sizes.values()), ("split", "splits"))
-    for partition in plan.partitions:
-        if partition.record is not None and partition.works:
-            partition.begin()
     if works:
         with engine.start(
             "export",
@@ -315,12 +356,77 @@ def _run(plan: ExportPlan, settings: ExportSettings, engine: Engine, listener: L
             inputs=sorted({name for work in works for name in work.split.directories}),
             outputs=[settings.output],
         ) as workers:
+            if decode is not None:
+                settings = replace(settings, types=_find_types(workers, plan, settings, decode))
+            for partition in plan.partitions:
+                if partition.record is not None and partition.works:
+                    partition.begin()
             partition_of = plan.partition_of
             for result in export_splits(workers, works, settings):
                 partition_of[result.number].add(result)
                 listener.on_done(1, sizes[result.number])
     for partition in plan.partitions:
         partition.finish()
+
+
+def _find_types(
+    workers: Workers, plan: ExportPlan, settings: ExportSettings, decode: DecodeOptions
+) -> dict[str, TypedColumns]:
+    """Return the typed columns of each topic, and add its writers to the export states.
+
+    The type of a topic is fixed before rows are written: by its subjects, by what earlier runs have
+    found in its records, and by the new ones.
+    """
+    writers: dict[tuple[str, str], set[Writer]] = defaultdict(set)
+    for partition in plan.partitions:
+        known = {} if partition.record is None else partition.record.writers
+        for part, texts in known.items():
+            writers[partition.partition.topic, part].update(map(Writer.of_text, texts))
+    works = [] if settings.types else plan.works
+    for found in workers.run(
+        works,
+        partial(_find_writers, settings=settings.read, decode=decode),
+        sizes=[work.split.size_bytes for work in works],
+        what="find the schemas of {:,} splits of records",
+        waves=Waves.KEPT,
+    ):
+        for place, own in found.items():
+            writers[place] |= own
+    types = dict(settings.types)
+    for topic in sorted({work.split.topic for work in works}):
+        types[topic] = typed_columns([topic], writers, decode, settings.needed_columns)
+    for partition in plan.partitions:
+        if partition.record is not None:
+            own_writers = {
+                part: sorted(one.text for one in writers[partition.partition.topic, part])
+                for part in decode.parts
+                if writers[partition.partition.topic, part]
+            }
+            partition.record = replace(partition.record, writers=own_writers)
+    return types
+
+
+def _types_of_logs(
+    files: Sequence[PartitionFiles], settings: ExportSettings, decode: DecodeOptions
+) -> dict[str, TypedColumns]:
+    """Return the typed columns of each topic, by all of its records."""
+    read = replace(settings.read, columns=("offset",))
+    writers = find_writers(plan_partitions(files, settings=read).splits, read, decode)
+    topics = sorted({one.topic for one in files})
+    names = settings.needed_columns
+    return {topic: typed_columns([topic], writers, decode, names) for topic in topics}
+
+
+def _find_writers(
+    work: SplitWork, _attempt_id: str, *, settings: ReadSettings, decode: DecodeOptions
+) -> dict[tuple[str, str], set[Writer]]:
+    """Return what the records of a split were written with; damage is reported by the export."""
+    try:
+        return find_writers([work.split], settings, decode)
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        return {}
 
 
 def export_splits(
@@ -338,7 +444,8 @@ def export_splits(
 
 def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings) -> SplitResult:
     """Export a split into data files, each of which appears whole and durable."""
-    settings = replace(settings, is_staged=work.is_staged, revision=work.revision)
+    own = settings.of_topic(work.split.topic)
+    settings = replace(own, is_staged=work.is_staged, revision=work.revision)
     try:
         if work.is_repeated and (kept := _kept_files(work, settings)) is not None:
             return kept
@@ -365,6 +472,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
         damage.count,
         last_batch=None if header is None else ExportedBatch.of_header(header),
         seen=tuple(reader.seen),
+        decode_counts=dict(reader.decode_errors),
     )
 
 
@@ -389,7 +497,7 @@ def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None
     """
     damage = _Damage()
     # Neither keys nor values need to be copied to be counted.
-    counted = replace(settings.read_settings, columns=("offset",))
+    counted = replace(settings.read_settings, columns=("offset",), typed=None)
     records = sum(map(len, RecordReader(work.split, counted, on_left_out=damage.add)))
     if not damage.count:
         if work.records_before is None or records >= work.records_before:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Self
 
 import numpy as np
@@ -59,7 +59,14 @@ OPTION_NAMES: Final = {
     "from_ms": "--from",
     "to_ms": "--to",
     "relative_times": "--from and --to",
+    "decode": "--decode",
+    "value_schema": "--value-schema",
+    "schema_context": "--schema-context",
 }
+
+
+#: Those of typed columns.
+DECODE_OPTIONS: Final = ("decode", "value_schema", "schema_context")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +227,7 @@ class ExportState:
     exclusive, have been exported; the log directory may have the topic id. A later run reads the
     damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
     continued. `superseded` are data files that go, below the folder; then those beside them are
-    taking their place.
+    taking their place. `writers` are what typed keys and values were written with, by part.
 
     Files in a table are never changed or removed here. A file that replaces others has a higher
     `revision` in its name, and `replaced` has the ranges, the latest last.
@@ -235,6 +242,7 @@ class ExportState:
     superseded: tuple[_DataFile, ...] | None = None
     revision: Offset = 0
     replaced: tuple[ReplacedRange, ...] = ()
+    writers: Mapping[str, list[str]] = field(default_factory=dict)
 
     def revision_at(self, offset: int) -> int:
         """Return the revision of the data file of an offset."""
@@ -266,6 +274,7 @@ def record_options(settings: ExportSettings) -> dict[str, _OptionValue]:
         "to_ms": settings.to_ms,
         # Left out where there are none, as earlier versions do.
         **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
+        **settings.decode,
     }
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -193,6 +194,7 @@ class PartitionExport:
             self.is_retriable,
             self.missing,
             shorter is not None,
+            _sum_counts(done),
         )
 
     @property
@@ -203,6 +205,14 @@ class PartitionExport:
             return None
         before = exchange.before.next_offset
         return before if record.next_offset < before else None
+
+
+def _sum_counts(results: Iterable[SplitResult]) -> dict[str, int]:
+    """Return the keys and values that did not decode, by code."""
+    found: Counter[str] = Counter()
+    for result in results:
+        found.update(result.decode_counts)
+    return dict(found)
 
 
 def _extended(record: ExportState, work: SplitWork, result: SplitResult) -> ExportState:

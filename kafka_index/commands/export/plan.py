@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kafka_index.commands.export.export_state import (
+    DECODE_OPTIONS,
     OPTION_NAMES,
     DataLoss,
     ExportState,
@@ -365,7 +366,9 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
                 hint="choose another --output",
             )
         return
-    differing = [name for name, value in options.items() if known.options.get(name) != value]
+    # Options of typed columns are left out where there are none.
+    names = dict.fromkeys((*options, *(name for name in known.options if name in DECODE_OPTIONS)))
+    differing = [name for name in names if known.options.get(name) != options.get(name)]
     if "to_ms" in differing:
         # With an end alone the start is 0, and differs from none, too.
         differing.sort(key=lambda name: name == "from_ms" and not options[name])
@@ -374,7 +377,7 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
             f"the partition was exported with another value of {OPTION_NAMES[name]}",
             path=folder,
             expected=value_text(name, known.options.get(name)),
-            found=value_text(name, options[name]),
+            found=value_text(name, options.get(name)),
             hint=f"{option_again(known.options, name)} to continue that export, or give another "
             "--output",
         )

@@ -18,8 +18,8 @@ from kafka_index.core.job.request import (
 )
 from kafka_index.core.parameters import (
     ColumnsKind,
+    DecodeRequest,
     OffsetsKind,
-    RecordRequest,
     from_parameter,
     time_range_ms,
     to_parameter,
@@ -58,7 +58,7 @@ class OnDataLoss(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRequest(RecordRequest):
+class ExportRequest(DecodeRequest):
     """Parameters of an export."""
 
     output: str | None = parameter(
@@ -150,7 +150,8 @@ EXPORT = CommandSpec(
     opened read-only.
 
     Files are written to OUTPUT/topic=NAME/partition=N/. Their names are the first and last offset
-    that they contain. A second run exports only new records. --on-data-loss applies if the log lost
+    that they contain. A second run exports only new records. With --decode, keys or values become
+    columns with the types of their schemas. --on-data-loss applies if the log lost
     records before they were exported, or if its history changed.
 
     With --format iceberg or delta, OUTPUT/NAME is the table of a topic. Each run commits its new
@@ -160,7 +161,7 @@ EXPORT = CommandSpec(
     Exit codes:
       0   Everything was exported.
       1   Corrupt batches were skipped. The summary and the report list them,
-          and the next run reads them again.
+          and the next run reads them again. Or keys or values did not decode.
       2   Wrong usage, or nothing was found.
       3   Retriable failure: permission, disk, memory, network or cluster.
       70  Internal error.
@@ -170,6 +171,7 @@ EXPORT = CommandSpec(
 kafka-index export --input /dump/broker-1 --output /lake/kafka
 kafka-index export --input /dump/broker-1 --topics 'orders.*' --from 2024-05-01 \\
     --to 2024-06-01 --by-date --output s3://lake/orders
+kafka-index export --input /dump/broker-1 --topics orders --decode value --output typed
 kafka-index export --input /dump/broker-1 --format jsonl --columns offset,key,value \\
     --isolation read_committed --output records
 kafka-index export --input /dump/broker-1 --format delta --output s3://lake/delta

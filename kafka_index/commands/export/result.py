@@ -27,6 +27,7 @@ from kafka_index.core.job.result import (
     report_table,
 )
 from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.query.record_stream import decode_counts, decode_section
 
 EXPORT_REPORT_SCHEMA = report_schema(
     [
@@ -38,6 +39,8 @@ EXPORT_REPORT_SCHEMA = report_schema(
         ("left_out", pa.int64()),
         ("position_bytes", pa.int64()),
         ("missing_ranges", pa.int64()),
+        ("decode_errors", pa.int64()),
+        ("decode_error_codes", pa.string()),
     ],
     required=(
         "topic",
@@ -48,6 +51,7 @@ EXPORT_REPORT_SCHEMA = report_schema(
         "size_bytes",
         "left_out",
         "missing_ranges",
+        "decode_errors",
     ),
 )
 EXPORT_REPORT = ReportSpec(EXPORT_REPORT_SCHEMA)
@@ -88,7 +92,8 @@ class PartitionReport:
     `left_out` counts batches or parts of segments that are damaged and left out; path, position and
     reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
     for a failure. `missing_offsets` are missing within the range that this run exported.
-    `is_shorter`: the export replaced a longer export.
+    `is_shorter`: the export replaced a longer export. `decode_counts` are the keys and values that
+    did not decode, by code.
     """
 
     topic: str
@@ -106,6 +111,18 @@ class PartitionReport:
     is_retriable: bool = False
     missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
     is_shorter: bool = False
+    decode_counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def decode_errors(self) -> int:
+        """The number of keys and values that did not decode."""
+        return sum(self.decode_counts.values())
+
+    @property
+    def decode_error_codes(self) -> str | None:
+        """The number of keys and values that did not decode, by code."""
+        counts = sorted(self.decode_counts.items())
+        return ", ".join(f"{code}: {count}" for code, count in counts) or None
 
     @property
     def missing_ranges(self) -> int:
@@ -135,7 +152,8 @@ class SplitResult:
     `left_out` has the first places of damage, `left_out_count` the number of all. `is_kept`:
     nothing was written, because the data files of an earlier run may hold more. After a `failure`
     nothing of the split is there; `is_retriable`: the environment is at fault. `last_batch` is the
-    last batch that was read, and `seen` has the offsets of what was read.
+    last batch that was read, and `seen` has the offsets of what was read. `decode_counts` are the
+    keys and values that did not decode, by code.
     """
 
     number: int
@@ -149,6 +167,7 @@ class SplitResult:
     is_retriable: bool = False
     last_batch: ExportedBatch | None = None
     seen: tuple[SeenLog, ...] = ()
+    decode_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,7 +242,18 @@ class ExportResult(Result):
         ]
         lost = f"{plural(len(wrong), 'partition')} with a log that lost data"
         title = f"{self._not_exported or lost}:"
-        return [Section(title, list(map(_partition_line, wrong)), BAD, noun="partition")]
+        return [
+            Section(title, list(map(_partition_line, wrong)), BAD, noun="partition"),
+            decode_section(self.decode_errors),
+        ]
+
+    @property
+    def decode_errors(self) -> Mapping[str, int]:
+        """The keys and values that did not decode, by code."""
+        found: Counter[str] = Counter()
+        for row in self.partitions:
+            found.update(row.decode_counts)
+        return dict(sorted(found.items()))
 
     @property
     def outcome(self) -> RunOutcome:
@@ -232,7 +262,7 @@ class ExportResult(Result):
         faults = (
             row.is_retriable for row in self.partitions if row.status in bad or row.is_shorter
         )
-        return RunOutcome.of_faults(faults).with_damage(self.unread)
+        return RunOutcome.of_faults(faults).with_damage((*self.unread, *self.decode_errors))
 
     @property
     def missing_offsets(self) -> MissingOffsets:
@@ -246,6 +276,7 @@ class ExportResult(Result):
             **{f"partitions_{one.name}": one.numbers[0] for one in self.statuses},
             "records": sum(row.records for row in self.partitions),
             "files": sum(row.files for row in self.partitions),
+            **decode_counts(self.decode_errors),
         }
 
     @property

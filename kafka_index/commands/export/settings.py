@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,6 +17,10 @@ from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
+from kafka_index.core.schema.columns import is_typed
+
+if TYPE_CHECKING:
+    from kafka_index.core.schema.decode import TypedColumns
 
 #: What the names of the folders hold, as in Hive: these columns are in no file of Parquet or JSON.
 FOLDER_COLUMNS = ("topic", "partition")
@@ -34,7 +39,8 @@ class ExportSettings:
     timestamps, in UTC. Columns and the action at damage of `read` are set here. `relative_times`
     are ``from_ms`` and ``to_ms`` as they were given, if that is relative to now. `is_staged`: data
     files are written aside, under names that no reader of a table takes for one. `revision` is that
-    of the data files (`ExportState`).
+    of the data files (`ExportState`). `decode` are the options of typed columns, and `types` the
+    typed columns of each topic.
     """
 
     output: str
@@ -45,6 +51,8 @@ class ExportSettings:
     relative_times: Mapping[str, str] = field(default_factory=dict)
     is_staged: bool = False
     revision: int = 0
+    decode: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, TypedColumns] = field(default_factory=dict)
 
     @property
     def from_ms(self) -> int | None:
@@ -57,7 +65,8 @@ class ExportSettings:
         return None if self.read.record_filter is None else self.read.record_filter.to_ms
 
     def __post_init__(self) -> None:
-        ReadSettings(columns=self.columns).schema  # noqa: B018, because it checks the names
+        own = tuple(name for name in self.columns if not is_typed(name))
+        ReadSettings(columns=own).schema  # noqa: B018, because it checks the names
         if not self.file_columns:
             raise InputError(
                 "no column for the files: topic and partition are the names of the folders",
@@ -73,25 +82,33 @@ class ExportSettings:
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """The columns of the data files."""
+        """The columns of the data files, as they were asked for."""
         if self.format.is_table:
             needed = (*_TABLE_COLUMNS, *(("timestamp",) if self.by_date else ()))
             return tuple(dict.fromkeys((*self.columns, *needed)))
         return tuple(name for name in self.columns if name not in FOLDER_COLUMNS)
 
     @property
+    def needed_columns(self) -> tuple[str, ...]:
+        """The columns for the files, and for the names of files."""
+        needed = ("offset", "timestamp") if self.by_date else ("offset",)
+        return tuple(dict.fromkeys((*self.file_columns, *needed)))
+
+    def of_topic(self, topic: str) -> ExportSettings:
+        """Return the settings with the typed columns of a topic."""
+        return replace(self, read=replace(self.read, typed=self.types.get(topic)), types={})
+
+    @property
     def file_schema(self) -> pa.Schema:
-        """The columns of the data files, with their types."""
-        schema = self.read_settings.schema
-        chosen = pa.schema([schema.field(name) for name in self.file_columns])
+        """The schema of the data files, of a topic if columns are typed."""
+        added = set(self.needed_columns) - set(self.file_columns)
+        chosen = pa.schema([one for one in self.read_settings.schema if one.name not in added])
         return table_schema(chosen, self.format) if self.format.is_table else chosen
 
     @property
     def read_settings(self) -> ReadSettings:
-        """The settings of the read: the columns for the files, and for the names of files."""
-        needed = ("offset", "timestamp") if self.by_date else ("offset",)
-        columns = dict.fromkeys((*self.file_columns, *needed))
-        return replace(self.read, columns=tuple(columns), on_damage=OnDamage.DROP)
+        """The settings of the read."""
+        return replace(self.read, columns=self.needed_columns, on_damage=OnDamage.DROP)
 
     def folder_of(self, partition: TopicPartition) -> str:
         """Return the folder of a partition.

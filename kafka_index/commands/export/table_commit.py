@@ -171,7 +171,9 @@ class Tables:
             folder = settings.folder_of(partition)
             if own.topic not in self._tables:
                 topic_folder = os.path.dirname(folder)
-                self._tables[own.topic] = self.lake.open(own.topic, topic_folder, settings)
+                self._tables[own.topic] = self.lake.open(
+                    own.topic, topic_folder, settings.of_topic(own.topic)
+                )
             table = self._tables[own.topic]
             self._check_progress(table, partition, export_state(folder).read())
 

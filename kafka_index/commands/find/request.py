@@ -15,7 +15,7 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.parameters import (
-    RecordRequest,
+    DecodeRequest,
     from_parameter,
     time_range_ms,
     to_parameter,
@@ -37,7 +37,7 @@ class RegexKind(TextKind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindRequest(RecordRequest):
+class FindRequest(DecodeRequest):
     """Parameters of a search. `columns` are those of the records; by default Spark's."""
 
     key: bytes | None = parameter(
@@ -90,7 +90,7 @@ FIND = CommandSpec(
     Exit codes:
       0   Everything was searched, even if no record matched.
       1   Corrupt ranges were skipped (they are listed on stderr), or no
-          record matched with --fail-if-none.
+          record matched with --fail-if-none. Or keys or values did not decode.
       2   Wrong usage, or there is nothing to search.
       3   Retriable failure: permission, disk, memory, network or cluster.
       70  Internal error.

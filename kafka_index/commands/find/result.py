@@ -17,6 +17,7 @@ from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_stream import SearchedRecords
 from kafka_index.core.query.records import ListedPartitions, list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
+from kafka_index.core.query.typed_records import decode_options, with_types
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 
@@ -138,4 +139,8 @@ def find(
             max_split_bytes=SEARCHED_SPLIT_BYTES,
             finder=listed.gap_finder(request.max_decompressed_bytes),
         )
+        # What is printed has the bytes, too.
+        is_printed = request.columns is not None
+        options = decode_options(request)
+        plan = with_types(plan, options, settings.columns, keeps_raw=is_printed)
     return FoundRecords(engine, listener or SILENT, listed, plan, request, unread_texts(unread))

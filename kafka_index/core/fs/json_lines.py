@@ -73,13 +73,13 @@ def _members(rows: pa.RecordBatch) -> list[pa.Array | pa.Scalar]:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         prefix = f"{',' if parts else ''}{json.dumps(name, ensure_ascii=False)}:"
         try:
-            parts += [pa.scalar(prefix, _TEXT), _values(column)]
+            parts += [pa.scalar(prefix, _TEXT), json_values(column)]
         except (ValueError, TypeError) as error:
             raise pa.ArrowInvalid(f"{name}: {error}") from error
     return parts
 
 
-def _values(column: pa.Array) -> pa.Array | pa.Scalar:
+def json_values(column: pa.Array) -> pa.Array | pa.Scalar:
     """Return each value as JSON; one scalar if all values are null."""
     if column.null_count == len(column):
         return pa.scalar("null", _TEXT)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice, pairwise, repeat
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -25,9 +25,11 @@ from kafka_index.core.format.names import (
     TRANSACTION_STATE_TOPIC,
     parse_partition_directory,
 )
+from kafka_index.core.fs.json_lines import json_values
 from kafka_index.core.records.batch_table import WindowBatches
 from kafka_index.core.records.record_chunk import RecordChunk
 from kafka_index.core.records.record_table import RecordTable
+from kafka_index.core.schema.columns import KEY, VALUE, side_names
 
 if TYPE_CHECKING:
     from kafka_index.core.cluster.metadata.decoding import CoordinatorCodec, ValueCodec
@@ -145,6 +147,7 @@ class PrintedRecords:
     header_counts: Longs
     header_names: pa.Array
     header_values: pa.Array
+    decoded: Sequence[Decoded | None] | None = None
 
     @classmethod
     def of_chunk(cls, chunk: RecordChunk, source: WindowBatches) -> Self:
@@ -154,16 +157,21 @@ class PrintedRecords:
 
     @classmethod
     def of_rows(cls, rows: pa.RecordBatch) -> Self:
-        """Convert a table with `NUMBER_COLUMNS`, keys, values and headers."""
+        """Convert a table with `NUMBER_COLUMNS`, keys, values and headers.
+
+        Typed keys or values are accompanied by the bytes of all rows.
+        """
         headers = rows.column("headers")
         pairs = headers.flatten()
+        names = rows.schema.names
         return cls(
             rows.select(NUMBER_COLUMNS),
-            rows.column("key"),
-            rows.column("value"),
+            rows.column("key_raw" if "key_raw" in names else "key"),
+            rows.column("value_raw" if "value_raw" in names else "value"),
             np.asarray(pc.list_value_length(headers).fill_null(0)).astype(np.int64),
             pairs.field("key").cast(pa.binary()),
             pairs.field("value"),
+            _decoded_rows(rows),
         )
 
     def __len__(self) -> int:
@@ -176,13 +184,49 @@ class PrintedRecords:
             (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
             for column in numbers
         )
-        return map(Row, *numbers, _slices(self.keys), _slices(self.values), self._headers())
+        decoded = repeat(None) if self.decoded is None else self.decoded
+        parts = _slices(self.keys), _slices(self.values), self._headers()
+        return map(Row, *numbers, *parts, decoded)
 
     def _headers(self) -> Iterator[Sequence[PrintedHeader]]:
         names = (name or memoryview(b"") for name in _slices(self.header_names))
         pairs = zip(names, _slices(self.header_values), strict=True)
         for count in self.header_counts.tolist():
             yield list(islice(pairs, count)) if count else ()
+
+
+def _decoded_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
+    """Return typed keys and values as JSON; None if there are none."""
+    typed = [part for part in (KEY, VALUE) if side_names(part)[3] in rows.schema.names]
+    if all(pa.types.is_binary(rows.column(part).type) for part in typed):
+        return None
+    texts = {part: _json_texts(rows.column(part)) for part in (KEY, VALUE)}
+    errors: list[str | None] = [None] * len(rows)
+    for part in typed:
+        codes = rows.column(side_names(part)[2]).to_pylist()
+        errors = [one or code for one, code in zip(errors, codes, strict=True)]
+    return [
+        Decoded(key, value, None if error is None else str(error))
+        for key, value, error in zip(texts[KEY], texts[VALUE], errors, strict=True)
+    ]
+
+
+def _json_texts(column: pa.Array) -> list[str | None]:
+    """Return values as JSON; bytes are a text, or hex digits if they are no UTF-8."""
+    if not pa.types.is_binary(column.type):
+        texts = json_values(column)
+        if isinstance(texts, pa.Scalar):
+            return [texts.as_py()] * len(column)
+        found: list[str | None] = texts.to_pylist()
+        return found
+    return [None if data is None else json.dumps(_text(data)) for data in column.to_pylist()]
+
+
+def _text(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}
 
 
 def _slices(column: pa.Array) -> Iterator[MaybeBytes]:

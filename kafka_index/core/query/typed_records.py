@@ -119,6 +119,8 @@ def typed_columns(
     writers: Mapping[tuple[str, str], set[Writer]],
     options: DecodeOptions,
     names: Sequence[str],
+    *,
+    keeps_raw: bool = False,
 ) -> TypedColumns:
     """Return the typed columns of topics that are read as one table."""
     columns = {
@@ -131,16 +133,22 @@ def typed_columns(
         for part in options.parts
         if any(is_of_part(name, part) for name in names)
     }
-    return TypedColumns(columns, names, is_strict=options.is_strict)
+    return TypedColumns(columns, names, is_strict=options.is_strict, keeps_raw=keeps_raw)
 
 
-def with_types(plan: ReadPlan, options: DecodeOptions | None, names: Sequence[str]) -> ReadPlan:
+def with_types(
+    plan: ReadPlan,
+    options: DecodeOptions | None,
+    names: Sequence[str],
+    *,
+    keeps_raw: bool = False,
+) -> ReadPlan:
     """Return the plan of a read whose columns are decoded, of all its topics as one table."""
     if options is None:
         return plan
     topics = sorted({one.files.topic for one in plan.partitions} | _topics(plan.splits))
     writers = find_writers(plan.splits, plan.settings, options)
-    typed = typed_columns(topics, writers, options, names)
+    typed = typed_columns(topics, writers, options, names, keeps_raw=keeps_raw)
     return replace(plan, settings=replace(plan.settings, typed=typed))
 
 

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +78,22 @@ class Writer(NamedTuple):
 
     key: SchemaKey | None
     path: MessagePath = ()
+
+    @property
+    def text(self) -> str:
+        """The writer as a text for state files."""
+        kind, value = ("", "") if self.key is None else self.key
+        return f"{kind}:{value}:{'.'.join(map(str, self.path))}"
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Return the writer of a text; raises `ValueError` if it is none."""
+        kind, value, path = text.split(":")
+        key = None
+        if kind:
+            is_number = KeyKind(kind) not in (KeyKind.GUID, KeyKind.GLUE_UUID)
+            key = SchemaKey(KeyKind(kind), int(value) if is_number else value)
+        return cls(key, tuple(int(one) for one in path.split(".") if one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,13 +631,21 @@ class TypedColumns:
         some are named.
     is_strict : bool
         Whether the first row that fails raises an error.
+    keeps_raw : bool
+        Whether the bytes of all rows are kept, not only those of rows that fail.
     """
 
     def __init__(
-        self, columns: Mapping[str, TypedColumn], names: Sequence[str], *, is_strict: bool = False
+        self,
+        columns: Mapping[str, TypedColumn],
+        names: Sequence[str],
+        *,
+        is_strict: bool = False,
+        keeps_raw: bool = False,
     ) -> None:
         self._names = tuple(names)
         self._is_strict = is_strict
+        self._keeps_raw = keeps_raw
         self._given = dict(columns)
         self._columns = {
             part: column.selected(_wanted(names, part))
@@ -632,7 +656,7 @@ class TypedColumns:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments."""
-        return _restored, (self._given, self._names, self._is_strict)
+        return _restored, (self._given, self._names, self._is_strict, self._keeps_raw)
 
     def _output_names(self) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -694,6 +718,8 @@ class TypedColumns:
                     errors[_REASONS[code - 1].value] += count
             arrays[part] = decoded.array
             arrays |= self._columns[part].side_arrays(batch.column(part), decoded)
+            if self._keeps_raw:
+                arrays[side_names(part)[3]] = batch.column(part)
         schema = self.schema(batch.schema)
         yield pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
@@ -741,8 +767,9 @@ def _restored(
     columns: Mapping[str, TypedColumn],
     names: Sequence[str],
     is_strict: bool,  # noqa: FBT001, pickle passes it
+    keeps_raw: bool,  # noqa: FBT001, as above
 ) -> TypedColumns:
-    return TypedColumns(columns, names, is_strict=is_strict)
+    return TypedColumns(columns, names, is_strict=is_strict, keeps_raw=keeps_raw)
 
 
 def _wanted(names: Sequence[str], part: str) -> Wanted:
