@@ -47,19 +47,19 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _NAMED = ("record", "error", "enum", "fixed")
 
 
-class _Version(Struct):
+class _Version(Struct, forbid_unknown_fields=True):
     subject: str
     version: int
     state: VersionState = VersionState.LIVE
 
 
-class _Reference(Struct):
+class _Reference(Struct, forbid_unknown_fields=True):
     name: str
     subject: str
     version: int = 1
 
 
-class _Entry(Struct, omit_defaults=True):
+class _Entry(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A schema of the folder; only the file is needed."""
 
     file: str
@@ -72,20 +72,20 @@ class _Entry(Struct, omit_defaults=True):
     rule_types: list[str] = []
 
 
-class _Topic(Struct, omit_defaults=True):
+class _Topic(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Files of a topic, each with ``#`` and the name of a type if it has several."""
 
     key: str | None = None
     value: str | None = None
 
 
-class _Settings(Struct, omit_defaults=True):
+class _Settings(Struct, omit_defaults=True, forbid_unknown_fields=True):
     compatibility: str | None = None
     mode: str | None = None
     alias: str | None = None
 
 
-class _Manifest(Struct, omit_defaults=True):
+class _Manifest(Struct, omit_defaults=True, forbid_unknown_fields=True):
     topics: dict[str, _Topic] = {}
     schemas: list[_Entry] | None = None
     settings: dict[str, _Settings] = {}

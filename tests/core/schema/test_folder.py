@@ -153,6 +153,14 @@ WRONG: dict[str, tuple[dict[str, str | dict[str, object]], str]] = {
     "not JSON": ({"a.avsc": "{"}, "the schema is not JSON"),
     "too deep": ({"a.avsc": "[" * 100_000}, "the schema is not JSON"),
     "list of text": ({"schemas.json": "[]"}, "not a list of schemas"),
+    "misspelt member": (
+        {"a.avsc": ADDRESS, "schemas.json": {"topic": {}}},
+        "Object contains unknown field `topic`",
+    ),
+    "misspelt member of a schema": (
+        {"a.avsc": ADDRESS, "schemas.json": {"schemas": [{"file": "a.avsc", "schema_id": 7}]}},
+        "Object contains unknown field `schema_id`",
+    ),
     "missing file": ({"schemas.json": {"schemas": [{"file": "a.avsc"}]}}, "No such file"),
     "file outside": ({"schemas.json": {"schemas": [{"file": "../a.avsc"}]}}, "not in the folder"),
     "other ending": ({"schemas.json": {"schemas": [{"file": "a.txt"}]}}, "not a file of a schema"),
