@@ -25,6 +25,7 @@ from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Self
 
 from tests.support.command_line import Argument, environment
@@ -44,6 +45,8 @@ class Failure(StrEnum):
     STOP = "stop"
     #: The process is killed after so many milliseconds, wherever it is.
     TIME = "time"
+    #: The process is killed before a call, or a return, of a function that commits to tables.
+    CALL = "call"
     #: The disk fails, this once.
     DISK = "disk"
     #: The disk is full, from now on.
@@ -60,6 +63,7 @@ SIGNALS = {
     Failure.TERMINATE: signal.SIGTERM,
     Failure.INTERRUPT: signal.SIGINT,
     Failure.STOP: signal.SIGSTOP,
+    Failure.CALL: signal.SIGKILL,
 }
 _NUMBERS = {Failure.DISK: errno.EIO, Failure.FULL: errno.ENOSPC, Failure.DENIED: errno.EACCES}
 _NAMED = {
@@ -69,6 +73,14 @@ _NAMED = {
 _READS = ("read", "pread", "preadv")
 _WRITES = ("write", "pwrite", "fsync", "ftruncate", "copy_file_range")
 _NEEDS_ROOM = {"os.mkdir", "os.link", *_WRITES}
+#: Parts of the paths of modules whose functions commit to tables.
+_COMMITS = (
+    "/pyiceberg/",
+    "/deltalake/",
+    "/export/table_commit",
+    "/export/iceberg",
+    "/export/delta",
+)
 _MAKES_FILE = os.O_CREAT | os.O_TRUNC
 _OPENS_TO_WRITE = os.O_WRONLY | os.O_RDWR | _MAKES_FILE
 _ONLY_READS = {"open", "os.listdir", "os.scandir"}
@@ -241,6 +253,11 @@ class _Failing:
         path = next((each for each in given[:2] if self._folder in str(each)), None)
         if isinstance(path, str | bytes | os.PathLike):
             self._fail(os.fsdecode(path), takes_room=takes_room)
+
+    def _on_event(self, frame: FrameType, _event: str, _argument: object) -> None:
+        path = frame.f_code.co_filename
+        if any(part in path for part in _COMMITS):
+            self._fail(path, takes_room=False)
 
     def _failing(self, name: str) -> Callable[..., object]:
         call = getattr(os, name)

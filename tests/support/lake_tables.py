@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 import kafka_index
@@ -55,6 +58,14 @@ class LakeOfTest(ABC):
     def create(self, topic: str, schema: pa.Schema) -> None:
         """Create the table of a topic, as another tool would."""
 
+    @abstractmethod
+    def append(self, topic: str, rows: pa.Table) -> None:
+        """Add rows to a table, as another tool would."""
+
+    @abstractmethod
+    def compact(self, topic: str) -> None:
+        """Rewrite all files of a table to one file, as another tool would."""
+
     @property
     def topics(self) -> list[str]:
         """The topics with a table."""
@@ -64,6 +75,13 @@ class LakeOfTest(ABC):
         """Return offset and value of each row."""
         table = self.read(topic).sort_by([("partition", "ascending"), ("offset", "ascending")])
         return list(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+    def rows_if_any(self, topic: str) -> list[tuple[int, bytes]]:
+        """Return the rows of a table that may not exist, or have no rows."""
+        try:
+            return self.values(topic)
+        except (NoSuchTableError, TableNotFoundError):
+            return []
 
     def copy_from(self, template: Path) -> None:
         """Replace the tables by a copy that was made of them."""
@@ -99,6 +117,13 @@ class IcebergOfTest(LakeOfTest):
         finally:
             catalog.close()
 
+    def append(self, topic: str, rows: pa.Table) -> None:
+        self.table(topic).append(rows)
+
+    def compact(self, topic: str) -> None:
+        table = self.table(topic)
+        table.overwrite(table.scan().to_arrow())
+
     def read(self, topic: str) -> pa.Table:
         return self.table(topic).scan().to_arrow()
 
@@ -123,6 +148,12 @@ class DeltaOfTest(LakeOfTest):
     def table(self, topic: str) -> DeltaTable:
         return DeltaTable(str(self.output / topic))
 
+    def append(self, topic: str, rows: pa.Table) -> None:
+        write_deltalake(self.table(topic), rows, mode="append")
+
+    def compact(self, topic: str) -> None:
+        self.table(topic).optimize.compact()
+
     def read(self, topic: str) -> pa.Table:
         return self.table(topic).to_pyarrow_table()
 
@@ -133,7 +164,7 @@ class DeltaOfTest(LakeOfTest):
         return self.table(topic).version()
 
 
-FORMATS = {"iceberg": IcebergOfTest, "delta": DeltaOfTest}
+FORMATS: dict[str, Callable[[Path], LakeOfTest]] = {"iceberg": IcebergOfTest, "delta": DeltaOfTest}
 
 
 def records_of(dump: Path, **options: Any) -> pa.Table:

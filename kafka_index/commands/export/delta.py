@@ -28,7 +28,7 @@ from kafka_index.core.fs.registry import readable, storage_options, store_of
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 
 try:
-    from deltalake import DeltaTable, Schema
+    from deltalake import DeltaTable, Schema, TableFeatures
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 except ImportError as error:
@@ -73,7 +73,8 @@ class _DeltaTable(LakeTable):
             options = _storage_options(self.name)
             if DeltaTable.is_deltatable(self.name, options):
                 return
-            schema = self._schema
+            # Columns that need a table feature are added with it.
+            schema = pa.schema([each for each in self._schema if not _has_local_times(each)])
             if self._partition_by:
                 schema = schema.append(pa.field(_DATE, pa.date32()))
             DeltaTable.create(
@@ -106,6 +107,9 @@ class _DeltaTable(LakeTable):
             wanted = Schema.from_arrow(self._schema)
             columns = {each.name: each for each in self._loaded.schema().fields}
             new = [each for each in wanted.fields if columns.get(each.name) != each]
+            if new and any(map(_has_local_times, self._schema)):
+                feature = TableFeatures.TimestampWithoutTimezone
+                self._loaded.alter.add_feature(feature, allow_protocol_versions_increase=True)
             if new:
                 self._loaded.alter.add_columns(new)
                 self.load()
@@ -177,6 +181,11 @@ class _DeltaTable(LakeTable):
                 and high >= rows.first_offset
             ):
                 yield file
+
+
+def _has_local_times(column: pa.Field) -> bool:
+    """Return whether a column has timestamps without a zone, at any depth."""
+    return "timestamp[us]" in str(column.type)
 
 
 def _bounds(file: Mapping[str, Any], column: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from kafka_index.commands.export.table_commit import (
 from kafka_index.commands.export.table_schema import refuse_changed_types
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.integers import INT64_MAX
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import storage_options, store_of
 
 try:
     from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
@@ -43,6 +43,14 @@ except ImportError as error:
 #: The name of a catalog that is given by its URI: pyiceberg's own default.
 _CATALOG = "default"
 _DAY_FIELD = "timestamp_day"
+#: Options of our stores, without their prefix, as properties of pyiceberg.
+_S3_PROPERTIES = {
+    "endpoint": "s3.endpoint",
+    "region": "s3.region",
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+}
 _CONFLICTS = (CommitFailedException, CommitStateUnknownException)
 
 
@@ -77,14 +85,19 @@ class IcebergLake(Lake):
         self._catalog = self._load()
 
     def _load(self) -> Catalog:
+        options = storage_options().resolve().items()
+        properties = {
+            _S3_PROPERTIES[name]: value
+            for key, value in options
+            if (name := key.removeprefix("aws_")) in _S3_PROPERTIES
+        }
         with _calls("open the catalog", self._given):
             try:
                 if ":/" not in self._given:
-                    return load_catalog(self._given)
+                    return load_catalog(self._given, **properties)
                 kind = infer_catalog_type(_CATALOG, {"uri": self._given})
-                return load_catalog(
-                    _CATALOG, uri=self._given, type=None if kind is None else kind.value
-                )
+                own = {"uri": self._given, "type": "" if kind is None else kind.value}
+                return load_catalog(_CATALOG, **{**_s3_environment(), **own, **properties})
             except (ValueError, NotInstalledError) as error:
                 raise InputError(
                     f"not a catalog of pyiceberg: {error}",
@@ -198,6 +211,13 @@ class _IcebergTable(LakeTable):
             versions = {key: str(version) for key, version in change.versions.items()}
             transaction.set_properties(versions)
             transaction.commit_transaction()
+
+
+def _s3_environment() -> dict[str, str]:
+    """Return the endpoint of S3 in the environment, which Arrow's client does not read."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    found = next(filter(None, map(os.environ.get, names)), None)
+    return {} if found is None else {"s3.endpoint": found}
 
 
 def _add_snapshot(transaction: Transaction) -> None:

@@ -1,0 +1,266 @@
+"""Commits to tables that are killed, meet other writers, or lose their answer: no row twice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import kafka_index
+from kafka_index.commands.export.request import ExportFormat, ExportRequest
+from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.commands.export.table_commit import (
+    CommitConflictError,
+    LakeTable,
+    TableChange,
+    Tables,
+)
+from kafka_index.core.errors import PublishError
+from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.query.records import list_partitions
+from tests.support.campaign import drawn
+from tests.support.command_line import COMMAND, Argument, environment, run_here
+from tests.support.killed_runs import Failure, KilledRuns
+from tests.support.lake_tables import FORMATS, DeltaOfTest, LakeOfTest
+from tests.support.record_tables import write_partition
+
+from .test_data_loss import CUT_AND_GROWN, log_of
+
+MODULES = (
+    *("kafka_index.commands.export.iceberg", "kafka_index.commands.export.delta"),
+    *("pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "pyiceberg.table"),
+)
+
+
+@pytest.fixture(params=FORMATS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeOfTest:
+    return FORMATS[request.param](tmp_path / "lakes")
+
+
+def write(root: Path, log: bytes) -> None:
+    """Write two partitions with the same log."""
+    shutil.rmtree(root, ignore_errors=True)
+    for number in range(2):
+        write_partition(root, {0: log}, f"topic-{number}")
+
+
+def values_of(root: Path) -> list[tuple[int, bytes]]:
+    table = kafka_index.read_records(root, columns=("offset", "value")).read_all()
+    return list(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+
+def damaged(log: bytes) -> bytes:
+    changed = bytearray(log)
+    changed[3000] ^= 1
+    return bytes(changed)
+
+
+#: The logs of the runs before, the log of the killed run, and its options.
+SCENARIOS: dict[str, tuple[list[bytes], bytes, tuple[Argument, ...]]] = {
+    "first": ([], log_of(range(500)), ()),
+    "grown": ([log_of(range(500))], log_of(range(900)), ()),
+    "restarted": (
+        [log_of(range(500)), log_of(range(1000))],
+        CUT_AND_GROWN[0],
+        ("--on-data-loss", "restart"),
+    ),
+    "completed": ([damaged(log_of(range(500)))], log_of(range(700)), ()),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledRuns]:
+    """A process that has imported the libraries, and has used neither: they start threads."""
+    root = tmp_path_factory.mktemp("warm-up")
+    write(root / "in", log_of(range(20)))
+    command = ("export", "--input", root / "in", "--output", root / "out")
+    with KilledRuns(*command, prepared=MODULES) as killed:
+        yield killed
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_killed_commit_is_finished_by_the_same_command(
+    tmp_path: Path, lake: LakeOfTest, runs: KilledRuns, scenario: str
+) -> None:
+    before, log, options = SCENARIOS[scenario]
+    dump, template = tmp_path / "in", tmp_path / "template"
+    command = ("--input", dump, *lake.options, *options)
+    for earlier in before:
+        write(dump, earlier)
+        assert run_here("export", "--input", dump, *lake.options).returncode in (0, 1)
+    old = lake.values("topic") if before else []
+    write(dump, log)
+    new = values_of(dump)
+    shutil.copytree(lake.folder, template)
+    calls = runs.failing(Path(), 1 << 40, Failure.CALL, "export", *command).calls
+    assert lake.values("topic") == new
+    draw = random.Random(f"{scenario} {type(lake).__name__}")
+    kills = [(Failure.CALL, draw.randrange(1, calls)) for _ in range(drawn(25))]
+    kills += [(Failure.TIME, draw.randrange(1, 400)) for _ in range(drawn(10))]
+    for failure, step in kills:
+        lake.copy_from(template)
+        ended = runs.failing(Path(), step, failure, "export", *command)
+        assert ended.code in (0, -signal.SIGKILL), (step, ended.stderr)
+        assert lake.rows_if_any("topic") in (old, new), (failure, step)
+        again = run_here("export", *command)
+        assert again.returncode == 0, (failure, step, again.stderr)
+        assert lake.values("topic") == new, (failure, step)
+        assert len(set(lake.files("topic"))) == len(lake.files("topic")), (failure, step)
+
+
+def test_three_runs_at_once_add_each_record_once(tmp_path: Path, lake: LakeOfTest) -> None:
+    dump = tmp_path / "in"
+    command = [*COMMAND, "export", "--input", str(dump), *map(str, lake.options)]
+    write(dump, log_of(range(900)))
+    codes = {3}
+    while 3 in codes:
+        started = [
+            subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
+            for _ in range(3)
+        ]
+        codes = {each.wait() for each in started}
+        assert codes <= {0, 3}
+    assert lake.values("topic") == values_of(dump)
+
+
+def open_tables(dump: Path, lake: LakeOfTest) -> Tables:
+    """Open the tables of an export as a run does, without its lock."""
+    given = dict(zip(lake.options[::2], map(str, lake.options[1::2]), strict=True))
+    names = ("format", "output", "catalog", "namespace")
+    fields = {name: given[f"--{name}"] for name in names if f"--{name}" in given}
+    request = ExportRequest.build({"inputs": [str(dump)], **fields})
+    tables = Tables.of(request)
+    settings = ExportSettings(str(lake.output), ExportFormat(given["--format"]))
+    tables.open(list_partitions([str(dump)]).files, settings)
+    return tables
+
+
+@pytest.fixture
+def complete_files(tmp_path: Path, lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dump whose files are complete, up to offset 500 committed, and not after it."""
+    dump = tmp_path / "in"
+    write(dump, log_of(range(500)))
+    assert run_here("export", "--input", dump, *lake.options).returncode == 0
+    write(dump, log_of(range(900)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "commit", lambda _self, _partitions: None)
+        assert run_here("export", "--input", dump, *lake.options).returncode == 0
+    assert len(lake.values("topic")) == 1000
+    return dump
+
+
+def commit(tables: Tables) -> None:
+    """Commit what is complete, as a run without new records does."""
+    for table in tables._tables.values():
+        partitions = [TopicPartition("topic", number) for number in range(2)]
+        tables._commit_topic(table, partitions)
+
+
+def on_commit(
+    tables: Tables, action: Callable[[LakeTable, TableChange, Callable[[TableChange], None]], None]
+) -> None:
+    """Do something else in the first commit to each table."""
+    for table in tables._tables.values():
+
+        def first(
+            change: TableChange, table: LakeTable = table, own: object = table.commit
+        ) -> None:
+            table.commit = own  # type: ignore[method-assign, assignment]
+            action(table, change, own)  # type: ignore[arg-type]
+
+        table.commit = first  # type: ignore[method-assign]
+
+
+def test_three_writers_of_one_version_commit_once(complete_files: Path, lake: LakeOfTest) -> None:
+    version = lake.version("topic")
+    barrier = threading.Barrier(3)
+    conflicts = []
+
+    def together(
+        _table: LakeTable, change: TableChange, own: Callable[[TableChange], None]
+    ) -> None:
+        barrier.wait()
+        try:
+            own(change)
+        except CommitConflictError as error:
+            conflicts.append(error)
+            raise
+
+    writers = []
+    for _ in range(3):
+        tables = open_tables(complete_files, lake)
+        on_commit(tables, together)
+        writers.append(threading.Thread(target=commit, args=(tables,)))
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(conflicts) == 2
+    assert lake.version("topic") == version + 1
+    assert lake.values("topic") == values_of(complete_files)
+
+
+@pytest.mark.parametrize("error", [CommitConflictError, PublishError])
+def test_commit_whose_answer_is_lost_is_not_repeated(
+    complete_files: Path, lake: LakeOfTest, error: type[PublishError]
+) -> None:
+    version = lake.version("topic")
+
+    def lose(_table: LakeTable, change: TableChange, own: Callable[[TableChange], None]) -> None:
+        own(change)
+        raise error("the connection was closed")
+
+    tables = open_tables(complete_files, lake)
+    on_commit(tables, lose)
+    commit(tables)
+    assert lake.version("topic") == version + 1
+    assert lake.values("topic") == values_of(complete_files)
+
+
+def test_rows_that_another_tool_adds_meanwhile_stay(complete_files: Path, lake: LakeOfTest) -> None:
+    other = lake.read("topic").slice(0, 1)
+    number = other.schema.get_field_index("partition")
+    other = other.set_column(number, "partition", pa.array([7], other.schema.field(number).type))
+
+    def add(_table: LakeTable, change: TableChange, own: Callable[[TableChange], None]) -> None:
+        lake.append("topic", other)
+        own(change)
+
+    tables = open_tables(complete_files, lake)
+    on_commit(tables, add)
+    commit(tables)
+    assert len(lake.values("topic")) == len(values_of(complete_files)) + 1
+    tables = open_tables(complete_files, lake)
+    commit(tables)
+    assert len(lake.values("topic")) == len(values_of(complete_files)) + 1
+
+
+def test_rewritten_files_lose_and_double_no_row(tmp_path: Path, lake: LakeOfTest) -> None:
+    """Other tools compact tables, and a restart then replaces rows of merged files."""
+    dump = tmp_path / "in"
+    for count in (500, 900):
+        write(dump, log_of(range(count)))
+        assert run_here("export", "--input", dump, *lake.options).returncode == 0
+    lake.compact("topic")
+    assert len(lake.files("topic")) == 1
+    write(dump, log_of(range(1000)))
+    assert run_here("export", "--input", dump, *lake.options).returncode == 0
+    assert lake.values("topic") == values_of(dump)
+    # Both partitions are in one file by now.
+    write(dump, CUT_AND_GROWN[0])
+    command = ("--input", dump, *lake.options, "--on-data-loss", "restart")
+    done = run_here("export", *command)
+    if isinstance(lake, DeltaOfTest):
+        assert done.returncode == 2
+        assert "another tool has rewritten it" in done.stderr
+        lake.table("topic").delete("true")
+        done = run_here("export", *command)
+    assert done.returncode == 0, done.stderr
+    assert lake.values("topic") == values_of(dump)
