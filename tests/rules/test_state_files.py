@@ -20,7 +20,7 @@ import zstandard
 
 from kafka_index.commands.export.export_state import EXPORT_STATE
 from kafka_index.commands.import_.import_manifest import IMPORT_MANIFEST
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
 from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexError
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
 from kafka_index.core.fs.backup.manifest import KeptFile, Manifest, encode, parse_manifest
@@ -258,16 +258,19 @@ def build_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
     return next(case.output.rglob(build_manifest.PARTITION_RECORD)), run
 
 
-def restore_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
-    def run() -> Any:
-        done = case.run("restore", "--input", str(case.dump))
-        (case.output / CLEAN_SHUTDOWN).unlink(missing_ok=True)
-        return done
+def restore_case(name: str) -> Callable[[_Case], tuple[Path, Callable[[], Any]]]:
+    def make(case: _Case) -> tuple[Path, Callable[[], Any]]:
+        def run() -> Any:
+            done = case.run("restore", "--input", str(case.dump))
+            (case.output / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+            return done
 
-    # The journal has the inodes of its output.
-    case.is_reset = False
-    assert run().returncode == 0
-    return case.output / JOURNAL_FILE, run
+        # The journal has the inodes of its output.
+        case.is_reset = False
+        assert run().returncode == 0
+        return case.output / name, run
+
+    return make
 
 
 def import_case(
@@ -308,7 +311,8 @@ def lookup_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
     [
         pytest.param(export_case, json_codec, 2, id="export"),
         pytest.param(build_case, build_codec, 4, id="build"),
-        pytest.param(restore_case, journal_codec, 11, id="restore"),
+        pytest.param(restore_case(STATE_FILE), json_codec, 1, id="restore"),
+        pytest.param(restore_case(JOURNAL_FILE), journal_codec, 11, id="restore-journal"),
         pytest.param(import_case(f"t-0/{IMPORT_MANIFEST}"), json_codec, 1, id="import-partition"),
         pytest.param(import_case(IMPORT_MANIFEST), json_codec, 1, id="import-finished"),
         pytest.param(

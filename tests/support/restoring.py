@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
 from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.command_line import DUMP, SETTINGS, Argument, run_here
 
@@ -80,11 +80,11 @@ def restore(dump: Argument, output: Path, *more: Argument) -> RestoreRun:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """All files below a folder, except journals, which have inodes and modification times."""
+    """All files below a folder, except those of runs, which have inodes, times and new ids."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name != JOURNAL_FILE
+        if path.is_file() and path.name not in (JOURNAL_FILE, STATE_FILE)
     }
 
 

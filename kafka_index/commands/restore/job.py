@@ -67,12 +67,13 @@ from kafka_index.commands.restore.plan import (
 from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest
 from kafka_index.commands.restore.restore_partition import PartitionSettings, Runner, restore_on
 from kafka_index.commands.restore.restored_partition import (
-    JOURNAL_FILE,
     NO_LOGS,
-    BegunPlan,
+    STATE_FILE,
     GroupOffset,
     Journal,
     RestoredPartition,
+    RestoreState,
+    restore_state,
 )
 from kafka_index.commands.restore.result import RestoreResult, RunbookFacts, dropped_text, runbook
 from kafka_index.commands.restore.seed import (
@@ -153,7 +154,7 @@ class RestoreTarget:
     """A directory that a restore may write."""
 
     path: str
-    begun: BegunPlan | None
+    begun: RestoreState | None
     properties: Mapping[str, str]
 
 
@@ -189,15 +190,15 @@ def check_again(output: RestoreTarget, plan: RestorePlan) -> RestoreTarget:
 
 def _as_found(path: str, plan: RestorePlan) -> RestoreTarget:
     names = set(os.listdir(path))
-    if JOURNAL_FILE in names:
+    if STATE_FILE in names:
         return _resumed(path, names, plan)
     _refuse_foreign(path, names)
     return RestoreTarget(path, None, _properties(path))
 
 
 def _resumed(path: str, names: set[str], plan: RestorePlan) -> RestoreTarget:
-    begun = Journal(path).begun()
-    if begun is None or begun.digest != plan.digest:
+    begun = restore_state(path).read()
+    if begun is None or begun.inputs != plan.digest:
         raise InputError(
             "the output holds a restore of another plan",
             path=path,
@@ -464,13 +465,14 @@ def restore_logs(
 ) -> list[RestoredPartition]:
     """Restore the partitions of a plan; keep those that an earlier run has finished.
 
-    No file at the root of the output is written but the journal, and files that wait.
+    No file at the root of the output is written but those of the run, and those that wait.
     """
     journal = Journal(output.path)
     finished = {} if output.begun is None else journal.finished()
     if output.begun is None:
         until_ms = plan.request.until.time_ms
-        journal.begin(BegunPlan(plan.digest, dict(plan.made_ids), until_ms))
+        state = RestoreState(inputs=plan.digest, topic_ids=dict(plan.made_ids), until_ms=until_ms)
+        state.begin(output.path)
     # The run before may have been killed after its last step.
     disable_startup(output.path, identity.properties, identity.broker_epoch)
     unfinished = [each for each in plan.partitions if each.partition not in finished]

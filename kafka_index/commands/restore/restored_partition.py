@@ -1,8 +1,8 @@
 """The outcome of a partition, for the report and for the journal of a restore.
 
-The first line of the journal is the plan. It grows by a line per finished partition, written when
-all files of the partition are durable. It stays, and a broker ignores it: until a broker has
-started, the same restore can be run again, even if it was killed after its last step.
+The journal grows by a line per finished partition, written when all files of the partition are
+durable. It stays, as does the state file, and a broker ignores both: until a broker has started,
+the same restore can be run again, even if it was killed after its last step.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from kafka_index.core.format.state_files import (
     Size,
     TopicId,
     convert_fields,
-    decode_state,
 )
-from kafka_index.core.fs.durable_files import AtomicFile, make_durable, publish_error, publishing
+from kafka_index.core.fs.durable_files import publish_error, publishing, sync
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.output.output import RunState, StateFile
 
 #: The outcome of an offset that a group committed: it is the end of the log now, or what it was,
 #: after that end, or under the old name of the topic.
@@ -42,8 +43,9 @@ NO_LOGS = "no_logs"
 STRAY = "stray"
 INCONSISTENT_TOPIC_ID = "inconsistent_topic_id"
 ERROR = "error"
+STATE_FILE = ".kafka-index-restore.json"
 JOURNAL_FILE = ".kafka-index-restore.journal"
-_VERSION = 3
+_VERSION = 4
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -184,13 +186,30 @@ class RestoredPartition:
         self.code, self.reason, self.retriable = code, reason, retriable
 
 
-@dataclass(frozen=True, slots=True)
-class BegunPlan:
-    """The part of a plan that the journal keeps."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreState(RunState):
+    """The restore that was begun in an output, with the choices that its plan made."""
 
-    digest: str
     topic_ids: dict[str, TopicId]
     until_ms: Int64 | None = None
+
+    def begin(self, output: str) -> None:
+        """Describe an output, durably, before anything else is written."""
+        # Lines without a state file are of no use.
+        store_of(output).delete([os.path.join(output, JOURNAL_FILE)])
+        restore_state(output).write(self)
+        sync([output], "make it durable")
+
+
+def restore_state(output: str) -> StateFile[RestoreState]:
+    """Return the state file of an output directory."""
+    return StateFile(
+        os.path.join(output, STATE_FILE),
+        RestoreState,
+        _VERSION,
+        "state of a restore",
+        "restore to an empty --output, or complete it with the version that began it",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,37 +220,11 @@ class _Files:
 
 
 class Journal:
-    """The journal in an output directory."""
+    """The finished partitions of an output directory."""
 
     def __init__(self, output: str) -> None:
         self._output = output
         self._path = os.path.join(output, JOURNAL_FILE)
-
-    def begun(self) -> BegunPlan | None:
-        """Return the plan that was begun here; None for none."""
-        try:
-            with open(self._path, "rb") as file:
-                line = file.readline()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise publish_error(error, self._path, "read the journal") from error
-        plan = decode_state(line, BegunPlan, _VERSION)
-        if plan is None:
-            raise InputError(
-                "the output holds a restore of another version",
-                path=self._path,
-                hint="restore to an empty --output, or complete it with the version that began it",
-            )
-        return plan
-
-    def begin(self, plan: BegunPlan) -> None:
-        """Record the plan, durably, before anything else is written."""
-        with AtomicFile(self._path, what="journal") as file:
-            file.write(f"{json.dumps({'version': _VERSION, **asdict(plan)})}\n".encode())
-            file.commit()
-        for path, error in make_durable([self._output]).items():
-            raise publish_error(error, path, "make the journal durable")
 
     def finished(self) -> dict[TopicPartition, RestoredPartition]:
         """Return the finished partitions whose files have not changed since."""
@@ -285,7 +278,7 @@ class Journal:
             return []
         except OSError as error:
             raise publish_error(error, self._path, "read the journal") from error
-        return list(filter(None, map(_parsed, data[:whole].splitlines()[1:])))
+        return list(filter(None, map(_parsed, data[:whole].splitlines())))
 
 
 def _parsed(line: bytes) -> Any:

@@ -198,7 +198,7 @@ def list_schemas(
         )
         if output is not None:
             names = write_folder(schemas, result.chosen, output.make_staging())
-            output.publish_folder(names, lambda _: None)
+            output.publish_folder(names)
     return result
 
 

@@ -77,6 +77,10 @@ _TRIES = 100
 Signature = tuple[tuple[str, int, int], ...]
 
 
+def _quietly(_sizes: Mapping[str, int]) -> None:
+    """Announce nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateFile(Generic[State]):
     """A small file that describes an output to later runs; it is replaced atomically.
@@ -243,7 +247,7 @@ class Output:
         """Remove what was not published, or was replaced."""
         remove_directory(self.staging)
 
-    def publish_file(self, staged: str, announce: Announce) -> None:
+    def publish_file(self, staged: str, announce: Announce = _quietly) -> None:
         """Give a durable file in the staging directory the name of the output.
 
         `announce` is called with the sizes of the files of the output, by path, when all is ready
@@ -254,7 +258,7 @@ class Output:
         store.rename(staged, self.root)
         store.make_durable([self._directory], "make the output durable")
 
-    def publish_folder(self, names: Collection[str], announce: Announce) -> None:
+    def publish_folder(self, names: Collection[str], announce: Announce = _quietly) -> None:
         """Publish durable files of the staging directory as a folder, ``_SUCCESS`` last.
 
         Other files there are from attempts that were abandoned. `announce` is as in `publish_file`.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kafka_index
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.commands.restore.restored_partition import STATE_FILE
 from kafka_index.core.errors import ConfigError, InputError
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.support.campaign import drawn
@@ -349,7 +349,7 @@ def test_a_killed_restore_is_completed_with_the_same_keys_alone(
     for log in out.glob("[a-z]*-[0-9]/*.log"):
         # What has its name is whole.
         assert log.read_bytes() == whole[str(log.relative_to(out))]
-    if (out / JOURNAL_FILE).exists():
+    if (out / STATE_FILE).exists():
         (tmp_path / "other").write_text("other\n")
         other = restore(dump, out, "--drop-keys", tmp_path / "other")
         assert other.code == 2

@@ -14,7 +14,7 @@ from kafka_index.commands.restore.job import RestoreJob
 from kafka_index.commands.restore.plan import PartitionPlan
 from kafka_index.commands.restore.request import RestoreRequest
 from kafka_index.commands.restore.restore_partition import OnSettled, PartitionSettings, restore_on
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.parameters import KafkaSettings
@@ -108,7 +108,7 @@ def test_it_is_completed_wherever_it_was_killed(
 
 def finished(output: Path) -> list[str]:
     """The partitions that the journal of an unfinished restore has."""
-    lines = (output / JOURNAL_FILE).read_text().splitlines()[1:]
+    lines = (output / JOURNAL_FILE).read_text().splitlines()
     found = [json.loads(line)["partition"] for line in lines]
     return [f"{each['topic']}-{each['partition']}" for each in found]
 
@@ -165,12 +165,12 @@ def test_another_plan_does_not_complete_it(
 def test_what_another_version_began_is_refused_with_what_to_do(tmp_path: Path, dump: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / JOURNAL_FILE).write_text('{"version": 1}')
+    (out / STATE_FILE).write_text('{"version": 1}')
 
     run = restore(dump, out)
 
     assert run.code == 2
-    assert "another version" in run.done.stderr
+    assert "not the state of a restore of this version" in run.done.stderr
     assert "restore to an empty --output" in run.done.stderr
 
 

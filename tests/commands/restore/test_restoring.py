@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE
+from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
 from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import MARKER, contents, copy_dump, restore
 
@@ -86,7 +86,7 @@ def test_the_checkpoints_and_the_marker_are_those_of_a_clean_stop(tmp_path: Path
         assert sorted(made) == sorted((DUMP / name).read_text().splitlines())
     assert (tmp_path / "out" / MARKER).read_text() == '{"version":0,"brokerEpoch":-2}'
     ours = [name for name in os.listdir(tmp_path / "out") if "kafka-index" in name]
-    assert ours == [JOURNAL_FILE]
+    assert sorted(ours) == [JOURNAL_FILE, STATE_FILE]
 
 
 def test_the_dump_stays_as_it_is(tmp_path: Path) -> None:
