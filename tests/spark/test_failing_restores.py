@@ -203,7 +203,7 @@ _STEPS = [
     Step("os.rename", "/payments-0", 1),
     Step("open", "00.log", 2),
     Step("open", "partition.metadata", 2),
-    Step("open", ".journal", 4),
+    Step("open", ".journal", 1),
     Step("os.rename", "recovery-point-offset-checkpoint", 1),
     Step("os.rename", MARKER, 1),
 ]
