@@ -22,7 +22,7 @@ DOTTED = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_home_in_the_table_of_rules_exists(name: str) -> None:
+def test_module_in_the_table_of_rules_exists(name: str) -> None:
     assert (PACKAGE / name).exists()
 
 
@@ -62,7 +62,7 @@ def test_every_package_has_a_row() -> None:
         ("base64:", "core/format/strings.py"),
     ],
 )
-def test_a_name_of_a_format_is_written_in_its_home_alone(literal: str, home: str) -> None:
+def test_format_name_is_defined_in_one_module_only(literal: str, home: str) -> None:
     found = [
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")

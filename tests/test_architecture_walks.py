@@ -113,7 +113,7 @@ def steps_of(title: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("title", "run"), WALKS.items(), ids=WALKS)
-def test_a_run_takes_the_steps_of_the_page_in_their_order(
+def test_run_calls_the_steps_of_the_page_in_order(
     title: str, run: Callable[[Path, Path], None], tmp_path: Path
 ) -> None:
     data = one_log(tmp_path / "data")

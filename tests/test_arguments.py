@@ -267,14 +267,14 @@ def test_every_function_has_arguments() -> None:
 
 
 @pytest.mark.parametrize("function", VALID)
-def test_the_arguments_are_right_without_an_odd_one(
+def test_valid_arguments_are_accepted_by_every_function(
     function: str, dump: Path, lake: Path, tmp_path: Path
 ) -> None:
     called(function)(**VALID[function](Places(dump, lake, tmp_path)))
 
 
 @pytest.mark.parametrize(("function", "name"), list(parameters()))
-def test_odd_values_are_errors_that_name_the_parameter(
+def test_invalid_value_is_an_error_that_names_the_parameter(
     function: str,
     name: str,
     dump: Path,

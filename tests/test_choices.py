@@ -108,7 +108,7 @@ def _result(call: Call, folder: Path, choice: object) -> object:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_choice_is_a_member_or_its_value(place: str, tmp_path: Path) -> None:
+def test_choice_is_a_member_or_its_value(place: str, tmp_path: Path) -> None:
     kind, call = PLACES[place]
     for number, member in enumerate(kind):
         found = []
@@ -122,7 +122,7 @@ def test_a_choice_is_a_member_or_its_value(place: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", ["nonsense", "", None, 1, True, b"record", Other.RECORD, ["x"]])
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_no_choice_is_refused_with_the_choices(
+def test_invalid_choice_is_rejected_with_the_valid_ones(
     place: str, wrong: object, tmp_path: Path
 ) -> None:
     kind, call = PLACES[place]
@@ -133,7 +133,7 @@ def test_what_is_no_choice_is_refused_with_the_choices(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_choice_prints_as_its_value(kind: type[Enum]) -> None:
+def test_choice_prints_as_its_value(kind: type[Enum]) -> None:
     assert issubclass(kind, StrEnum)
     assert [str(member) for member in kind] == [member.value for member in kind]
 

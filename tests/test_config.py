@@ -21,7 +21,7 @@ def test_without_a_file_kafkas_defaults_hold() -> None:
     assert LogConfig.load().for_topic("any") == IndexConfig(4096, 10 * 1024 * 1024)
 
 
-def test_a_brokers_own_file_is_read_and_the_rest_of_it_passed_over(tmp_path: Path) -> None:
+def test_settings_of_a_broker_file_are_read_and_others_ignored(tmp_path: Path) -> None:
     path = properties(
         tmp_path,
         "# a comment\n! another\nnode.id=1\nlog.index.interval.bytes = 1000\n"
@@ -30,13 +30,13 @@ def test_a_brokers_own_file_is_read_and_the_rest_of_it_passed_over(tmp_path: Pat
     assert LogConfig.load(path).default == IndexConfig(1000, 2000)
 
 
-def test_a_topic_takes_its_own_setting_and_the_default_of_the_other(tmp_path: Path) -> None:
+def test_topic_takes_its_own_setting_and_the_default_of_the_other(tmp_path: Path) -> None:
     path = properties(tmp_path, "log.index.interval.bytes=9\ntopic.a.b-c.segment.index.bytes=800\n")
     assert LogConfig.load(path).for_topic("a.b-c") == IndexConfig(9, 800)
     assert LogConfig.load(path).for_topic("a.b") == IndexConfig(9)
 
 
-def test_an_option_wins_over_the_file_for_every_topic(tmp_path: Path) -> None:
+def test_option_wins_over_the_file_for_every_topic(tmp_path: Path) -> None:
     path = properties(tmp_path, "topic.t.index.interval.bytes=5\nlog.index.interval.bytes=6\n")
     config = LogConfig.load(path, index_interval_bytes=7)
     assert config.for_topic("t").index_interval_bytes == 7
@@ -54,17 +54,17 @@ def test_an_option_wins_over_the_file_for_every_topic(tmp_path: Path) -> None:
         "topic.orders.index.interval.bytes=",
     ],
 )
-def test_a_setting_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> None:
+def test_impossible_setting_is_rejected(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError):
         LogConfig.load(properties(tmp_path, text))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_index_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.properties"):
         LogConfig.load(tmp_path / "none.properties")
 
 
-def test_the_bound_on_decompression_is_an_option_over_a_property_over_256_mib(
+def test_decompression_limit_is_option_then_property_then_256_mib(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "server.properties"
@@ -86,11 +86,11 @@ class Other(Enum):
 
 
 @pytest.mark.parametrize("given", [Fruit.FIG, "fig"])
-def test_a_choice_is_a_member_or_its_value(given: object) -> None:
+def test_choice_is_a_member_or_its_value(given: object) -> None:
     assert choice_of(Fruit, given, "fruit") is Fruit.FIG
 
 
 @pytest.mark.parametrize("given", ["FIG", "figs", "", None, 1, True, b"fig", Other.FIG])
-def test_what_is_no_choice_is_refused_with_all_choices(given: object) -> None:
+def test_invalid_choice_is_rejected_with_all_valid_ones(given: object) -> None:
     with pytest.raises(ConfigError, match=r"fruit is not one of the choices .*apple, fig"):
         choice_of(Fruit, given, "fruit")

@@ -32,7 +32,7 @@ from tools.docs.console_blocks import OURS, Shell, fits, steps_of
         ),
     ],
 )
-def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     shell = Shell(Path(os.path.realpath(tmp_path)))
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     steps = [step for step in steps_of(text) if step.language == OURS]
@@ -52,7 +52,7 @@ def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) ->
         (("a",), False),
     ],
 )
-def test_durations_and_left_out_lines_alone_may_differ(
+def test_durations_and_skipped_lines_alone_may_differ(
     expected: tuple[str, ...],
     is_fit: bool,  # noqa: FBT001, a parameter
 ) -> None:

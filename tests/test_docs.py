@@ -65,12 +65,12 @@ def texts() -> str:
 
 
 @pytest.mark.parametrize("message", ROWS)
-def test_a_message_to_look_up_is_one_of_the_code(message: str) -> None:
+def test_message_on_the_troubleshooting_page_exists_in_the_code(message: str) -> None:
     parts = [part for part in message.split("…") if part.strip(" :()/")]
     assert [part for part in parts if part not in texts()] == []
 
 
-def test_the_versions_are_those_that_pip_accepts() -> None:
+def test_versions_are_those_that_pip_accepts() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     page = (DOCS / "versions.md").read_text(encoding="utf-8")
     accepted = [project["requires-python"], *project["dependencies"]]
@@ -91,7 +91,7 @@ def test_every_dependency_has_its_use_and_size_on_the_page_of_installation() -> 
     assert set(users) - named == set()
 
 
-def test_the_reference_is_written_from_the_docstrings() -> None:
+def test_reference_is_written_from_the_docstrings() -> None:
     assert (DOCS / "api.md").read_text(encoding="utf-8") == api_page.page()
 
 
@@ -102,7 +102,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC_NAMES if name in FUNCTIONS])
-def test_the_example_of_a_function_runs_on_the_example_dump(
+def test_example_of_a_function_runs_on_the_example_dump(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -122,14 +122,14 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(navigation) == sorted(pages)
 
 
-def test_a_page_is_short() -> None:
+def test_page_is_short() -> None:
     lengths = {path.name: len(path.read_text().splitlines()) for path in DOCS.glob("*.md")}
     # The first is written from docstrings.
     exceptions = {"api.md", "architecture.md"}
     assert {name for name, lines in lengths.items() if lines > 200} <= exceptions
 
 
-def test_a_message_names_pages_that_are_there() -> None:
+def test_message_names_pages_that_are_there() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "kafka_index").rglob("*.py"))
     named = re.findall(r"help_page\(['\"](\w+)['\"]\)", code)
     assert len(named) >= 9
@@ -161,7 +161,7 @@ REPORTS: dict[str, pa.Schema] = {
 }
 
 
-def test_the_table_of_reports_has_the_columns_of_all_schemas() -> None:
+def test_table_of_reports_has_the_columns_of_all_schemas() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| [^|]+ \| (`.+) \|$", PAGES["reports.md"], re.MULTILINE)
     assert dict(rows) == {
         name: ", ".join(
@@ -172,14 +172,14 @@ def test_the_table_of_reports_has_the_columns_of_all_schemas() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in REPORTS if "partition" in REPORTS[name].names])
-def test_the_number_of_a_partition_has_one_type(name: str) -> None:
+def test_number_of_a_partition_has_one_type(name: str) -> None:
     assert str(REPORTS[name].field("partition").type) == "int32"
 
 
 @pytest.mark.parametrize(
     "name", ["predict", "restore", "rewrite", "backup", "export", "lookup", "stats"]
 )
-def test_a_report_begins_with_the_columns_of_all_reports(name: str) -> None:
+def test_report_begins_with_the_columns_of_all_reports(name: str) -> None:
     first = ["topic", "partition", "segment_base_offset", "path", "status", "reason_code", "reason"]
     assert REPORTS[name].names[:7] == first
 

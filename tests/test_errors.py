@@ -17,33 +17,33 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_comes_out_of_a_pickle_as_it_went_in(kind: type[errors.KafkaIndexError]) -> None:
+def test_error_is_equal_after_pickling(kind: type[errors.KafkaIndexError]) -> None:
     error = kind("bad", path="/a/b", position_bytes=7, expected=1, found=2, hint="mend it")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
     assert type(again) is kind
     assert vars(again) == vars(error)
 
 
-def test_an_error_is_one_line_with_place_expected_found_and_hint() -> None:
+def test_error_is_one_line_with_place_expected_found_and_hint() -> None:
     error = errors.CorruptLogError(
         "bad\nCRC", path="/a/b.log", position_bytes=7, expected="1", found="2", hint="cut it"
     )
     assert str(error) == "/a/b.log: at byte 7: bad CRC (expected 1, found 2); cut it"
 
 
-def test_what_an_error_does_not_know_it_does_not_mention() -> None:
+def test_error_omits_unknown_fields() -> None:
     assert str(errors.InputError("nothing there")) == "nothing there"
 
 
 @pytest.mark.parametrize(("number", "retriable"), [(errno.EACCES, True), (errno.ENOENT, False)])
-def test_whether_a_retry_is_worth_it_outlives_a_pickle(number: int, *, retriable: bool) -> None:
+def test_retriable_flag_is_equal_after_pickling(number: int, *, retriable: bool) -> None:
     error = errors.InputError("cannot be read")
     error.__cause__ = OSError(number, "no")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
     assert errors.is_retriable(error) is errors.is_retriable(again) is retriable
 
 
-def test_the_cause_of_a_cause_counts() -> None:
+def test_cause_of_a_cause_determines_the_error() -> None:
     inner, outer = errors.ConfigError("cannot be read"), errors.CorruptLogError("unreadable")
     inner.__cause__ = MemoryError()
     outer.__cause__ = inner

@@ -51,7 +51,7 @@ def test_commands_of_the_page_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (source,) = blocks_of("python")
     exec(compile(source, "README.md", "exec"), {})  # noqa: S102, because it is the page's
     assert "count_star()" in capsys.readouterr().out
@@ -64,11 +64,11 @@ def test_make_has_the_targets_that_the_page_names() -> None:
     assert {first or second for first, second in named} <= set(targets)
 
 
-def test_the_wheel_of_the_page_is_of_this_version() -> None:
+def test_wheel_of_the_page_is_of_this_version() -> None:
     assert re.findall(r"kafka_index-([^-]+)-py3", README) == [kafka_index.__version__]
 
 
-def test_the_links_of_the_page_lead_to_pages_and_their_sections() -> None:
+def test_links_of_the_page_lead_to_pages_and_their_sections() -> None:
     linked = LINK.findall(README)
     assert len(linked) >= 20
     for name, section in linked:
@@ -90,7 +90,7 @@ def test_figures_of_the_page_are_on_the_pages_it_links_to() -> None:
         assert missing == [], row
 
 
-def test_the_picture_is_that_of_a_run() -> None:
+def test_picture_of_the_page_shows_a_real_run() -> None:
     shown, printed = (
         " ".join(lines_of(picture))
         for picture in (PICTURE.read_text(encoding="utf-8"), picture_of_a_run())

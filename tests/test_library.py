@@ -46,12 +46,12 @@ def build(data: Path, output: Path, *, force: bool = False) -> list[str]:
     return status
 
 
-def test_build_indexes_writes_what_the_broker_wrote(data: Path, tmp_path: Path) -> None:
+def test_build_indexes_writes_the_files_of_the_broker(data: Path, tmp_path: Path) -> None:
     assert set(build(data, tmp_path)) == {"built"}
     assert index_files(tmp_path) == broker_files(PARTITION)
 
 
-def test_build_indexes_writes_beside_the_logs_only_when_that_is_asked_for(tmp_path: Path) -> None:
+def test_build_indexes_writes_next_to_the_logs_only_on_request(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path, PARTITION)
     before = sorted(data.rglob("*"))
     given: list[dict[str, Any]] = [
@@ -76,18 +76,18 @@ def test_build_indexes_writes_beside_the_logs_only_when_that_is_asked_for(tmp_pa
     assert index_files(data) == broker_files(PARTITION)
 
 
-def test_a_second_build_keeps_what_is_right_unless_forced(data: Path, tmp_path: Path) -> None:
+def test_second_build_keeps_valid_files_unless_forced(data: Path, tmp_path: Path) -> None:
     first = build(data, tmp_path)
     assert build(data, tmp_path) == ["unchanged"] * len(first)
     assert build(data, tmp_path, force=True) == first
 
 
-def test_build_indexes_refuses_an_output_within_its_input(data: Path) -> None:
+def test_build_indexes_rejects_an_output_within_its_input(data: Path) -> None:
     with pytest.raises(kafka_index.KafkaIndexError):
         build(data, data / "out")
 
 
-def test_build_indexes_refuses_to_write_beside_remote_logs() -> None:
+def test_build_indexes_rejects_output_next_to_remote_logs() -> None:
     with pytest.raises(kafka_index.KafkaIndexError, match="logs on a local disk, and s3://"):
         kafka_index.build_indexes("s3://bucket/broker-1", in_place=True)
 
@@ -130,7 +130,7 @@ def written_files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
-def test_import_records_writes_what_the_command_writes(tmp_path: Path) -> None:
+def test_import_records_writes_the_files_of_the_command(tmp_path: Path) -> None:
     tables = kafka_index.export_records(DUMP, tmp_path / "lake", topics="payments|page-views")
     given: list[str | Path] = ["--input", tmp_path / "lake", "--output", tmp_path / "expected"]
     settings = ["--property", "segment.bytes=20000", "--property", "compression.type=lz4"]
@@ -155,7 +155,7 @@ def test_import_records_writes_what_the_command_writes(tmp_path: Path) -> None:
     assert imported.sizes_bytes == {"logs": sum(sizes)}
 
 
-def test_an_import_is_not_done_twice_and_replaces_or_continues_only_when_asked(
+def test_import_is_not_done_twice_and_replaces_or_continues_only_when_asked(
     tmp_path: Path,
 ) -> None:
     rows = [{"topic": "t", "partition": 0, "value": None, "key": "YQ=="}] * 2
@@ -178,7 +178,7 @@ def test_an_import_is_not_done_twice_and_replaces_or_continues_only_when_asked(
     assert kafka_index.read_records(only.output).read_all()["offset"].to_pylist() == [7, 8]
 
 
-def test_an_import_that_lacks_a_file_is_an_error(tmp_path: Path) -> None:
+def test_import_that_lacks_a_file_is_an_error(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
     row = {"topic": ["t"], "partition": [0], "offset": [0], "key": ["a"]}
@@ -213,7 +213,7 @@ def test_import_records_takes_offsets_in_the_order_of_a_column(tmp_path: Path) -
     ],
     ids=str,
 )
-def test_import_records_refuses_what_is_wrong(wrong: dict[str, Any], tmp_path: Path) -> None:
+def test_import_records_rejects_invalid_arguments(wrong: dict[str, Any], tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"topic": ["t"], "partition": [0], "offset": [0], "key": ["a"]}),
         tmp_path / "rows.parquet",
@@ -224,7 +224,7 @@ def test_import_records_refuses_what_is_wrong(wrong: dict[str, Any], tmp_path: P
     assert not (tmp_path / "logs").exists()
 
 
-def test_rewrite_dump_writes_what_the_command_writes(data: Path, tmp_path: Path) -> None:
+def test_rewrite_dump_writes_the_files_of_the_command(data: Path, tmp_path: Path) -> None:
     where = "offset BETWEEN 3 AND 20 OR timestamp < '1980-01-01'"
     given: list[str | Path] = [
         "--input",
@@ -267,7 +267,7 @@ def test_keys_to_drop_are_a_file_texts_or_bytes(tmp_path: Path) -> None:
     assert len(set(dropped)) == 1
 
 
-def test_a_dry_run_tells_what_would_be_refused(data: Path) -> None:
+def test_dry_run_reports_rejected_partitions(data: Path) -> None:
     found = kafka_index.rewrite_dump(data, dry_run=True, drop_where="offset < 0")
     assert found.refusal is not None
     assert "no record matches" in found.refusal
@@ -277,7 +277,7 @@ def test_a_dry_run_tells_what_would_be_refused(data: Path) -> None:
     assert meant.refusal is None
 
 
-def test_a_damaged_partition_is_left_out_of_a_rewrite(tmp_path: Path) -> None:
+def test_damaged_partition_is_skipped_of_a_rewrite(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, "payments-1")
     log = min((data / PARTITION).glob("*.log"))
     content = bytearray(log.read_bytes())
@@ -312,7 +312,7 @@ def test_a_damaged_partition_is_left_out_of_a_rewrite(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_rewrite_dump_refuses_what_is_wrong(
+def test_rewrite_dump_rejects_invalid_arguments(
     wrong: dict[str, Any], data: Path, tmp_path: Path
 ) -> None:
     given = {"output": tmp_path / "clean", "drop_where": "offset < 5", **wrong}
@@ -321,12 +321,12 @@ def test_rewrite_dump_refuses_what_is_wrong(
     assert not list(tmp_path.glob("clean/payments*"))
 
 
-def test_a_name_that_is_not_there_is_an_error_to_type_checkers_too() -> None:
+def test_missing_public_name_is_an_error_at_runtime_and_for_mypy() -> None:
     with pytest.raises(AttributeError, match="no attribute 'verfy'"):
         kafka_index.verfy  # type: ignore[attr-defined]  # noqa: B018, because mypy is asked
 
 
-def test_a_library_that_is_used_is_not_a_name_of_the_package() -> None:
+def test_imported_library_is_not_a_public_name() -> None:
     assert not hasattr(kafka_index, "importlib")
 
 

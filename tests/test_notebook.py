@@ -11,11 +11,11 @@ SHOWN = list(printed(nbformat.read(NOTEBOOK, as_version=4)))
 
 
 @pytest.mark.filterwarnings("default")  # those of Jupyter's libraries
-def test_a_run_prints_what_the_notebook_shows() -> None:
+def test_run_prints_what_the_notebook_shows() -> None:
     assert list(printed(executed())) == SHOWN
 
 
-def test_the_notebook_shows_tables_pictures_and_nothing_of_this_machine() -> None:
+def test_notebook_shows_tables_pictures_and_nothing_of_this_machine() -> None:
     texts = [text for _, outputs in SHOWN for text in outputs]
     assert len(texts) >= 10
     assert texts.count("a picture") == 2

@@ -94,7 +94,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_result_prints_on_a_screen(
+def test_result_prints_on_a_screen(
     name: str, sound: Path, damaged: Path, tmp_path: Path, *, is_damaged: bool
 ) -> None:
     result = CALLS[name](damaged if is_damaged else sound, tmp_path)
@@ -109,9 +109,7 @@ def test_a_result_prints_on_a_screen(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_result_is_a_table_to_whatever_reads_arrow(
-    name: str, sound: Path, tmp_path: Path
-) -> None:
+def test_result_is_a_table_to_whatever_reads_arrow(name: str, sound: Path, tmp_path: Path) -> None:
     result = CALLS[name](sound, tmp_path)
     table = result.to_arrow()
     assert table.num_rows
@@ -138,7 +136,7 @@ def test_integers_with_nulls_stay_integers_in_pandas(sound: Path) -> None:
 @pytest.mark.parametrize(
     "name", [each for each in CALLS if each not in ("import", "metadata", "predict")]
 )
-def test_a_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: Path) -> None:
+def test_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
     missing = dump / "payments-7"
     missing.symlink_to(tmp_path / "gone")
@@ -162,19 +160,19 @@ def test_metadata_without_a_partition_of_the_input_is_not_ok(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_result_is_not_taken_for_a_truth(name: str, sound: Path, tmp_path: Path) -> None:
+def test_result_has_no_truth_value(name: str, sound: Path, tmp_path: Path) -> None:
     result = CALLS[name](sound, tmp_path)
     with pytest.raises(TypeError, match=r"ask for its ok"):
         bool(result)
 
 
-def test_a_cell_of_html_is_escaped(tmp_path: Path) -> None:
+def test_cell_of_html_is_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "<b>" / "payments-0"
     shutil.copytree(DUMP / "payments-0", folder)
     assert "<b>" not in kafka_index.verify(folder)._repr_html_()
 
 
-def test_the_outcome_of_a_verification_is_the_commands(damaged: Path) -> None:
+def test_outcome_of_a_verification_is_the_commands(damaged: Path) -> None:
     whole, harmful = kafka_index.verify(DUMP, config=SETTINGS), kafka_index.verify(damaged)
     assert (whole.ok, whole.summary["exit_code"]) == (True, 0)
     assert (harmful.ok, harmful.summary["exit_code"]) == (False, 1)
@@ -203,7 +201,7 @@ def test_topics_are_a_regular_expression_or_names(topics: Any) -> None:
     assert {one.topic for one in found} == {"payments", "app-logs"}
 
 
-def test_a_name_of_a_topic_is_no_regular_expression() -> None:
+def test_name_of_a_topic_is_no_regular_expression() -> None:
     with pytest.raises(KafkaIndexError, match=r"audit\\?\.?"):
         kafka_index.verify(DUMP, topics=["audit.trai."])
 
@@ -211,13 +209,13 @@ def test_a_name_of_a_topic_is_no_regular_expression() -> None:
 @pytest.mark.parametrize(
     "now", [datetime(2030, 1, 1, tzinfo=UTC), date(2030, 1, 1), "2030-01-01", 1_893_456_000_000]
 )
-def test_times_have_one_meaning_in_each_of_their_forms(now: Any) -> None:
+def test_times_have_the_same_meaning_in_every_form(now: Any) -> None:
     found = kafka_index.verify(DUMP, topics="payments", now=now)
     expected = kafka_index.verify(DUMP, topics="payments", now="ms:1893456000000")
     assert found.to_arrow() == expected.to_arrow()
 
 
-def test_read_records_takes_a_folder_of_remote_segments_as_others_do(tmp_path: Path) -> None:
+def test_read_records_accepts_a_folder_of_remote_segments(tmp_path: Path) -> None:
     empty = str(tmp_path)
     for tiered in (empty, [tmp_path], kafka_index.TieredOptions((empty,))):
         with pytest.raises(kafka_index.KafkaIndexError, match="no remote segments found"):
@@ -228,7 +226,7 @@ def test_read_records_takes_a_folder_of_remote_segments_as_others_do(tmp_path: P
         kafka_index.TieredOptions(empty)  # type: ignore[arg-type]
 
 
-def test_read_records_misses_no_entry_that_is_named_like_a_log(tmp_path: Path) -> None:
+def test_read_records_reports_every_entry_named_like_a_log(tmp_path: Path) -> None:
     dump = shutil.copytree(DUMP / "payments-0", tmp_path / "payments-0")
     expected = kafka_index.read_records(dump).read_all()
     os.mkfifo(dump / "00000000000000009999.log")
@@ -252,7 +250,7 @@ def test_read_records_misses_no_entry_that_is_named_like_a_log(tmp_path: Path) -
     ],
     ids=str,
 )
-def test_a_wrong_argument_of_a_right_type_is_an_error(wrong: dict[str, Any]) -> None:
+def test_wrong_argument_of_a_right_type_is_an_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(KafkaIndexError):
         kafka_index.verify(DUMP, **wrong)
 
@@ -270,7 +268,7 @@ def test_a_wrong_argument_of_a_right_type_is_an_error(wrong: dict[str, Any]) -> 
     ],
     ids=["table", "batch", "reader", "polars", "pandas", "duckdb", "dicts"],
 )
-def test_queries_are_whatever_exports_arrow_or_rows(queries: Any, sound: Path) -> None:
+def test_queries_are_accepted_from_arrow_and_rows(queries: Any, sound: Path) -> None:
     found = kafka_index.lookup_offsets(sound, queries).to_arrow()
     assert found["status"].to_pylist() == ["found"]
     assert found["offset"].to_pylist() == [3]
@@ -295,7 +293,7 @@ def test_times_of_queries_are_times_in_each_of_their_forms(
     assert found["found_offset"].to_pylist() == [942, 942]
 
 
-def test_times_of_queries_may_be_relative_and_null_but_not_nonsense(sound: Path) -> None:
+def test_query_times_accept_relative_and_null_but_not_invalid_values(sound: Path) -> None:
     def statuses(*times: str | None) -> list[str]:
         queries = [{"topic": "payments", "partition": 0, "timestamp": time} for time in times]
         found = kafka_index.lookup_timestamps(sound, queries).to_arrow()["status"].to_pylist()
@@ -306,14 +304,14 @@ def test_times_of_queries_may_be_relative_and_null_but_not_nonsense(sound: Path)
         statuses("now", "soon")
 
 
-def test_a_list_without_queries_has_no_answers(sound: Path) -> None:
+def test_list_without_queries_has_no_answers(sound: Path) -> None:
     assert kafka_index.lookup_offsets(sound, []).to_arrow().num_rows == 0
 
 
 @pytest.mark.parametrize(
     "queries", [[{"topic": "payments"}], [{"topic": 1, "partition": 0, "offset": 0}]], ids=str
 )
-def test_what_is_no_table_of_queries_is_refused(queries: Any, sound: Path) -> None:
+def test_invalid_table_of_queries_is_rejected(queries: Any, sound: Path) -> None:
     with pytest.raises(KafkaIndexError):
         kafka_index.lookup_offsets(sound, queries)
 
@@ -418,7 +416,7 @@ OF_FUNCTIONS = {"lookup_offsets": {"queries"}, "lookup_timestamps": {"queries"}}
 
 
 @pytest.mark.parametrize("name", COMMAND_OF)
-def test_a_function_has_the_keywords_of_the_options(name: str) -> None:
+def test_function_has_the_keywords_of_the_options(name: str) -> None:
     command = COMMAND_OF[name]
     options = {
         max(parameter.opts, key=len).lstrip("-").replace("-", "_")

@@ -32,13 +32,13 @@ def run(command: str, *arguments: Argument) -> str:
     return done.stdout
 
 
-def test_build_writes_what_the_broker_wrote(data: Path, tmp_path: Path) -> None:
+def test_build_writes_the_files_of_the_broker(data: Path, tmp_path: Path) -> None:
     run("build", "--input", data, "--output", tmp_path / "out", "--config", SETTINGS)
     assert index_files(tmp_path / "out") == index_files(data)
 
 
 @pytest.mark.usefixtures("quick_java")
-def test_build_on_spark_does_too(data: Path, tmp_path: Path) -> None:
+def test_build_on_spark_writes_the_files_of_the_broker(data: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     done = kafka_index(
         *("build", "--input", data, "--output", tmp_path / "out", "--config", SETTINGS),
@@ -51,7 +51,7 @@ def test_build_on_spark_does_too(data: Path, tmp_path: Path) -> None:
     assert verdict in report.read_text(encoding="utf-8")
 
 
-def test_verify_finds_it_sound(data: Path) -> None:
+def test_verify_reports_the_build_as_intact(data: Path) -> None:
     run("verify", "--input", data, "--config", SETTINGS)
 
 
@@ -99,12 +99,12 @@ def test_metadata_prints_the_topics() -> None:
     assert "payments" in run("metadata", DUMP, "--what", "topics")
 
 
-def test_predict_says_that_a_start_is_safe(data: Path, tmp_path: Path) -> None:
+def test_predict_reports_a_safe_start(data: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(data, tmp_path / "copy")
     assert "\nsafe" in run("predict", "--input", copy, "--config", SETTINGS)
 
 
-def test_restore_makes_a_directory_that_a_start_is_safe_for(data: Path, tmp_path: Path) -> None:
+def test_restored_directory_has_a_safe_start(data: Path, tmp_path: Path) -> None:
     target = tmp_path / "restored"
     run("restore", "--input", data, "--output", target, "--config", SETTINGS)
     assert "\nsafe" in run("predict", "--input", target)

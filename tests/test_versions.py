@@ -18,7 +18,7 @@ PINS = dict(re.findall(r"^([\w-]+)==(\S+)$", LINES, re.MULTILINE))
 
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])
-def test_the_lowest_version_of_a_dependency_is_pinned(requirement: str) -> None:
+def test_lowest_version_of_a_dependency_is_pinned(requirement: str) -> None:
     found = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?", requirement)
     assert found is not None
     name, lowest = found.groups()
@@ -36,7 +36,7 @@ def test_python_of_both_ends_can_be_fetched() -> None:
     assert set(python_versions()) <= set(DEBIAN)
 
 
-def test_the_newest_end_has_the_packages_of_the_lowest_within_what_is_accepted() -> None:
+def test_newest_and_lowest_version_ends_have_the_same_packages() -> None:
     asked = requirements("newest")
     assert not [line for line in asked if "==" in line]
     assert set(PROJECT["dependencies"]) < set(asked)
@@ -74,7 +74,7 @@ def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Downloads:
     return double
 
 
-def test_an_environment_of_another_python_is_reported_in_each_run(
+def test_environment_of_another_python_is_reported_in_each_run(
     downloads: Downloads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _run in range(2):
@@ -85,7 +85,7 @@ def test_an_environment_of_another_python_is_reported_in_each_run(
     assert len(downloads.installed) == 1
 
 
-def test_an_environment_of_another_python_is_replaced_once_the_right_one_can_be_fetched(
+def test_environment_of_another_python_is_replaced_once_the_right_one_can_be_fetched(
     downloads: Downloads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make("newest", tmp_path / "newest")
@@ -98,7 +98,7 @@ def test_an_environment_of_another_python_is_replaced_once_the_right_one_can_be_
     assert len(downloads.installed) == 2
 
 
-def test_an_environment_whose_python_does_not_run_is_made_anew(
+def test_environment_with_a_broken_python_is_recreated(
     downloads: Downloads, tmp_path: Path
 ) -> None:
     downloads.are_down = False
@@ -109,7 +109,7 @@ def test_an_environment_whose_python_does_not_run_is_made_anew(
     assert python.exists()
 
 
-def test_the_lowest_libraries_are_asked_for_on_the_lowest_python_only(
+def test_lowest_libraries_are_requested_on_the_lowest_python_only(
     downloads: Downloads, tmp_path: Path
 ) -> None:
     make("lowest", tmp_path / "lowest")

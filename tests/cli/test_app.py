@@ -66,7 +66,7 @@ def test_every_option_is_in_a_group(command: click.Command) -> None:
 
 
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
-def test_the_help_of_a_command_has_all_options_by_group_and_ends_with_its_page(
+def test_help_of_a_command_has_all_options_by_group_and_ends_with_its_page(
     words: tuple[str, ...],
 ) -> None:
     text = run_here(*words, "--help").stdout
@@ -90,7 +90,7 @@ def test_help_texts_begin_in_one_column() -> None:
     assert len({match.end() for match in found if match is not None}) == 1
 
 
-def test_an_interrupt_while_python_imports_is_one_line() -> None:
+def test_interrupt_while_python_imports_is_one_line() -> None:
     result = run_program(sys.executable, "-c", EARLY_INTERRUPT)
     assert (result.returncode, result.stdout) == (130, "")
     assert result.stderr == "kafka-index: error: interrupted\n"
@@ -106,7 +106,7 @@ def test_an_interrupt_while_python_imports_is_one_line() -> None:
         ["restore", "--input", ".", "--output", "b", "--log-start", "a-0=\u00b2"],
     ],
 )
-def test_only_decimal_digits_are_a_number(
+def test_number_with_other_characters_than_digits_is_rejected(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -127,7 +127,7 @@ def test_only_decimal_digits_are_a_number(
         ("cat", "--limit"),
     ],
 )
-def test_empty_value_of_an_option_is_refused(
+def test_empty_value_of_an_option_is_rejected(
     command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = ["payments"] if command == "cat" else []
@@ -155,20 +155,20 @@ def test_empty_names_between_the_commas_of_a_choice_are_skipped(tmp_path: Path) 
         ("find --input . --key", "(see kafka-index find --help)"),
     ],
 )
-def test_wrong_usage_says_what_to_do(
+def test_wrong_usage_prints_a_hint(
     line: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(line.split()) == 2
     assert said in capsys.readouterr().err
 
 
-def test_the_version_that_is_packaged_is_that_of_the_source() -> None:
+def test_packaged_version_equals_source_version() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     dynamic = settings["tool"]["setuptools"]["dynamic"]
     assert dynamic["version"]["attr"] == "kafka_index.__version__"
 
 
-def test_the_package_runs_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     result = run_program(sys.executable, "-m", "kafka_index", "--version")
     assert (result.returncode, result.stdout) == (0, f"kafka-index {package.__version__}\n")
 
@@ -196,7 +196,7 @@ def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -
         *(("lookup", option) for option in ("--topic", "--timestamp", "--json")),
     ],
 )
-def test_a_job_has_no_choice_of_engine_and_no_single_questions(
+def test_spark_job_rejects_engine_option_and_single_lookups(
     job: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as leaving:
@@ -206,14 +206,14 @@ def test_a_job_has_no_choice_of_engine_and_no_single_questions(
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_that_went_well_ends_without_an_exit(
+def test_successful_spark_job_does_not_call_exit(
     job: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job_main(job, ["--help"])
     assert f"spark-submit jobs/{JOBS[job]}" in capsys.readouterr().out
 
 
-def test_the_core_imports_neither_pyspark_nor_pandas() -> None:
+def test_core_imports_neither_pyspark_nor_pandas() -> None:
     modules = (
         "kafka_index.cli, kafka_index.commands.build.job, "
         "kafka_index.commands.lookup.lookup_job, kafka_index.commands.verify.job"
@@ -235,13 +235,13 @@ def test_the_core_imports_neither_pyspark_nor_pandas() -> None:
         ("rewrite", ("--overwrite", "--force")),
     ],
 )
-def test_an_option_has_the_name_that_all_commands_use_and_an_older_one(
+def test_option_is_accepted_under_its_common_and_its_older_name(
     command: str, names: tuple[str, str]
 ) -> None:
     assert f"  {', '.join(names)} " in run_here(command, "--help").stdout
 
 
-def test_the_help_names_every_command_once() -> None:
+def test_help_names_every_command_once() -> None:
     lines = run_here("--help").stdout.splitlines()
     shown = [line.split()[0] for line in lines if line.startswith("  ") and line.split()]
     assert [name for name in shown if name in COMMANDS] == list(COMMANDS)
@@ -252,24 +252,24 @@ PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs")
 
 
 @pytest.mark.parametrize("name", ["lookup", "lookup-tables"])
-def test_a_page_is_printed_as_it_is(name: str) -> None:
+def test_docs_command_prints_a_page_unchanged(name: str) -> None:
     done = run_here("help", name)
     assert (done.returncode, done.stdout) == (0, PAGES[name])
 
 
-def test_without_a_page_each_is_listed_with_its_title() -> None:
+def test_docs_command_without_a_page_lists_all_pages() -> None:
     lines = run_here("help").stdout.splitlines()
     assert [line.split()[0] for line in lines] == sorted(PAGES)
     assert next(line for line in lines if line.startswith("dump ")).endswith("  Look into files")
 
 
-def test_an_unknown_page_is_wrong_usage_and_the_error_names_the_command_that_lists_them() -> None:
+def test_unknown_page_is_wrong_usage_and_the_error_names_the_command_that_lists_them() -> None:
     done = run_here("help", "look")
     assert done.returncode == 2
     assert "unknown page 'look'; run `kafka-index help`" in done.stderr
 
 
-def test_a_program_that_runs_commands_keeps_the_pandas_of_its_arrays() -> None:
+def test_running_a_command_keeps_pandas_importable() -> None:
     program = (
         "import sys; from kafka_index.cli import main; main(['dump', sys.argv[1]]);"
         "import pyarrow as pa; [nanos] = pa.array([1], pa.timestamp('ns')).to_pylist();"

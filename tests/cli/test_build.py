@@ -38,7 +38,7 @@ def flip_byte(log: Path, position: int) -> None:
     log.write_bytes(content)
 
 
-def test_writes_what_the_broker_wrote(tmp_path: Path) -> None:
+def test_build_writes_the_files_of_the_broker(tmp_path: Path) -> None:
     result = kafka_index(
         "build", "--input", DUMP, "--output", tmp_path / "out", "--config", SETTINGS
     )
@@ -48,7 +48,7 @@ def test_writes_what_the_broker_wrote(tmp_path: Path) -> None:
     assert str(tmp_path / "out") in result.stdout
 
 
-def test_an_option_wins_over_the_settings_file(tmp_path: Path) -> None:
+def test_option_wins_over_the_settings_file(tmp_path: Path) -> None:
     name = "trace-spans.fine-0"
     data = copy_partitions(tmp_path / "data", name)
     build = ("build", "--input", data, "--config", SETTINGS, "--output")
@@ -58,14 +58,14 @@ def test_an_option_wins_over_the_settings_file(tmp_path: Path) -> None:
     assert index_files(tmp_path / "option") != broker_files(name)
 
 
-def test_in_place_writes_beside_the_logs(data: Path) -> None:
+def test_build_in_place_writes_next_to_the_logs(data: Path) -> None:
     result = run_here("build", "--input", data, "--in-place")
     assert result.returncode == 0, result.stderr
     assert index_files(data) == broker_files(PARTITION)
     assert "next to the logs" in result.stdout
 
 
-def test_in_place_is_refused_while_the_directory_is_locked(data: Path) -> None:
+def test_build_in_place_of_a_locked_directory_is_rejected(data: Path) -> None:
     with DirectoryLock.of_data_directories([str(data)]):
         before = list(files_below(data))
         result = run_here("build", "--input", data, "--in-place")
@@ -75,7 +75,7 @@ def test_in_place_is_refused_while_the_directory_is_locked(data: Path) -> None:
     assert ".lock" in result.stderr
 
 
-def test_a_second_run_finds_nothing_to_do(data: Path, tmp_path: Path) -> None:
+def test_second_build_writes_nothing(data: Path, tmp_path: Path) -> None:
     arguments = ("build", "--input", data, "--output", tmp_path / "out")
     assert run_here(*arguments).returncode == 0
     again = run_here(*arguments)
@@ -85,7 +85,7 @@ def test_a_second_run_finds_nothing_to_do(data: Path, tmp_path: Path) -> None:
     assert "built " in run_here(*arguments, "--force").stdout
 
 
-def test_a_dry_run_prints_what_it_would_do_and_does_nothing(data: Path, tmp_path: Path) -> None:
+def test_dry_run_prints_the_plan_and_writes_nothing(data: Path, tmp_path: Path) -> None:
     (data / "orders.eu-west-7.0f6e-delete").mkdir()
     before = list(files_below(tmp_path))
     result = run_here("build", "--input", data, "--output", tmp_path / "out", "--dry-run")
@@ -111,7 +111,7 @@ def test_inputs_may_be_given_in_several_ways(form: str, tmp_path: Path) -> None:
     assert index_files(tmp_path / "out") == broker_files(PARTITION, other)
 
 
-def test_topics_are_chosen_by_their_whole_name(tmp_path: Path) -> None:
+def test_topic_pattern_must_match_the_full_name(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, "app-logs-0")
     build = ("build", "--input", data, "--output", tmp_path / "out", "--topics")
     assert run_here(*build, "app-.*").returncode == 0
@@ -119,7 +119,7 @@ def test_topics_are_chosen_by_their_whole_name(tmp_path: Path) -> None:
     assert run_here(*build, "app").returncode == 2
 
 
-def test_a_damaged_segment_is_a_row_and_an_exit_code(data: Path, tmp_path: Path) -> None:
+def test_damaged_segment_is_a_row_and_an_exit_code(data: Path, tmp_path: Path) -> None:
     log = first_log(data)
     flip_byte(log, 30_000)
     report = tmp_path / "report.json"
@@ -134,7 +134,7 @@ def test_a_damaged_segment_is_a_row_and_an_exit_code(data: Path, tmp_path: Path)
     assert f"{log}: truncated at byte {damaged['position_bytes']}" in result.stdout
 
 
-def test_a_preallocated_tail_is_not_damage(data: Path, tmp_path: Path) -> None:
+def test_preallocated_tail_is_not_damage(data: Path, tmp_path: Path) -> None:
     log = max(data.glob("*/*.log"))
     with log.open("ab") as file:
         file.truncate(log.stat().st_size + 100_000)
@@ -154,7 +154,7 @@ def test_quiet_prints_nothing_unless_something_is_wrong(data: Path, tmp_path: Pa
     assert str(first_log(data)) in bad.stderr
 
 
-def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -> None:
+def test_reports_of_all_formats_have_the_same_rows(data: Path, tmp_path: Path) -> None:
     tables = {}
     for ending in ("parquet", "json", "csv"):
         report = tmp_path / f"report.{ending}"
@@ -218,7 +218,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert list(files_below(tmp_path)) == before
 
 
-def test_a_report_that_cannot_be_written_is_refused_before_the_work(
+def test_report_that_cannot_be_written_is_rejected_before_the_work(
     data: Path, tmp_path: Path
 ) -> None:
     result = run_here(
@@ -230,20 +230,20 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(
     assert not (tmp_path / "out").exists()
 
 
-def test_verbose_shows_where_an_error_arose(data: Path) -> None:
+def test_verbose_prints_the_traceback_of_an_error(data: Path) -> None:
     result = run_here("build", "--input", data, "--output", data / "out", "--verbose")
     assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("kafka-index: error: ")
 
 
-def test_an_index_alone_is_not_built_in_place(data: Path) -> None:
+def test_build_in_place_of_a_single_index_kind_is_rejected(data: Path) -> None:
     result = run_here("build", "--input", data, "--in-place", "--what", "index,txnindex")
     assert result.returncode == 2
     assert "index only together with timeindex" in result.stderr
 
 
-def test_in_place_what_belongs_to_an_index_beside_a_damaged_log_stays_as_it_is(
+def test_build_in_place_keeps_the_index_files_of_a_damaged_log(
     tmp_path: Path,
 ) -> None:
     shutil.copytree(DUMP / "payments-0", tmp_path / "data" / "payments-0")
@@ -272,7 +272,7 @@ def test_outputs_of_several_options_add_up_with_their_notes(data: Path, tmp_path
     assert "1 segment has a note" in result.stdout
 
 
-def test_a_report_may_have_partitions_and_what_was_passed_over(tmp_path: Path) -> None:
+def test_build_report_includes_partitions_and_skipped_entries(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0", "reserved-for.later-0")
     flip_byte(first_log(data), 30_000)
     (data / "orders").mkdir()
@@ -311,7 +311,9 @@ def test_in_place_the_output_is_the_partition_directory(data: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", ["unread entry", "damaged batch", "batches out of order", "full"])
-def test_all_surfaces_of_a_build_say_the_same(fault: str, data: Path, tmp_path: Path) -> None:
+def test_build_terminal_report_summary_and_page_agree(
+    fault: str, data: Path, tmp_path: Path
+) -> None:
     log = first_log(data)
     content = log.read_bytes()
     if fault == "unread entry":

@@ -140,7 +140,7 @@ RANGES: Mapping[str, tuple[tuple[Argument, ...], Callable[[Row], bool]]] = {
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("name", RANGES)
 @pytest.mark.parametrize("form", ["text", "json", TEMPLATE])
-def test_what_is_printed_are_the_sound_records_of_the_range(
+def test_cat_prints_the_intact_records_of_the_range(
     form: str, name: str, isolation: str, dump: Path
 ) -> None:
     given, holds = RANGES[name]
@@ -195,7 +195,7 @@ def test_damage_is_a_line_on_stderr_and_the_exit_code(
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("count", [1, 3, 17, 10_000])
 @pytest.mark.parametrize("name", ["all", "offsets", "times", "nothing"])
-def test_a_tail_is_the_last_records_of_each_partition(
+def test_cat_tail_prints_the_last_records_of_each_partition(
     name: str, count: int, isolation: str, dump: Path
 ) -> None:
     given, holds = RANGES[name]
@@ -230,7 +230,7 @@ def test_records_by_time_keep_the_order_of_each_partition(
         assert places(done.stdout) == [(number, offset) for _, number, offset in wanted]
 
 
-def test_the_first_records_end_the_read(dump: Path) -> None:
+def test_cat_head_stops_reading_after_the_first_records(dump: Path) -> None:
     wanted = expected(dump)
     done = run_here("cat", "topic", "--input", dump, "-f", "json", "-n", 12)
     assert places(done.stdout) == [(row["partition"], row["offset"]) for row in wanted[:12]]
@@ -238,7 +238,9 @@ def test_the_first_records_end_the_read(dump: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [("--tail", "-n", 2), ("--from", 1_700_000_000_900)], ids=str)
-def test_what_comes_before_is_not_read(tmp_path: Path, given: tuple[Argument, ...]) -> None:
+def test_cat_does_not_read_records_before_the_range(
+    tmp_path: Path, given: tuple[Argument, ...]
+) -> None:
     start = 1_700_000_000_000
     logs = {
         first: b"".join(
@@ -259,7 +261,7 @@ def test_what_comes_before_is_not_read(tmp_path: Path, given: tuple[Argument, ..
 @pytest.mark.parametrize(
     "more", [(), ("--tail",), ("--by-time",), ("--from", "1970-01-01")], ids=str
 )
-def test_a_partition_that_cannot_be_read_leaves_the_others(
+def test_unreadable_partition_does_not_hide_other_partitions(
     tmp_path: Path, more: tuple[Argument, ...]
 ) -> None:
     for number in range(3):
@@ -296,14 +298,14 @@ def test_remote_segments_are_read_too(more: tuple[Argument, ...], part: slice) -
     assert [row["offset"] for row in rows(cat(0, *given))] == offsets[part] != []
 
 
-def test_null_is_named_on_request(dump: Path) -> None:
+def test_null_value_is_printed_as_the_given_text(dump: Path) -> None:
     given = ("topic", "--input", dump, "-p", 1, "-o", "6..8", "-f", r"%k,%s;")
     if is_sound(dump):
         assert cat(0, *given) == ",;,;"
         assert cat(0, *given, "-Z") == "NULL,NULL;,;"
 
 
-def test_a_format_without_line_ends_is_named(dump: Path) -> None:
+def test_format_without_line_ends_prints_a_warning(dump: Path) -> None:
     where = ("cat", "topic", "--input", dump, "-p", 2, "-f")
     hint = r"the format ends no line: add \n to it"
     assert hint in run_here(*where, "%o").stderr
@@ -327,7 +329,7 @@ def test_a_format_without_line_ends_is_named(dump: Path) -> None:
         (("-p", "9"), "the input has no partition payments-9"),
     ],
 )
-def test_what_makes_no_sense_is_wrong_usage(given: Sequence[str], reason: str) -> None:
+def test_contradictory_options_of_cat_are_wrong_usage(given: Sequence[str], reason: str) -> None:
     done = run_here("cat", "payments", "--input", DUMP, *given)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr
@@ -344,19 +346,19 @@ def test_what_makes_no_sense_is_wrong_usage(given: Sequence[str], reason: str) -
         (("--input", DUMP), "Missing argument 'TOPIC'"),
     ],
 )
-def test_what_is_not_there_is_wrong_usage(arguments: Sequence[Argument], reason: str) -> None:
+def test_missing_input_of_cat_is_wrong_usage(arguments: Sequence[Argument], reason: str) -> None:
     done = run_here("cat", *arguments)
     assert done.returncode == 2
     assert reason in done.stderr
 
 
-def test_a_search_without_a_condition_points_to_it() -> None:
+def test_find_without_a_condition_names_the_missing_option() -> None:
     done = run_here("find", "--input", DUMP)
     assert done.returncode == 2
     assert "kafka-index cat prints all records of a topic" in done.stderr
 
 
-def test_a_range_of_times_that_holds_nothing_has_the_times_there_are() -> None:
+def test_empty_time_range_reports_the_existing_times() -> None:
     done = run_here("cat", "payments", "--input", DUMP, "--from", "2030-01-01")
     assert (done.returncode, done.stdout) == (0, "")
     assert "no record of payments in 2 partitions" in done.stderr
@@ -368,7 +370,7 @@ def test_records_of_kafkas_own_topics_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json", r"%o %S %R%s\n"])
-def test_secrets_of_the_cluster_are_left_out(tmp_path: Path, form: str) -> None:
+def test_secrets_of_the_cluster_are_skipped(tmp_path: Path, form: str) -> None:
     settings = {"sasl.jaas.config": "hunter2", "log.cleaner.threads": "seven"}
     records = (
         cluster_record("ConfigRecord", resourceType=4, resourceName="", name=name, value=value)
@@ -380,7 +382,7 @@ def test_secrets_of_the_cluster_are_left_out(tmp_path: Path, form: str) -> None:
     assert "hunter2" not in text
 
 
-def test_no_byte_of_a_record_commands_a_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_record_are_escaped_on_a_terminal(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch_of(0, [(1, b"\x1b]0;k\x07", b"a\xffb\n")])})
     for form, shown in (
         (r"%k %s\n", r"\033]0;k\a a\377b\n"),
@@ -399,7 +401,7 @@ def started(*arguments: Argument) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
+def test_closed_pipe_ends_cat_silently() -> None:
     with started("page-views", "--input", DUMP) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -409,7 +411,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word() -> None:
         assert process.wait(TIMEOUT_SECONDS) == 141
 
 
-def test_an_interruption_is_one_line() -> None:
+def test_interrupted_cat_prints_one_line() -> None:
     with started("page-views", "--input", DUMP) as process:
         assert process.stdout is not None
         # The pipe is full: it waits for its reader.

@@ -89,7 +89,7 @@ SPOILING: dict[str, tuple[Callable[[Path], object], int | None, str]] = {
 
 @pytest.mark.parametrize("how", SPOILING)
 @pytest.mark.parametrize("command", LOOKING)
-def test_a_conclusion_is_of_what_was_looked_at(command: str, how: str, tmp_path: Path) -> None:
+def test_conclusion_covers_only_what_was_read(command: str, how: str, tmp_path: Path) -> None:
     spoil, code, named = SPOILING[how]
     data = copy_dump(tmp_path / "data", "payments-0", SPOILED)
     spoil(data)
@@ -124,7 +124,7 @@ def test_topics_that_match_nothing_are_wrong_usage_with_near_names(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_a_broker_would_not_load_is_named(command: str, tmp_path: Path) -> None:
+def test_directory_that_a_broker_would_not_load_is_reported(command: str, tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     (data / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     _, text = run(command, data, tmp_path / "run")
@@ -133,7 +133,7 @@ def test_what_a_broker_would_not_load_is_named(command: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["find", "export", "lookup"])
-def test_segments_that_the_checkpoint_knows_and_the_input_lacks_are_named(
+def test_segments_missing_according_to_checkpoints_are_reported(
     command: str, tmp_path: Path
 ) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
@@ -147,21 +147,21 @@ def test_segments_that_the_checkpoint_knows_and_the_input_lacks_are_named(
     assert "(--tiered)" not in text
 
 
-def test_a_verification_says_of_what_it_speaks() -> None:
+def test_verify_conclusion_names_its_scope() -> None:
     done = run_here("verify", "--input", DUMP, "--topics", "payments", "--fast")
     line = "nothing harmful was found in 2 partitions of the topics that match 'payments'"
     assert line in done.stdout
     assert "it detects neither a wrong checksum nor a change inside records" in done.stdout
 
 
-def test_a_restore_of_some_topics_does_not_say_that_nothing_is_missing(tmp_path: Path) -> None:
+def test_restore_of_some_topics_does_not_claim_completeness(tmp_path: Path) -> None:
     given = ("--input", DUMP, "--new-topic-ids", "--output")
     done = run_here("restore", *given, tmp_path / "some", "--topics", "payments")
     assert "No loss was found" not in done.stdout
     assert "topics that do not match 'payments' were not looked at" in done.stdout
 
 
-def test_a_restore_that_passes_over_an_entry_does_not_say_all(tmp_path: Path) -> None:
+def test_restore_with_a_skipped_entry_does_not_claim_completeness(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     os.mkfifo(data / "payments-0" / f"{99999:020d}.log")
     given = ("--input", data, "--new-topic-ids", "--output", tmp_path / "out")
@@ -175,7 +175,7 @@ def test_a_restore_that_passes_over_an_entry_does_not_say_all(tmp_path: Path) ->
         assert "nothing lost of what was read of the dump" in text
 
 
-def test_a_rewrite_of_a_damaged_log_without_a_match_is_no_wrong_usage(tmp_path: Path) -> None:
+def test_rewrite_of_a_damaged_log_without_a_match_reports_damage(tmp_path: Path) -> None:
     data = bytearray(b"".join(batch_of(at, [(1000, b"k", b"v")]) for at in range(3)))
     data[100] ^= 1
     write_partition(tmp_path / "data", {0: bytes(data)})
@@ -200,7 +200,7 @@ def test_a_rewrite_of_a_damaged_log_without_a_match_is_no_wrong_usage(tmp_path: 
         ),
     ],
 )
-def test_the_page_of_a_malformed_query_agrees_with_the_exit_code(
+def test_page_of_a_malformed_query_agrees_with_the_exit_code(
     tmp_path: Path, more: tuple[str, ...], code: int, severity: str, text: str
 ) -> None:
     queries, page = tmp_path / "queries.csv", tmp_path / "page.html"
@@ -219,7 +219,7 @@ def test_the_page_of_a_malformed_query_agrees_with_the_exit_code(
 
 
 @pytest.mark.parametrize("fault", ["unread", "corrupt"])
-def test_the_surfaces_of_a_lookup_over_a_fault_agree(tmp_path: Path, fault: str) -> None:
+def test_lookup_terminal_report_and_page_agree_on_a_fault(tmp_path: Path, fault: str) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     if fault == "unread":
         os.mkfifo(data / "payments-0" / f"{10**6:020d}.log")

@@ -107,7 +107,7 @@ def test_commands_options_and_choices_are_completed(
 
 @pytest.mark.parametrize(("shell", "script"), SHELLS)
 @pytest.mark.parametrize("words", ["lookup --logs du", "find --input x du", "dump du"])
-def test_paths_are_left_to_the_shell(
+def test_completion_of_paths_is_left_to_the_shell(
     shell: str, script: str, words: str, commands: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "dump").mkdir()
@@ -115,7 +115,7 @@ def test_paths_are_left_to_the_shell(
     assert found[0] == "dump/" if shell == "fish" else found[0].startswith("paths: ")
 
 
-def test_completions_of_commands_import_none_of_them(commands: dict[str, str]) -> None:
+def test_completion_imports_no_command(commands: dict[str, str]) -> None:
     program = (
         "import sys; from kafka_index.cli import main; main();"
         "sys.exit('numpy' in sys.modules or 'kafka_index.cli.lookup_command' in sys.modules)"
@@ -173,19 +173,21 @@ def completed(*words: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["dump", "du*", "dump/payments-*", "s3://user:pw@b/x dump"])
-def test_the_last_alternative_of_a_pattern_is_completed(path: str, tmp_path: Path) -> None:
+def test_completion_extends_the_last_alternative_of_a_topic_pattern(
+    path: str, tmp_path: Path
+) -> None:
     (tmp_path / "dump").symlink_to(DUMP)
     words = ("find", "--input", *path.split(), "--topics", "orders|pay")
     assert completed(*words, folder=tmp_path) == ["orders|payments"]
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/dump", "p-0", "a-file"])
-def test_an_input_that_has_no_local_folder_has_no_topics(path: str, tmp_path: Path) -> None:
+def test_completion_without_a_local_input_offers_no_topics(path: str, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     assert completed("find", "--input", path, "--topics", "p", folder=tmp_path) == []
 
 
-def test_a_folder_that_does_not_answer_is_not_waited_for(
+def test_completion_does_not_wait_for_a_hanging_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answer, asked = threading.Event(), threading.Event()

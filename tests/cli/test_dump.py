@@ -33,7 +33,7 @@ def test_time_index_entries_are_absolute() -> None:
     ]
 
 
-def test_a_log_has_a_row_per_batch_with_every_column() -> None:
+def test_log_has_a_row_per_batch_with_every_column() -> None:
     rows = json_rows(LOG)
     assert list(rows[0]) == BATCH_SCHEMA.names
     assert rows[0]["topic"] == "payments"
@@ -51,7 +51,7 @@ def test_a_log_has_a_row_per_batch_with_every_column() -> None:
     assert {row["control_type"] for row in rows} == {None, 0, 1}
 
 
-def test_the_table_shows_what_the_file_is_and_how_it_ends() -> None:
+def test_dump_table_shows_file_kind_and_end() -> None:
     lines = dump(LOG).stdout.splitlines()
     assert lines[0].startswith(f"{LOG}: log, base offset {BASE_OFFSET}")
     assert "leader_epoch" in lines[1]
@@ -59,7 +59,7 @@ def test_the_table_shows_what_the_file_is_and_how_it_ends() -> None:
     assert lines[-1] == f"{len(lines) - 3} batches up to the end of the file"
 
 
-def test_attributes_are_spelt_out_for_people() -> None:
+def test_dump_table_prints_attributes_as_words() -> None:
     table = dump(LOG).stdout
     assert "none+txn+control" in table
     assert "none+txn " in table
@@ -75,7 +75,9 @@ def test_several_files_are_printed_one_after_another() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".swap", ".cleaned", ".deleted"])
-def test_transient_suffixes_are_understood(suffix: str, tmp_path: Path) -> None:
+def test_files_with_swap_cleaned_and_deleted_suffixes_are_dumped(
+    suffix: str, tmp_path: Path
+) -> None:
     index = LOG.with_suffix(".index")
     copy = tmp_path / (index.name + suffix)
     shutil.copy(index, copy)
@@ -83,7 +85,7 @@ def test_transient_suffixes_are_understood(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "entry_bytes"), [(".index", 8), (".timeindex", 12)])
-def test_the_zero_tail_of_a_preallocated_index_is_distinguished(
+def test_zero_tail_of_a_preallocated_index_is_distinguished(
     suffix: str, entry_bytes: int, tmp_path: Path
 ) -> None:
     index = LOG.with_suffix(suffix)
@@ -97,13 +99,13 @@ def test_the_zero_tail_of_a_preallocated_index_is_distinguished(
 
 
 @pytest.mark.parametrize("content", [b"", bytes(800)])
-def test_an_index_without_entries_has_no_rows(content: bytes, tmp_path: Path) -> None:
+def test_index_without_entries_has_no_rows(content: bytes, tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000000.index"
     index.write_bytes(content)
     assert json_rows(index) == []
 
 
-def test_a_lone_zero_entry_of_a_time_index_is_an_entry(tmp_path: Path) -> None:
+def test_time_index_with_one_zero_entry_has_one_row(tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000007.timeindex"
     index.write_bytes(bytes(12))
     assert json_rows(index) == [{"timestamp_ms": 0, "offset": 7}]
@@ -120,7 +122,7 @@ def test_a_lone_zero_entry_of_a_time_index_is_an_entry(tmp_path: Path) -> None:
         (".timeindex", struct.pack(">qiqi", 5, 2, 6, 1), 12, "offset does not ascend"),
     ],
 )
-def test_a_damaged_index_is_printed_and_its_fault_named(
+def test_damaged_index_is_printed_with_its_fault(
     name: str, content: bytes, position: int, message: str, tmp_path: Path
 ) -> None:
     index = tmp_path / f"00000000000000000100{name}"
@@ -138,7 +140,7 @@ def test_a_damaged_index_is_printed_and_its_fault_named(
     assert as_json.returncode == 1
 
 
-def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
+def test_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
     copy = tmp_path / LOG.name
     content = bytearray(LOG.read_bytes())
     last = json_rows(LOG)[-1]
@@ -164,20 +166,20 @@ def test_damage_in_one_file_does_not_hide_the_next(tmp_path: Path) -> None:
     "name",
     ["notes.txt", "12.log", "00000000000000000000.checkpoint", "bootstrap.checkpoint"],
 )
-def test_an_unknown_kind_of_file_is_exit_code_2(name: str, tmp_path: Path) -> None:
+def test_unknown_kind_of_file_is_exit_code_2(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     result = dump(tmp_path / name)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_missing_file_is_exit_code_2(tmp_path: Path) -> None:
+def test_missing_file_is_exit_code_2(tmp_path: Path) -> None:
     result = dump(LOG, tmp_path / LOG.name)
     assert (result.returncode, result.stdout) == (2, "")
     assert str(tmp_path / LOG.name) in result.stderr
 
 
-def test_a_reader_that_goes_away_is_not_an_error() -> None:
+def test_closed_pipe_is_not_an_error_of_dump() -> None:
     with subprocess.Popen(
         [*COMMAND, "dump", *[str(LOG)] * 400],
         stdout=subprocess.PIPE,

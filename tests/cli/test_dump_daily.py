@@ -31,14 +31,14 @@ def shown(columns: int, *arguments: Argument) -> list[str]:
 # ------------------------------------------------------------------------------------ some rows
 
 
-def test_an_offset_is_its_batch_or_its_record() -> None:
+def test_dump_of_an_offset_prints_its_batch_or_record() -> None:
     offset = MIDDLE["base_offset"] + 1
     assert json_rows(LOG, "--offset", offset) == [MIDDLE]
     assert offsets(json_rows("--records", LOG, "--offset", offset)) == [offset]
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_offset_is_the_index_entry_that_a_search_starts_from(suffix: str) -> None:
+def test_dump_of_an_offset_prints_the_floor_index_entry(suffix: str) -> None:
     index = LOG.with_suffix(suffix)
     entries = json_rows(index)
     offset = MIDDLE["last_offset"]
@@ -47,7 +47,7 @@ def test_an_offset_is_the_index_entry_that_a_search_starts_from(suffix: str) -> 
     assert json_rows(index, "--offset", offset) == expected
 
 
-def test_an_offset_is_the_transactions_that_span_it() -> None:
+def test_dump_of_an_offset_prints_transactions_that_span_it() -> None:
     index = LOG.with_suffix(".txnindex")
     entries = json_rows(index)
     offset = entries[0]["last_offset"]
@@ -56,7 +56,7 @@ def test_an_offset_is_the_transactions_that_span_it() -> None:
     ]
 
 
-def test_a_range_of_times_is_its_records_and_the_batches_that_hold_them() -> None:
+def test_dump_of_a_time_range_prints_its_records_and_batches() -> None:
     start, end = MIDDLE["base_timestamp_ms"], MIDDLE["max_timestamp_ms"] + 1
     asked = ("--from", start, "--to", end)
     expected = [row for row in RECORDS if start <= row["timestamp_ms"] < end]
@@ -70,7 +70,7 @@ def test_a_range_of_times_is_its_records_and_the_batches_that_hold_them() -> Non
     ]
 
 
-def test_a_time_is_the_first_that_reaches_it() -> None:
+def test_dump_of_a_time_prints_the_first_entry_at_or_after_it() -> None:
     time = MIDDLE["max_timestamp_ms"]
     expected = next(row for row in RECORDS if row["timestamp_ms"] >= time)
     assert json_rows("--records", LOG, "--time", time) == [expected]
@@ -78,7 +78,7 @@ def test_a_time_is_the_first_that_reaches_it() -> None:
     assert entry["timestamp_ms"] >= time
 
 
-def test_a_limit_is_that_of_each_file() -> None:
+def test_dump_limit_applies_to_each_file() -> None:
     assert json_rows(LOG, "--limit", 3) == BATCHES[:3]
     assert json_rows("--records", LOG, "--limit", 3) == RECORDS[:3]
     assert len(json_rows(*sorted(PARTITION.glob("*.index")), "--limit", 2)) == 6
@@ -98,7 +98,7 @@ def test_a_limit_is_that_of_each_file() -> None:
         ((LOG, "--from", "tomorrow"), "tomorrow"),
     ],
 )
-def test_what_a_file_does_not_have_cannot_be_asked_for(
+def test_dump_option_without_meaning_for_the_file_is_rejected(
     arguments: tuple[Argument, ...], message: str
 ) -> None:
     done = dump(*arguments)
@@ -109,7 +109,7 @@ def test_what_a_file_does_not_have_cannot_be_asked_for(
 # ---------------------------------------------------------------------------------- directories
 
 
-def test_a_directory_is_a_line_for_each_segment() -> None:
+def test_dump_of_a_directory_prints_a_line_per_segment() -> None:
     logs = sorted(PARTITION.glob("*.log"))
     rows = json_rows(PARTITION)
     assert [row["base_offset"] for row in rows] == [int(log.stem) for log in logs]
@@ -129,7 +129,7 @@ def test_a_directory_is_a_line_for_each_segment() -> None:
     assert len(json_rows(DUMP)) == len(list(DUMP.glob("*/*.log")))
 
 
-def test_the_damage_of_a_directory_is_found(tmp_path: Path) -> None:
+def test_dump_of_a_directory_reports_damage(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path, "payments-0")
     log = sorted(data.glob("*/*.log"))[1]
     content = bytearray(log.read_bytes())
@@ -145,14 +145,14 @@ def test_the_damage_of_a_directory_is_found(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- checkpoints
 
 
-def test_the_checkpoints_of_the_root_are_rows() -> None:
+def test_dump_prints_checkpoint_entries_as_rows() -> None:
     rows = json_rows(DUMP / "replication-offset-checkpoint")
     assert {"topic": "payments", "partition": 1, "offset": 1816} in rows
     done = dump(DUMP / "recovery-point-offset-checkpoint")
     assert done.returncode == 0, done.stderr
 
 
-def test_properties_are_rows() -> None:
+def test_dump_prints_properties_as_rows() -> None:
     (version, topic_id) = json_rows(PARTITION / "partition.metadata")
     assert (version["name"], version["value"]) == ("version", "0")
     assert topic_id["name"] == "topic_id"
@@ -160,7 +160,7 @@ def test_properties_are_rows() -> None:
     assert {"node.id", "version"} <= names
 
 
-def test_malformed_ones_are_damage(tmp_path: Path) -> None:
+def test_malformed_checkpoints_and_properties_are_damage(tmp_path: Path) -> None:
     checkpoint = tmp_path / "recovery-point-offset-checkpoint"
     checkpoint.write_text("0\n2\npayments 0 7\n")
     metadata = tmp_path / "partition.metadata"
@@ -175,7 +175,7 @@ def test_malformed_ones_are_damage(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- terminals
 
 
-def test_times_are_shown_as_such() -> None:
+def test_dump_table_prints_timestamps_as_dates() -> None:
     line = dump(LOG, "--limit", 1).stdout.splitlines()
     assert "max_timestamp " in line[1] + " "
     assert "2026-11-21T07:25:18.778Z" in line[2]
@@ -183,7 +183,7 @@ def test_times_are_shown_as_such() -> None:
     assert "2026-11-21T07:25:18.772Z" in record[2]
 
 
-def test_a_table_fits_the_terminal_unless_it_is_to_be_wide() -> None:
+def test_dump_table_fits_the_terminal_without_wide_option() -> None:
     lines = shown(80, LOG, "--limit", 2)
     assert max(map(len, lines[1:])) <= 80
     columns = ["position_bytes", "size_bytes", "base_offset", "last_offset"]
@@ -194,12 +194,12 @@ def test_a_table_fits_the_terminal_unless_it_is_to_be_wide() -> None:
     assert header.endswith("control_timestamp")
 
 
-def test_records_are_cut_at_the_terminal() -> None:
+def test_dump_shortens_records_at_the_terminal_width() -> None:
     lines = shown(80, "--records", LOG, "--limit", 2)
     cut = [line for line in lines if line.endswith("…")]
     assert {len(line) for line in cut} == {80}
 
 
-def test_a_table_in_a_file_has_all_columns() -> None:
+def test_table_in_a_file_has_all_columns() -> None:
     header = dump(LOG, "--limit", 1).stdout.splitlines()[1]
     assert "control_timestamp" in header

@@ -42,18 +42,18 @@ def names_of(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [*OPTIONS, ["--no-verify-crc"]])
-def test_every_kind_of_file_is_printed_as_on_a_disk(remote: str, options: list[str]) -> None:
+def test_dump_from_a_store_prints_every_kind_of_file(remote: str, options: list[str]) -> None:
     names = names_of(DUMP / PARTITION, SUFFIXES)
     same(options, DUMP / PARTITION, remote, [*names, "leader-epoch-checkpoint"])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_records_are_printed_as_on_a_disk(remote: str, options: list[str]) -> None:
+def test_dump_from_a_store_prints_records(remote: str, options: list[str]) -> None:
     same(["--records", *options], DUMP / PARTITION, remote, names_of(DUMP / PARTITION, (".log",)))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_damage_is_reported_as_on_a_disk(tmp_path: Path, bucket: str, options: list[str]) -> None:
+def test_dump_from_a_store_reports_damage(tmp_path: Path, bucket: str, options: list[str]) -> None:
     here = shutil.copytree(DUMP / PARTITION, tmp_path / PARTITION)
     names = names_of(here, SUFFIXES)
     for name in names:
@@ -65,7 +65,7 @@ def test_damage_is_reported_as_on_a_disk(tmp_path: Path, bucket: str, options: l
     same(options, here, there, names)
 
 
-def test_hdfs_is_read_too(hdfs: HdfsServer) -> None:
+def test_input_on_hdfs_is_read(hdfs: HdfsServer) -> None:
     names = names_of(DUMP / PARTITION, SUFFIXES)
     there = upload(DUMP / PARTITION, f"{hdfs.uri}/dumped/{PARTITION}")
     same(["--json"], DUMP / PARTITION, there, names)
@@ -74,7 +74,7 @@ def test_hdfs_is_read_too(hdfs: HdfsServer) -> None:
     assert (missing.returncode, "no such file" in missing.stderr) == (2, True)
 
 
-def test_a_glob_names_what_can_be_dumped(remote: str) -> None:
+def test_glob_without_a_match_lists_what_can_be_dumped(remote: str) -> None:
     stored = dump(f"{remote}/*")
     assert stored.returncode == 0, stored.stderr
     printed = [line for line in stored.stdout.splitlines() if line.startswith(remote)]
@@ -96,7 +96,7 @@ def test_a_glob_names_what_can_be_dumped(remote: str) -> None:
         ("*.none", "no path matches"),
     ],
 )
-def test_what_is_not_a_file_is_wrong_usage(remote: str, name: str, reason: str) -> None:
+def test_dump_of_a_missing_object_is_wrong_usage(remote: str, name: str, reason: str) -> None:
     store_of(remote).put(f"{remote}/other.txt", b"?")
     done = dump(f"{remote}/{name}")
     assert (done.returncode, done.stdout) == (2, "")

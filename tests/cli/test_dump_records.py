@@ -72,7 +72,7 @@ def log(tmp_path: Path) -> Path:
     )
 
 
-def test_programs_see_a_record_with_all_that_is_known_of_it(log: Path) -> None:
+def test_json_of_a_record_has_all_fields(log: Path) -> None:
     first, second, last = records_of(log)
     batch_bytes = last["position_bytes"]
     assert first == {
@@ -103,7 +103,7 @@ def log_length(log: Path) -> int:
     return int.from_bytes(log.read_bytes()[8:12], "big")
 
 
-def test_people_see_a_line_per_record_in_columns(log: Path) -> None:
+def test_table_of_records_has_a_line_per_record(log: Path) -> None:
     title, names, first, second, last, end = table(log)
     assert title.startswith(f"{log}: records, base offset 100, ")
     assert names.split() == [
@@ -132,7 +132,7 @@ def test_people_see_a_line_per_record_in_columns(log: Path) -> None:
         ("none", "absent", "absent"),
     ],
 )
-def test_keys_and_values_have_the_form_that_was_asked_for(
+def test_keys_and_values_are_printed_in_the_requested_format(
     log: Path, form: str, key: object, value: object
 ) -> None:
     by_key = records_of("--keys", form, log)[0]
@@ -142,7 +142,7 @@ def test_keys_and_values_have_the_form_that_was_asked_for(
     assert by_value["value_bytes"] == 9
 
 
-def test_headers_have_the_form_of_values(log: Path) -> None:
+def test_headers_are_printed_in_the_format_of_values(log: Path) -> None:
     assert records_of("--values", "hex", log)[0]["headers"][0] == {
         "key": "h",
         "value": {"hex": "78"},
@@ -152,7 +152,7 @@ def test_headers_have_the_form_of_values(log: Path) -> None:
     assert table("--values", "none", "--keys", "none", log)[2].endswith('headers: "h", "n"')
 
 
-def test_characters_that_the_reader_has_not_got_are_escaped(log: Path) -> None:
+def test_characters_outside_the_output_encoding_are_escaped(log: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "dump", "--records", log],
         capture_output=True,
@@ -183,7 +183,7 @@ def test_other_control_records_are_shown_with_their_bytes(
     assert (row["control_type"], row["coordinator_epoch"]) == (shown, None)
 
 
-def test_messages_have_neither_producer_nor_sequence(tmp_path: Path) -> None:
+def test_messages_before_magic_2_have_no_producer_fields(tmp_path: Path) -> None:
     inner = message(0, 1, 1000, b"v", b"k") + message(1, 1, 1001, b"w")
     log = log_of(
         tmp_path,
@@ -198,7 +198,7 @@ def test_messages_have_neither_producer_nor_sequence(tmp_path: Path) -> None:
     ]
 
 
-def test_a_batch_without_records_has_no_lines(tmp_path: Path) -> None:
+def test_batch_without_records_has_no_lines(tmp_path: Path) -> None:
     log = log_of(tmp_path, batch_of(100), batch_of(101, record(0, 0, None, b"v")))
     assert [row["offset"] for row in records_of(log)] == [101]
     assert dump("--records", log_of(tmp_path)).returncode == 0
@@ -222,7 +222,7 @@ def test_records_of_a_real_log_are_as_many_as_its_batches_count() -> None:
         (message(101, 1, body=bytes(8) + b"\0\0\0\x63"), [], "ends before its key or its value"),
     ],
 )
-def test_unreadable_records_are_named_and_later_ones_printed(
+def test_unreadable_records_are_reported_and_later_ones_printed(
     tmp_path: Path, bad: bytes, printed: list[int], message: str
 ) -> None:
     first = batch_of(100, record(0, 0, None, b"v"))
@@ -238,7 +238,7 @@ def test_unreadable_records_are_named_and_later_ones_printed(
     assert f"the batch at byte {len(first)}: " in remarks[0]
 
 
-def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
+def test_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
     first = batch_of(100, record(0, 0, None, b"v"))
     second = bytearray(batch_of(101, record(0, 0, None, b"v")))
     second[-1] ^= 1
@@ -252,7 +252,7 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [GZIP, 4])
-def test_a_batch_that_needs_too_much_room_is_a_row_and_the_next_is_printed(
+def test_batch_above_the_memory_limit_is_reported_and_the_next_is_printed(
     tmp_path: Path, codec: int
 ) -> None:
     log = log_of(
@@ -270,7 +270,7 @@ def test_a_batch_that_needs_too_much_room_is_a_row_and_the_next_is_printed(
     assert len(records_of(log, "--max-decompressed-bytes", "6000")) == 2
 
 
-def test_a_large_value_is_printed_like_a_small_one(tmp_path: Path) -> None:
+def test_large_value_is_printed_like_a_small_one(tmp_path: Path) -> None:
     text = ("ß\n" + "x" * 1000) * 400
     key = text.encode()
     large = record(0, 0, key, key + b"\xff", [(b"h", bytes(70_000))])

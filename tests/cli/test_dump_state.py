@@ -31,7 +31,7 @@ def snapshot_of(*entries: tuple[int, ...], count: int | None = None) -> bytes:
     return struct.pack(">hI", 1, google_crc32c.value(body)) + body
 
 
-def test_a_transaction_index_has_a_row_per_transaction() -> None:
+def test_transaction_index_has_a_row_per_transaction() -> None:
     entries = list(struct.iter_unpack(TXN_FORM, TXN_INDEX.read_bytes()))
     assert len(entries) > 1
     assert json_rows(TXN_INDEX) == [dict(zip(TXN_NAMES, row, strict=True)) for row in entries]
@@ -41,7 +41,7 @@ def test_a_transaction_index_has_a_row_per_transaction() -> None:
     assert [tuple(map(int, row.split())) for row in rows] == entries
 
 
-def test_a_snapshot_has_a_row_per_producer() -> None:
+def test_snapshot_has_a_row_per_producer() -> None:
     entries = list(struct.iter_unpack(ENTRY_FORM, SNAPSHOT.read_bytes()[10:]))
     assert len(entries) > 1
     assert json_rows(SNAPSHOT) == [dict(zip(ENTRY_NAMES, row, strict=True)) for row in entries]
@@ -72,7 +72,7 @@ def test_leader_epochs_have_a_row_per_epoch(tmp_path: Path) -> None:
     ]
 
 
-def test_all_kinds_of_a_real_partition_are_whole() -> None:
+def test_state_files_of_a_real_partition_are_intact() -> None:
     files = [path for path in PARTITION.iterdir() if path.name != "partition.metadata"]
     result = dump("--json", *files)
     rows = len(result.stdout.splitlines())
@@ -88,7 +88,7 @@ def test_all_kinds_of_a_real_partition_are_whole() -> None:
         ("leader-epoch-checkpoint", b""),
     ],
 )
-def test_a_file_without_entries_has_no_rows(name: str, content: bytes, tmp_path: Path) -> None:
+def test_file_without_entries_has_no_rows(name: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     assert json_rows(path) == []
@@ -110,7 +110,7 @@ GOOD = (0, 5, 100, 110, 111)
         (txns(GOOD, (*GOOD[:3], 112, 113)) + b"12", 68, "inside an entry .*34 bytes, found 70"),
     ],
 )
-def test_a_damaged_transaction_index_is_printed_and_its_fault_named(
+def test_damaged_transaction_index_is_printed_with_its_fault(
     content: bytes, position: int, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"{100:020d}.txnindex"
@@ -120,7 +120,7 @@ def test_a_damaged_transaction_index_is_printed_and_its_fault_named(
 
 
 @pytest.mark.parametrize(("stored", "shown"), [(1, 0), (2, 0), (255, 0), (-1, -1)])
-def test_of_the_version_of_an_entry_the_first_byte_counts(
+def test_version_of_a_transaction_entry_is_its_first_byte(
     stored: int, shown: int, tmp_path: Path
 ) -> None:
     path = tmp_path / f"{100:020d}.txnindex"
@@ -141,7 +141,7 @@ ENTRY = (7, 0, 1, 2, 3, 4, 5, 6)
         (snapshot_of(ENTRY)[:2] + b"abcd" + snapshot_of(ENTRY)[6:], 1, "at byte 2: wrong checksum"),
     ],
 )
-def test_what_can_be_read_of_a_damaged_snapshot_is_printed(
+def test_damaged_snapshot_is_printed_up_to_the_damage(
     content: bytes, rows: int, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"{100:020d}.snapshot"
@@ -161,9 +161,7 @@ def test_what_can_be_read_of_a_damaged_snapshot_is_printed(
         ("\xff", "not UTF-8"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_with_its_line(
-    text: str, message: str, tmp_path: Path
-) -> None:
+def test_damaged_checkpoint_is_named_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(text.encode("latin-1"))
     check_damage(path, message, "")

@@ -57,7 +57,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("winner", "other"), list(combinations(PRECEDENCE, 2)))
-def test_one_of_two_codes_takes_precedence(winner: int, other: int) -> None:
+def test_exit_code_of_two_faults_is_the_one_with_precedence(winner: int, other: int) -> None:
     assert ExitCode.first([ExitCode(other), ExitCode(winner)]) == winner
     assert ExitCode.first([ExitCode(winner), ExitCode(other)]) == winner
 
@@ -89,7 +89,7 @@ def _caused_by(number: int) -> InputError:
         (RecursionError(), 70),
     ],
 )
-def test_an_error_that_ends_a_run_has_its_code(error: Exception, code: int) -> None:
+def test_error_that_ends_a_run_has_its_code(error: Exception, code: int) -> None:
     assert ExitCode.of_run(error) == code
 
 
@@ -118,7 +118,7 @@ def _is_one_line(text: str) -> bool:
     return text.startswith("kafka-index: error: ") and text.count("\n") == 1
 
 
-def test_a_file_larger_than_the_process_may_write_is_the_environment(
+def test_file_above_the_size_limit_of_the_process_is_an_environment_error(
     data: Path, tmp_path: Path
 ) -> None:
     done = _run(
@@ -131,7 +131,7 @@ def test_a_file_larger_than_the_process_may_write_is_the_environment(
     assert "ulimit -f" in done.stdout + done.stderr
 
 
-def test_a_log_that_does_not_fit_the_address_space_is_the_environment(tmp_path: Path) -> None:
+def test_log_above_the_address_space_limit_is_an_environment_error(tmp_path: Path) -> None:
     log = tmp_path / f"{0:020d}.log"
     log.touch()
     os.truncate(log, 1 << 30)
@@ -150,7 +150,7 @@ def test_a_log_that_does_not_fit_the_address_space_is_the_environment(tmp_path: 
     assert "Cannot allocate memory" in done.stderr
 
 
-def test_a_full_disk_under_stdout_is_an_environment_error() -> None:
+def test_full_disk_under_stdout_is_an_environment_error() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*COMMAND, "dump", str(min((DUMP / PARTITION).glob("*.log")))],
@@ -166,7 +166,7 @@ def test_a_full_disk_under_stdout_is_an_environment_error() -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_run_whose_streams_are_closed_does_its_work(
+def test_run_with_closed_stdout_and_stderr_completes(
     closed: str, data: Path, tmp_path: Path
 ) -> None:
     command = [*COMMAND, "build", "--input", str(data), "--output", str(tmp_path / "out")]
@@ -175,7 +175,7 @@ def test_a_run_whose_streams_are_closed_does_its_work(
     assert list((tmp_path / "out").rglob("*.index"))
 
 
-def test_a_question_about_a_log_that_may_not_be_read_is_worth_a_retry(data: Path) -> None:
+def test_lookup_in_a_log_without_permission_is_retriable(data: Path) -> None:
     min(data.glob("*/*.log")).chmod(0)
     arguments = ("--logs", data, "--topic", "orders.eu-west", "--partition", 0, "--offset", 5)
     done = finish(start(*arguments, command_name="lookup", privileged=False))
@@ -184,7 +184,7 @@ def test_a_question_about_a_log_that_may_not_be_read_is_worth_a_retry(data: Path
     assert "Permission denied" in done.stderr
 
 
-def test_build_of_a_log_that_may_not_be_read_names_no_next_command(
+def test_build_of_a_log_without_permission_suggests_no_next_command(
     data: Path, tmp_path: Path
 ) -> None:
     min(data.glob("*/*.log")).chmod(0)
@@ -202,7 +202,7 @@ def test_build_of_a_log_that_may_not_be_read_names_no_next_command(
         ("lookup", ("--topic", "app", "--partition", 0, "--offset", 3, "--logs", ".")),
     ],
 )
-def test_a_text_under_the_name_of_a_log_is_damage(
+def test_text_file_named_like_a_log_is_damage(
     command: str,
     arguments: tuple[Argument, ...],
     tmp_path: Path,
@@ -222,7 +222,7 @@ def test_a_text_under_the_name_of_a_log_is_damage(
         assert "(expected a record batch, found '2026-05-01 08:30')" in done.stderr
 
 
-def test_no_java_is_the_environment(data: Path, tmp_path: Path) -> None:
+def test_missing_java_is_an_environment_error(data: Path, tmp_path: Path) -> None:
     arguments = ("build", "--input", data, "--output", tmp_path / "out", "--engine", "spark")
     done = _run(*arguments, JAVA_HOME=str(tmp_path / "no java"))
     assert done.returncode == 3
@@ -230,9 +230,7 @@ def test_no_java_is_the_environment(data: Path, tmp_path: Path) -> None:
     assert "Spark needs Java" in done.stderr
 
 
-def test_an_unreachable_master_is_reported_without_starting_spark(
-    data: Path, tmp_path: Path
-) -> None:
+def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"
@@ -245,7 +243,7 @@ def test_an_unreachable_master_is_reported_without_starting_spark(
 
 
 @pytest.mark.parametrize("job", ["build_index.py", "lookup.py"])
-def test_a_job_without_one_of_its_packages_names_it(tmp_path: Path, job: str) -> None:
+def test_job_without_one_of_its_packages_names_it(tmp_path: Path, job: str) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError('none', name='click')\n")
     done = run_program(
         sys.executable, ROOT / "jobs" / job, "--help", variables={"PYTHONPATH": str(tmp_path)}
@@ -272,7 +270,7 @@ sys.exit({call})
     ("call", "traced"),
     [("main(sys.argv[1:])", False), ("job_main('build', sys.argv[2:])", True)],
 )
-def test_an_internal_error_is_one_line_that_names_the_way_to_its_traceback(
+def test_internal_error_is_one_line_that_explains_how_to_get_the_traceback(
     tmp_path: Path, call: str, *, traced: bool
 ) -> None:
     arguments = ["build", "--input", str(tmp_path), "--output", str(tmp_path / "out")]
@@ -288,7 +286,7 @@ def test_an_internal_error_is_one_line_that_names_the_way_to_its_traceback(
     assert (done.stderr.count("\n") == 1) is not traced
 
 
-def test_a_job_file_reports_an_internal_error_as_the_console_script_does(tmp_path: Path) -> None:
+def test_job_file_reports_an_internal_error_as_the_console_script_does(tmp_path: Path) -> None:
     package = tmp_path / "kafka_index"
     shutil.copytree(ROOT / "kafka_index", package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "commands" / "build" / "request.py").write_text("raise LookupError('gone')\n")
@@ -348,7 +346,7 @@ def _start_waiting(wait: str, *, ignored: signal.Signals | None = None) -> subpr
         (_SWALLOWED, signal.SIGINT, 130),
     ],
 )
-def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
+def test_signal_determines_the_exit_code_even_if_its_exception_is_lost(
     wait: str, number: signal.Signals, code: int
 ) -> None:
     process = _start_waiting(wait)
@@ -362,7 +360,7 @@ def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
     ("number", "code", "word"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
 )
-def test_a_signal_while_libraries_are_imported_ends_the_run_in_order(
+def test_signal_during_imports_ends_the_run_cleanly(
     tmp_path: Path, number: signal.Signals, code: int, word: str
 ) -> None:
     gate = Gate(tmp_path / "gate", Step("open", cache_from_source(pa.__file__), 1))
@@ -374,14 +372,14 @@ def test_a_signal_while_libraries_are_imported_ends_the_run_in_order(
     assert done.stderr == f"kafka-index: error: {word}\n"
 
 
-def test_an_ignored_sigterm_is_caught_as_a_scheduler_sends_it_on_purpose() -> None:
+def test_inherited_ignored_sigterm_is_handled() -> None:
     process = _start_waiting("pause()", ignored=signal.SIGTERM)
     process.terminate()
     _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 143, stderr
 
 
-def test_an_ignored_sigint_stays_ignored() -> None:
+def test_ignored_sigint_stays_ignored() -> None:
     # As in a background job of a shell: Ctrl-C is not meant for it.
     process = _start_waiting("pause()", ignored=signal.SIGINT)
     process.send_signal(signal.SIGINT)
@@ -390,7 +388,7 @@ def test_an_ignored_sigint_stays_ignored() -> None:
     assert process.returncode == 143, stderr
 
 
-def test_handlers_of_signals_are_given_back() -> None:
+def test_signal_handlers_are_restored_after_the_run() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert main(["--version"]) == 0
     job_main("build", ["--help"])

@@ -53,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_directory_name_prints_as_one_plain_line(
+def test_directory_name_prints_as_one_plain_line(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_a_directory_name_prints_as_one_plain_line(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["verify --input", "dump", "build --dry-run --input"])
-def test_a_path_that_is_not_there_is_an_error_of_one_plain_line(
+def test_missing_path_with_hostile_name_is_an_error_of_one_line(
     tmp_path: Path, command: str, name: str
 ) -> None:
     done = run_here(*command.split(), tmp_path / name)
@@ -75,9 +75,7 @@ def test_a_path_that_is_not_there_is_an_error_of_one_plain_line(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_terminal_is_sent_no_more_than_our_styles(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_receives_only_style_escapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     columns = 400
@@ -93,12 +91,12 @@ def test_a_terminal_is_sent_no_more_than_our_styles(
     assert not CONTROLS.findall(plain)
 
 
-def test_escapes_are_those_of_ls() -> None:
+def test_names_are_escaped_as_by_ls() -> None:
     assert printable("a\tb\n\x1b\x07 ü 漢\\") == r"a\tb\n\033\a ü 漢" + "\\"
     assert printable(os.fsdecode(b"\xff")) == r"\377"
     assert printable("\x85\u202e") == r"\u0085\u202e"
 
 
-def test_an_error_is_one_plain_line_with_the_name_as_it_is() -> None:
+def test_error_is_one_plain_line_with_the_name_as_it_is() -> None:
     error = InputError("no such thing", path=f"a\n{FORGED}", found="\x1b[2J")
     assert str(error) == rf"a\n{FORGED}: no such thing (found \033[2J)"

@@ -40,37 +40,37 @@ def rooms(*arguments: str | Path) -> frozenset[str]:
     [QUESTION, ("dump", LOG), ("dump", "--records", LOG)],
     ids=["lookup", "dump", "records"],
 )
-def test_a_short_command_imports_no_library_that_it_does_not_need(
+def test_short_command_imports_no_library_that_it_does_not_need(
     command: tuple[str | Path, ...],
 ) -> None:
     assert imported(*command).isdisjoint(SLOW)
 
 
-def test_a_question_imports_neither_builds_nor_metadata() -> None:
+def test_single_lookup_imports_neither_build_nor_metadata() -> None:
     assert {"build", "metadata", "growing", "spark", "startup", "tables"}.isdisjoint(
         rooms(*QUESTION)
     )
 
 
-def test_a_table_of_metadata_imports_no_lookups() -> None:
+def test_metadata_command_does_not_import_lookup() -> None:
     table = rooms("metadata", DUMP, "--what", "topics")
     assert {"build", "growing", "lookup", "spark", "startup", "tables"}.isdisjoint(table)
 
 
-def test_kernels_that_are_kept_are_loaded_without_what_compiling_them_needs() -> None:
+def test_cached_kernels_are_loaded_without_the_compiler() -> None:
     imported(*QUESTION)
     again = imported.__wrapped__(*QUESTION)
     assert again.isdisjoint({"numba.cpython.unicode", "pyarrow.parquet"})
 
 
-def test_a_dump_of_records_imports_the_metadata_room_for_kafkas_own_topics_alone() -> None:
+def test_record_dump_imports_metadata_only_for_internal_topics() -> None:
     codecs = "kafka_index.core.cluster.metadata.decoding"
     own = next(DUMP.glob("__consumer_offsets-0/*.log"))
     assert codecs not in imported("dump", "--records", LOG)
     assert codecs in imported("dump", "--records", own)
 
 
-def test_a_run_on_threads_starts_no_spark_and_leaves_pandas_importable(tmp_path: Path) -> None:
+def test_run_on_threads_starts_no_spark_and_leaves_pandas_importable(tmp_path: Path) -> None:
     program = (
         "import sys; from kafka_index.cli import main;"
         f"assert main(['build', '--input', {str(DUMP)!r}, '--output', {str(tmp_path)!r}]) == 0;"

@@ -61,7 +61,7 @@ def dump(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("case", "number"), in_turn(product(COMMANDS, CONTENTS), range(3)), ids=str
 )
-def test_nothing_of_it_is_shown(
+def test_content_of_a_linked_file_is_not_printed(
     case: tuple[str, str], number: int, dump: Path, tmp_path: Path
 ) -> None:
     command, content = case
@@ -91,7 +91,7 @@ def test_nothing_of_it_is_shown(
 
 @pytest.mark.parametrize("is_partition", [False, True], ids=["log", "partition"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_is_shown_of_a_log_that_is_none(
+def test_content_of_a_linked_file_named_like_a_log_is_not_printed(
     command: str, dump: Path, tmp_path: Path, *, is_partition: bool
 ) -> None:
     """Logs and partitions that are links are followed as a broker does."""
@@ -115,6 +115,6 @@ def test_nothing_is_shown_of_a_log_that_is_none(
     assert done.returncode == {"lookup": 0, "metadata": 2}.get(command, 1), done.stderr
 
 
-def test_what_is_no_link_is_quoted(dump: Path) -> None:
+def test_content_of_a_malformed_regular_file_is_quoted(dump: Path) -> None:
     (dump / "log-start-offset-checkpoint").write_text(f"{CANARY}\n")
     assert CANARY in run_here("verify", "--input", dump).stdout

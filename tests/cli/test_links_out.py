@@ -90,7 +90,7 @@ def link_out(path: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("command", "number"), in_turn(COMMANDS, range(3)))
-def test_it_is_not_opened_and_named(
+def test_link_out_of_the_input_is_reported_and_not_opened(
     command: str, number: int, dump: Path, tmp_path: Path, opened: list[str]
 ) -> None:
     for name in FILES[number::3]:
@@ -112,9 +112,7 @@ def test_it_is_not_opened_and_named(
 
 
 @pytest.mark.parametrize("command", ["build", "verify", "restore"])
-def test_file_that_a_page_names_again_is_counted_once(
-    command: str, dump: Path, tmp_path: Path
-) -> None:
+def test_link_listed_twice_is_counted_once(command: str, dump: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     link_out(dump / FILES[0], tmp_path)
     given = [*COMMANDS[command](dump, tmp_path / "out"), "--report", tmp_path / "report.html"]
@@ -125,7 +123,7 @@ def test_file_that_a_page_names_again_is_counted_once(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_is_read_where_that_is_asked_for(command: str, dump: Path, tmp_path: Path) -> None:
+def test_link_out_of_the_input_is_read_on_request(command: str, dump: Path, tmp_path: Path) -> None:
     for name in FILES:
         link_out(dump / name, tmp_path)
     (tmp_path / "out").mkdir()
@@ -135,7 +133,7 @@ def test_it_is_read_where_that_is_asked_for(command: str, dump: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_links_within_the_inputs_are_followed(command: str, dump: Path, tmp_path: Path) -> None:
+def test_link_within_the_inputs_is_followed(command: str, dump: Path, tmp_path: Path) -> None:
     """Partition directories that are links, logs that are, and links from one disk to another."""
     shutil.move(dump / "payments-1", tmp_path / "payments-1")
     (dump / "payments-1").symlink_to(tmp_path / "payments-1")
@@ -155,7 +153,7 @@ def test_links_within_the_inputs_are_followed(command: str, dump: Path, tmp_path
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ["payments-0/00000000000000000532.log", "payments-1"])
-def test_a_log_or_partition_that_is_a_link_to_nothing_is_missed(
+def test_dangling_link_to_a_log_or_partition_is_reported_as_missing(
     command: str, name: str, dump: Path, tmp_path: Path
 ) -> None:
     path = dump / name
@@ -188,7 +186,7 @@ def link_to_fifo(path: Path) -> None:
 
 @pytest.mark.parametrize("command", [*COMMANDS, "metadata"])
 @pytest.mark.parametrize("make", [os.mkfifo, bind_socket, link_to_fifo, make_directory])
-def test_a_log_that_is_no_file_is_missed(
+def test_log_that_is_not_a_regular_file_is_reported_as_missing(
     command: str,
     make: Callable[[Path], None],
     dump: Path,
@@ -214,7 +212,7 @@ def test_a_log_that_is_no_file_is_missed(
     assert json.loads((tmp_path / "summary").read_text())["counts"]["not_files"] == 1
 
 
-def test_what_a_link_that_a_glob_meets_leads_to_is_no_input(dump: Path, tmp_path: Path) -> None:
+def test_target_of_a_link_matched_by_a_glob_is_not_an_input(dump: Path, tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     (private / "secret").write_text("version: 0\n")
@@ -227,7 +225,7 @@ def test_what_a_link_that_a_glob_meets_leads_to_is_no_input(dump: Path, tmp_path
     assert f"{path} -> {private / 'secret'}" in done.stdout + done.stderr
 
 
-def test_another_input_is_within_and_the_parent_of_a_partition_is_not(
+def test_link_into_another_input_is_followed_and_into_the_parent_is_not(
     dump: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
@@ -249,7 +247,7 @@ def test_another_input_is_within_and_the_parent_of_a_partition_is_not(
 
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", f"{0:020d}.index"])
-def test_a_file_that_is_dumped_by_name(
+def test_dump_of_a_named_link_is_checked(
     name: str, dump: Path, tmp_path: Path, opened: list[str]
 ) -> None:
     path = dump / "payments-0" / name
@@ -264,7 +262,7 @@ def test_a_file_that_is_dumped_by_name(
     assert followed.stdout
 
 
-def test_predict_follows_as_a_broker_does(dump: Path, tmp_path: Path) -> None:
+def test_predict_follows_links_like_a_broker(dump: Path, tmp_path: Path) -> None:
     plain = run_here("predict", "--input", dump, "--json")
     for name in FILES:
         link_out(dump / name, tmp_path)
@@ -286,7 +284,7 @@ def test_metadata(name: str, tmp_path: Path, opened: list[str]) -> None:
     assert run_here("metadata", dump, "--follow-links").returncode == 0
 
 
-def test_a_snapshot_of_the_metadata_is_not_opened(tmp_path: Path, opened: list[str]) -> None:
+def test_snapshot_of_the_metadata_is_not_opened(tmp_path: Path, opened: list[str]) -> None:
     dump = tmp_path / "dump"
     shutil.copytree(DUMP / "__cluster_metadata-0", dump / "__cluster_metadata-0")
     (tmp_path / "private").write_text("nothing of it is shown")
@@ -299,7 +297,7 @@ def test_a_snapshot_of_the_metadata_is_not_opened(tmp_path: Path, opened: list[s
     assert not {str(path), str(tmp_path / "private")}.intersection(opened)
 
 
-def test_copies_of_internal_topics_and_of_the_metadata_leave_it_out(tmp_path: Path) -> None:
+def test_copies_of_internal_topics_and_metadata_skip_outside_links(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     shutil.copytree(DUMP, dump)
     private = b"canary-5309"
@@ -316,7 +314,9 @@ def test_copies_of_internal_topics_and_of_the_metadata_leave_it_out(tmp_path: Pa
     assert not [path for path in files if private in path.read_bytes()]
 
 
-def test_functions_of_the_package(dump: Path, tmp_path: Path, opened: list[str]) -> None:
+def test_python_functions_do_not_follow_outside_links(
+    dump: Path, tmp_path: Path, opened: list[str]
+) -> None:
     target = link_out(dump / "payments-0" / "leader-epoch-checkpoint", tmp_path)
     opened.clear()
     index = link_out(dump / "payments-0" / f"{0:020d}.index", tmp_path)
@@ -345,7 +345,9 @@ def test_functions_of_the_package(dump: Path, tmp_path: Path, opened: list[str])
     kafka_index.restore_dump(dump, tmp_path / "d", follow_links=True)
 
 
-def test_a_folder_of_tiered_storage(tmp_path: Path, opened: list[str]) -> None:
+def test_outside_links_in_tiered_storage_are_not_followed(
+    tmp_path: Path, opened: list[str]
+) -> None:
     at = setting("local")
     remote = tmp_path / "remote"
     shutil.copytree(at.remote, remote)
@@ -360,7 +362,7 @@ def test_a_folder_of_tiered_storage(tmp_path: Path, opened: list[str]) -> None:
     assert run_here("verify", *given, "--follow-links").stderr == ""
 
 
-def test_links_of_other_names_are_named(dump: Path, tmp_path: Path) -> None:
+def test_links_with_unknown_names_are_reported(dump: Path, tmp_path: Path) -> None:
     (tmp_path / "anything").write_text("")
     (dump / "payments-0" / "anything").symlink_to(tmp_path / "anything")
     (dump / "payments-0" / "nothing").symlink_to("nowhere")

@@ -71,7 +71,7 @@ def last_log(data: Path) -> Path:
 # ------------------------------------------------------------------------------------ answers
 
 
-def test_every_query_has_its_answer_whatever_its_status(offsets: Path, tmp_path: Path) -> None:
+def test_lookup_writes_one_answer_per_query(offsets: Path, tmp_path: Path) -> None:
     out = tmp_path / "answers.parquet"
     done = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", out)
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_every_query_has_its_answer_whatever_its_status(offsets: Path, tmp_path:
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "ndjson"])
-def test_all_formats_have_the_same_answers(ending: str, offsets: Path, tmp_path: Path) -> None:
+def test_answers_are_equal_in_all_formats(ending: str, offsets: Path, tmp_path: Path) -> None:
     asked = write_queries(tmp_path / f"offsets.{ending}", OFFSETS)
     for path in (offsets, asked):
         out = tmp_path / f"answers{path.suffix}"
@@ -96,7 +96,7 @@ def test_all_formats_have_the_same_answers(ending: str, offsets: Path, tmp_path:
     assert answer_columns(read_answers(tmp_path / f"answers.{ending}")) == expected
 
 
-def test_queries_in_text_may_have_answers_in_parquet(tmp_path: Path) -> None:
+def test_answers_of_text_queries_can_be_parquet(tmp_path: Path) -> None:
     asked = write_queries(tmp_path / "offsets.csv", OFFSETS)
     common = ("--logs", DUMP, "--queries", asked, "--by", "offset")
     for name in ("same.csv", "other.parquet"):
@@ -106,7 +106,7 @@ def test_queries_in_text_may_have_answers_in_parquet(tmp_path: Path) -> None:
     assert [row["status"] for row in other] == [row["status"] for row in same]
 
 
-def test_a_folder_gets_a_part_for_each_file_of_queries(tmp_path: Path) -> None:
+def test_output_folder_has_one_file_per_query_file(tmp_path: Path) -> None:
     for number in range(2):
         write_queries(tmp_path / f"{number}.parquet", OFFSETS)
     out = tmp_path / "answers"
@@ -127,7 +127,7 @@ def test_a_folder_gets_a_part_for_each_file_of_queries(tmp_path: Path) -> None:
         ("offset", "record", "found_offset"),
     ],
 )
-def test_the_level_is_as_asked_for_or_what_is_usual(
+def test_lookup_level_defaults_to_batch_for_query_files(
     by: str, resolve: str | None, filled: str, tmp_path: Path
 ) -> None:
     levels = ["entry_offset", "batch_base_offset", "found_offset"]
@@ -139,7 +139,9 @@ def test_the_level_is_as_asked_for_or_what_is_usual(
     assert given == levels[: levels.index(filled) + 1]
 
 
-def test_indexes_may_be_elsewhere(data: Path, offsets: Path, tmp_path: Path) -> None:
+def test_lookup_reads_indexes_from_another_folder(
+    data: Path, offsets: Path, tmp_path: Path
+) -> None:
     common = ("--queries", offsets, "--by", "offset", "--output")
     done = lookup("--logs", data, "--indexes", DUMP, *common, tmp_path / "a.parquet")
     assert done.returncode == 0, done.stderr
@@ -148,7 +150,7 @@ def test_indexes_may_be_elsewhere(data: Path, offsets: Path, tmp_path: Path) -> 
     assert read_answers(tmp_path / "a.parquet") == read_answers(tmp_path / "b.parquet")
 
 
-def test_topics_are_chosen_by_their_whole_name(offsets: Path, tmp_path: Path) -> None:
+def test_topic_pattern_must_match_the_full_name(offsets: Path, tmp_path: Path) -> None:
     common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output")
     done = lookup(*common, tmp_path / "a.parquet", "--topics", "shipments.*")
     assert done.returncode == 0, done.stderr
@@ -157,7 +159,7 @@ def test_topics_are_chosen_by_their_whole_name(offsets: Path, tmp_path: Path) ->
     assert lookup(*common, tmp_path / "b.parquet", "--topics", "shipments").returncode == 2
 
 
-def test_the_high_watermark_may_be_the_end(tmp_path: Path) -> None:
+def test_lookup_can_end_at_the_high_watermark(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
     checkpoint = data / "replication-offset-checkpoint"
     checkpoint.write_text(f"0\n1\n{TOPIC} 0 1000\n")
@@ -186,7 +188,7 @@ def test_segments_without_indexes_are_reported_once(data: Path, tmp_path: Path) 
     assert verbose.stdout.count(".index: ") == 4
 
 
-def test_an_index_that_does_not_fit_is_named_and_not_trusted(
+def test_index_that_contradicts_its_log_is_reported_and_not_used(
     data: Path, offsets: Path, tmp_path: Path
 ) -> None:
     indexes = tmp_path / "indexes"
@@ -205,7 +207,7 @@ def test_an_index_that_does_not_fit_is_named_and_not_trusted(
     assert read_answers(tmp_path / "a.parquet") == read_answers(tmp_path / "b.parquet")
 
 
-def test_damage_is_a_status_a_finding_and_an_exit_code(data: Path, tmp_path: Path) -> None:
+def test_damage_is_reported_as_status_finding_and_exit_code(data: Path, tmp_path: Path) -> None:
     log = sorted(data.glob("*/*.log"))[1]
     damage(log, log.stat().st_size // 2)
     rows = [(TOPIC, 0, offset) for offset in range(479, 900)] + [(TOPIC, 0, 0), (TOPIC, 0, 1400)]
@@ -227,9 +229,7 @@ def test_damage_is_a_status_a_finding_and_an_exit_code(data: Path, tmp_path: Pat
     assert sum(row["queries"] for row in reported if row["status"]) == len(rows)
 
 
-def test_a_tail_not_written_to_its_end_is_reported_and_not_damage(
-    data: Path, offsets: Path, tmp_path: Path
-) -> None:
+def test_torn_tail_is_reported_and_is_not_damage(data: Path, offsets: Path, tmp_path: Path) -> None:
     log = last_log(data)
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 10)
@@ -254,7 +254,7 @@ def test_quiet_prints_nothing_unless_something_is_wrong(
     assert "1 query not answered because of corruption" in bad.stderr
 
 
-def test_the_report_counts_queries_by_partition_and_status(offsets: Path, tmp_path: Path) -> None:
+def test_report_counts_queries_by_partition_and_status(offsets: Path, tmp_path: Path) -> None:
     tables = {}
     for ending in ("parquet", "json", "csv"):
         report = tmp_path / f"report.{ending}"
@@ -271,7 +271,7 @@ def test_the_report_counts_queries_by_partition_and_status(offsets: Path, tmp_pa
 # ------------------------------------------------------------------------- starting offsets
 
 
-def test_answers_can_be_where_consumers_start(tmp_path: Path) -> None:
+def test_answers_can_be_written_as_starting_offsets(tmp_path: Path) -> None:
     rows = [(TOPIC, 0, -2), (TOPIC, 1, -1), ("shipments.tracking", 0, -2)]
     asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
     starts, resets = tmp_path / "starts.json", tmp_path / "resets.csv"
@@ -290,7 +290,7 @@ def test_answers_can_be_where_consumers_start(tmp_path: Path) -> None:
     ]
 
 
-def test_two_queries_about_one_partition_are_not_starting_offsets(tmp_path: Path) -> None:
+def test_starting_offsets_with_two_queries_of_one_partition_are_rejected(tmp_path: Path) -> None:
     rows = [(TOPIC, 0, -2), (TOPIC, 0, -1)]
     asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
     starts = tmp_path / "starts.json"
@@ -305,7 +305,7 @@ def test_two_queries_about_one_partition_are_not_starting_offsets(tmp_path: Path
 # ------------------------------------------------------------------------------------- usage
 
 
-def test_an_output_that_is_there_is_replaced_only_when_asked(
+def test_existing_output_is_replaced_only_on_request(
     offsets: Path, times: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -367,7 +367,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert list(files_below(tmp_path)) == before
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+def test_file_that_cannot_be_written_is_rejected_before_the_work(
     offsets: Path, tmp_path: Path
 ) -> None:
     common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", tmp_path / "out")
@@ -378,7 +378,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
         assert not (tmp_path / "out").exists()
 
 
-def test_queries_that_turn_out_malformed_leave_no_answers(offsets: Path, tmp_path: Path) -> None:
+def test_malformed_query_found_during_the_run_leaves_no_output(
+    offsets: Path, tmp_path: Path
+) -> None:
     asked = tmp_path / "q.csv"
     asked.write_text("topic,partition,offset\n" + f"{TOPIC},0,1\n" * 3 + f'{TOPIC},"0,1\n')
     out = tmp_path / "out.csv"
@@ -389,7 +391,7 @@ def test_queries_that_turn_out_malformed_leave_no_answers(offsets: Path, tmp_pat
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_no_queries_are_nothing_found(form: str, tmp_path: Path) -> None:
+def test_empty_query_file_is_no_input(form: str, tmp_path: Path) -> None:
     asked = write_queries(tmp_path / f"q.{form}", OFFSETS.slice(0, 0))
     report = tmp_path / "report.csv"
     common = ("--logs", DUMP, "--queries", asked, "--by", "offset", "--report", report)
@@ -399,7 +401,7 @@ def test_no_queries_are_nothing_found(form: str, tmp_path: Path) -> None:
     assert list(files_below(tmp_path)) == [asked.name]
 
 
-def test_the_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None:
+def test_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from kafka_index.cli import main; code = main(sys.argv[1:]);"
         "sys.exit(code or 'pyspark' in sys.modules)"
@@ -409,7 +411,7 @@ def test_the_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None
     assert result.returncode == 0, result.stderr
 
 
-def test_a_timestamp_column_keeps_its_unit(tmp_path: Path) -> None:
+def test_timestamp_column_keeps_its_unit(tmp_path: Path) -> None:
     stamps = pa.array([-1, None, 1795228800000], pa.timestamp("ms", "UTC"))
     table = queries("timestamp", [(TOPIC, 0, 0)] * 3)
     table = table.set_column(3, "timestamp", stamps)
@@ -426,7 +428,7 @@ def test_a_timestamp_column_keeps_its_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--report", "--starting-offsets", "--reset-offsets"])
-def test_the_queries_are_never_written_over(option: str, tmp_path: Path) -> None:
+def test_output_equal_to_the_query_file_is_rejected(option: str, tmp_path: Path) -> None:
     asked = tmp_path / "queries.csv"
     asked.write_text("topic,partition,offset\npage-views,0,5\n")
     link = tmp_path / "link"
@@ -439,7 +441,7 @@ def test_the_queries_are_never_written_over(option: str, tmp_path: Path) -> None
     assert not (tmp_path / "answers.csv").exists()
 
 
-def test_nothing_is_written_into_the_logs(data: Path, tmp_path: Path) -> None:
+def test_output_within_the_input_is_rejected(data: Path, tmp_path: Path) -> None:
     asked = tmp_path / "queries.csv"
     asked.write_text("topic,partition,offset\npage-views,0,5\n")
     epochs = data / "page-views-0" / "leader-epoch-checkpoint"
@@ -448,7 +450,7 @@ def test_nothing_is_written_into_the_logs(data: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
-def test_two_things_are_never_written_into_one_file(tmp_path: Path) -> None:
+def test_output_and_report_of_the_same_path_are_rejected(tmp_path: Path) -> None:
     asked, both = tmp_path / "queries.csv", tmp_path / "both"
     asked.write_text("topic,partition,offset\npage-views,0,5\n")
     done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
@@ -458,7 +460,7 @@ def test_two_things_are_never_written_into_one_file(tmp_path: Path) -> None:
     assert not both.exists()
 
 
-def test_a_named_pipe_is_not_a_file_of_queries(tmp_path: Path) -> None:
+def test_named_pipe_is_not_a_file_of_queries(tmp_path: Path) -> None:
     folder = tmp_path / "queries"
     folder.mkdir()
     os.mkfifo(folder / "a.csv")
@@ -468,7 +470,7 @@ def test_a_named_pipe_is_not_a_file_of_queries(tmp_path: Path) -> None:
     assert "not a regular file" in done.stderr
 
 
-def test_an_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -> None:
+def test_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -> None:
     asked = tmp_path / "queries.csv"
     asked.write_text(f"topic,partition,offset\npage-views,0,{'9' * 5000}\npage-views,0,5\n")
     out = tmp_path / "answers.csv"
@@ -477,7 +479,7 @@ def test_an_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -
     assert [row["status"] for row in read_answers(out)] == ["invalid_query", "found"]
 
 
-def test_several_paths_may_follow_logs(tmp_path: Path) -> None:
+def test_logs_option_accepts_several_paths(tmp_path: Path) -> None:
     one, two = (copy_partitions(tmp_path / name, f"{TOPIC}-{name}") for name in ("0", "1"))
     asked = write_queries(tmp_path / "q.csv", queries("offset", [(TOPIC, 0, 5), (TOPIC, 1, 5)]))
     out = tmp_path / "out.csv"

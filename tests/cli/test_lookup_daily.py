@@ -40,7 +40,7 @@ def asked(tmp_path: Path) -> Path:
     return path
 
 
-def test_bad_queries_are_named_by_row_and_reason(asked: Path, tmp_path: Path) -> None:
+def test_bad_queries_are_reported_with_row_and_reason(asked: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.csv", "--report", report)
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_bad_queries_are_named_by_row_and_reason(asked: Path, tmp_path: Path) ->
     assert found == FIRST
 
 
-def test_ten_bad_queries_are_named_and_the_rest_are_counted(tmp_path: Path) -> None:
+def test_ten_bad_queries_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
     asked = tmp_path / "queries.parquet"
     offsets = [1] * 5 + [-1] * 14 + [2]
     table = pa.table(
@@ -78,7 +78,7 @@ def test_ten_bad_queries_are_named_and_the_rest_are_counted(tmp_path: Path) -> N
     ],
 )
 @pytest.mark.parametrize("output", ["a.json", "a.parquet"])
-def test_lines_of_json_have_their_reasons(
+def test_bad_json_lines_are_reported_with_reasons(
     line: str, reason: str, output: str, tmp_path: Path
 ) -> None:
     asked = tmp_path / "queries.json"
@@ -90,7 +90,7 @@ def test_lines_of_json_have_their_reasons(
 @pytest.mark.parametrize(
     ("statuses", "code"), [("invalid", 1), ("unknown,log_end", 1), ("log_end", 0)]
 )
-def test_statuses_can_fail_a_run_whose_answers_are_written(
+def test_fail_on_status_sets_the_exit_code_after_writing_answers(
     statuses: str, code: int, asked: Path, tmp_path: Path
 ) -> None:
     answers = tmp_path / "a.csv"
@@ -100,14 +100,14 @@ def test_statuses_can_fail_a_run_whose_answers_are_written(
     assert len(answers.read_text().splitlines()) == len(CSV.splitlines())
 
 
-def test_an_unknown_status_is_wrong_usage(asked: Path, tmp_path: Path) -> None:
+def test_unknown_status_is_wrong_usage(asked: Path, tmp_path: Path) -> None:
     done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "found")
     assert done.returncode == 2
     assert "--fail-on: found is not one of the choices (expected invalid, unknown" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["answers.csv", "answers"])
-def test_a_rerun_over_the_same_inputs_is_done(name: str, asked: Path, tmp_path: Path) -> None:
+def test_rerun_with_unchanged_inputs_does_nothing(name: str, asked: Path, tmp_path: Path) -> None:
     starts = tmp_path / "starts.json"
     asked.write_text("topic,partition,offset\npayments,0,5\n")
     output = tmp_path / name
@@ -120,9 +120,7 @@ def test_a_rerun_over_the_same_inputs_is_done(name: str, asked: Path, tmp_path: 
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_rerun_with_a_report_answers_again_and_has_all_its_rows(
-    asked: Path, tmp_path: Path
-) -> None:
+def test_rerun_with_a_report_writes_all_rows_again(asked: Path, tmp_path: Path) -> None:
     output, report = tmp_path / "answers.csv", tmp_path / "report.json"
     arguments = (*LOGS, "--queries", asked, "--output", output, "--report", report)
     assert lookup(*arguments).returncode == 0
@@ -135,7 +133,7 @@ def test_a_rerun_with_a_report_answers_again_and_has_all_its_rows(
 
 
 @pytest.mark.parametrize("change", ["queries", "answers", "starts", "level"])
-def test_a_rerun_over_anything_else_is_refused(change: str, asked: Path, tmp_path: Path) -> None:
+def test_rerun_with_changed_inputs_is_rejected(change: str, asked: Path, tmp_path: Path) -> None:
     answers, starts = tmp_path / "answers.csv", tmp_path / "starts.json"
     asked.write_text("topic,partition,offset\npayments,0,5\n")
     arguments: list[Argument] = [*LOGS, "--queries", asked, "--output", answers]
@@ -151,7 +149,7 @@ def test_a_rerun_over_anything_else_is_refused(change: str, asked: Path, tmp_pat
     assert "the output exists already" in done.stderr
 
 
-def test_a_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> None:
+def test_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> None:
     arguments = (*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "invalid")
     assert lookup(*arguments).returncode == 1
     again = lookup(*arguments)
@@ -159,7 +157,7 @@ def test_a_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> Non
     assert "5 queries are invalid_query" in again.stdout
 
 
-def test_starting_offsets_that_do_not_exist_leave_no_answers(asked: Path, tmp_path: Path) -> None:
+def test_missing_starting_offset_leaves_no_output(asked: Path, tmp_path: Path) -> None:
     answers, starts = tmp_path / "answers", tmp_path / "starts.json"
     done = lookup(*LOGS, "--queries", asked, "--output", answers, "--starting-offsets", starts)
     assert done.returncode == 2
@@ -168,7 +166,7 @@ def test_starting_offsets_that_do_not_exist_leave_no_answers(asked: Path, tmp_pa
     assert not starts.exists()
 
 
-def test_a_rerun_after_the_environment_failed_answers_again(tmp_path: Path) -> None:
+def test_rerun_after_the_environment_failed_answers_again(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     asked, answers = tmp_path / "queries.csv", tmp_path / "answers.csv"
     asked.write_text("topic,partition,offset\npayments,0,5\n")
@@ -191,7 +189,7 @@ def test_a_rerun_after_the_environment_failed_answers_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("suffix", "has_folder"), [(".txnindex", False), (".snapshot", True)])
-def test_a_rerun_up_to_the_last_stable_offset_sees_the_files_it_is_found_with(
+def test_rerun_at_the_last_stable_offset_detects_changed_state_files(
     tmp_path: Path, suffix: str, *, has_folder: bool
 ) -> None:
     data = tmp_path / "data"

@@ -38,7 +38,7 @@ def check_same(here: Path, there: str) -> None:
 
 
 @pytest.mark.parametrize("key", [["--offset", 777], ["--timestamp", 0], ["--timestamp", -1]])
-def test_one_question_has_the_answer_of_the_local_dump(remote: str, key: list[str | int]) -> None:
+def test_single_lookup_in_a_store_equals_local_lookup(remote: str, key: list[str | int]) -> None:
     asked: list[str | int] = ["--topic", TOPIC, "--partition", 0, *key]
     asked += ["--json", "--resolve", "record"]
     here, there = (lookup("--logs", logs, *asked) for logs in (DUMP, remote))
@@ -47,7 +47,7 @@ def test_one_question_has_the_answer_of_the_local_dump(remote: str, key: list[st
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".json", ".csv.gz", ""])
-def test_answers_are_the_bytes_of_a_local_run(
+def test_answers_written_to_a_store_equal_local_bytes(
     tmp_path: Path, bucket: str, remote: str, suffix: str
 ) -> None:
     here = tmp_path / "here"
@@ -72,7 +72,7 @@ def test_answers_are_the_bytes_of_a_local_run(
     assert store_of(there).read(f"{there}/out.report.json").decode() == report
 
 
-def test_an_output_is_refused_overwritten_and_never_left_in_halves(
+def test_output_in_a_store_is_replaced_atomically_on_request(
     tmp_path: Path, bucket: str, remote: str
 ) -> None:
     asked = write_queries(tmp_path / "q.parquet", queries("offset", ROWS))
@@ -100,7 +100,7 @@ def test_an_output_is_refused_overwritten_and_never_left_in_halves(
     assert f">{len(ROWS)} queries: " in store.read(page).decode()
 
 
-def test_starting_offsets_are_put_too(tmp_path: Path, bucket: str, remote: str) -> None:
+def test_starting_offsets_are_written_to_a_store(tmp_path: Path, bucket: str, remote: str) -> None:
     asked = write_queries(tmp_path / "q.csv", queries("timestamp", [(TOPIC, 0, 0)]))
     done = lookup(
         *("--logs", remote, "--queries", asked, "--by", "timestamp", "--output"),
@@ -110,7 +110,7 @@ def test_starting_offsets_are_put_too(tmp_path: Path, bucket: str, remote: str) 
     assert list(json.loads(store_of(bucket).read(f"{bucket}/starts.json"))) == [TOPIC]
 
 
-def test_a_run_says_before_what_it_reads_whole(tmp_path: Path, bucket: str) -> None:
+def test_lookup_in_a_store_announces_segments_read_completely(tmp_path: Path, bucket: str) -> None:
     copy_partitions(tmp_path, f"{TOPIC}-0")
     remote = upload(tmp_path, f"{bucket}/bare")
     done = lookup("--logs", remote, "--topic", TOPIC, "--partition", 0, "--offset", 5)
@@ -118,7 +118,7 @@ def test_a_run_says_before_what_it_reads_whole(tmp_path: Path, bucket: str) -> N
     assert "without index files: those that are asked are read whole" in done.stderr
 
 
-def test_answers_in_hdfs_are_the_bytes_of_a_local_run(hdfs: HdfsServer, tmp_path: Path) -> None:
+def test_answers_written_to_hdfs_equal_local_bytes(hdfs: HdfsServer, tmp_path: Path) -> None:
     root = f"{hdfs.uri}/lookups"
     asked, here = tmp_path / "queries", tmp_path / "out"
     asked.mkdir()

@@ -19,9 +19,7 @@ HERE = ("--topic", TOPIC, "--partition", 0)
 
 @pytest.mark.parametrize("by", ["offset", "timestamp"])
 @pytest.mark.parametrize("resolve", ["index", "batch", "record"])
-def test_one_question_has_the_answer_that_it_has_among_many(
-    by: str, resolve: str, tmp_path: Path
-) -> None:
+def test_single_lookup_equals_bulk_lookup(by: str, resolve: str, tmp_path: Path) -> None:
     key = ask(*HERE, "--offset", 777, "--resolve", "record")["found_timestamp_ms"]
     key = 777 if by == "offset" else key
     asked = write_queries(tmp_path / "q.parquet", queries(by, [(TOPIC, 0, key)]))
@@ -35,7 +33,7 @@ def test_one_question_has_the_answer_that_it_has_among_many(
     assert answer["resolve"] == resolve
 
 
-def test_an_answer_can_be_read() -> None:
+def test_single_lookup_prints_a_readable_answer() -> None:
     answer = ask(*HERE, "--offset", 777, "--resolve", "record")
     done = lookup("--logs", DUMP, *HERE, "--offset", 777, "--resolve", "record")
     assert (done.returncode, done.stderr) == (0, "")
@@ -57,7 +55,7 @@ def test_an_answer_can_be_read() -> None:
     }
 
 
-def test_a_status_without_an_answer_is_explained() -> None:
+def test_status_without_an_answer_is_explained() -> None:
     done = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
     assert done.returncode == 0
     assert done.stdout == (
@@ -70,13 +68,13 @@ def test_a_status_without_an_answer_is_explained() -> None:
     ("special", "offset"),
     [("-1", 1463), ("-2", 0)],
 )
-def test_the_ends_of_a_log_can_be_asked_for(special: str, offset: int) -> None:
+def test_single_lookup_accepts_earliest_and_latest(special: str, offset: int) -> None:
     answer = ask(*HERE, "--timestamp", special)
     assert (answer["status"], answer["found_offset"]) == ("found", offset)
     assert answer["found_time"] is None
 
 
-def test_a_time_can_be_given_in_several_ways() -> None:
+def test_single_lookup_accepts_all_time_formats() -> None:
     largest = ask(*HERE, "--timestamp", -3)
     milliseconds = largest["found_timestamp_ms"]
     iso = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
@@ -87,26 +85,26 @@ def test_a_time_can_be_given_in_several_ways() -> None:
         assert answer["found_time"] == largest["found_time"]
 
 
-def test_a_time_before_1970_is_not_special() -> None:
+def test_time_before_1970_is_not_special() -> None:
     assert ask(*HERE, "--timestamp", "1969-12-31T23:59:59.999Z")["status"] == "invalid_query"
 
 
-def test_a_time_beyond_every_calendar_has_no_name() -> None:
+def test_timestamp_beyond_the_calendar_is_printed_as_a_number() -> None:
     assert format_time(2**62) is None
     assert ask(*HERE, "--timestamp", 2**62)["status"] == "no_record_at_or_after"
 
 
-def test_logs_may_be_the_directory_of_the_partition_itself() -> None:
+def test_logs_option_accepts_a_partition_directory() -> None:
     answer = ask(*HERE, "--offset", 5, logs=DUMP / f"{TOPIC}-0")
     assert answer == ask(*HERE, "--offset", 5)
 
 
-def test_the_start_of_the_log_is_known_from_the_data_directory() -> None:
+def test_start_of_the_log_is_known_from_the_data_directory() -> None:
     answer = ask("--topic", "shipments.tracking", "--partition", 0, "--timestamp", -2)
     assert answer["found_offset"] == 1500
 
 
-def test_no_other_partition_is_looked_at(tmp_path: Path) -> None:
+def test_single_lookup_reads_no_other_partition(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
     # In a listing of the dump, these two stop a run.
     (data / "twice-0").mkdir()
@@ -115,7 +113,7 @@ def test_no_other_partition_is_looked_at(tmp_path: Path) -> None:
     assert ask(*HERE, "--offset", 5, logs=data)["status"] == "found"
 
 
-def test_a_partition_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_missing_partition_is_reported_with_existing_ones() -> None:
     done = lookup("--logs", DUMP, "--topic", TOPIC, "--partition", 9, "--offset", 1)
     assert (done.returncode, done.stdout) == (2, "")
     assert "no partition orders.eu-west-9 here" in done.stderr
@@ -167,7 +165,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: 
 
 
 @pytest.mark.parametrize("by_option", [True, False])
-def test_a_batch_that_needs_too_much_room_is_unreadable(tmp_path: Path, *, by_option: bool) -> None:
+def test_batch_above_the_memory_limit_is_unreadable(tmp_path: Path, *, by_option: bool) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir()
     big = packed_batch(0, [(0, 30)], GZIP, value_size=10_000)

@@ -31,7 +31,7 @@ def rows(*arguments: Argument) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_topic_is_a_table_of_its_partitions() -> None:
+def test_lookup_of_a_topic_prints_a_row_per_partition() -> None:
     done = lookup(*TOPIC)
     assert done.returncode == 0, done.stderr
     header, *lines = done.stdout.splitlines()
@@ -45,7 +45,7 @@ def test_a_topic_is_a_table_of_its_partitions() -> None:
         assert first < last
 
 
-def test_every_partition_answers_as_it_does_alone() -> None:
+def test_lookup_of_a_topic_equals_lookups_of_its_partitions() -> None:
     key = 1795245919114
     for row in rows(*TOPIC, "--timestamp", key):
         alone = rows(*TOPIC, "--partition", row["partition"], "--timestamp", key)[0]
@@ -53,7 +53,7 @@ def test_every_partition_answers_as_it_does_alone() -> None:
             assert row[name] == alone[name]
 
 
-def test_the_times_are_those_of_the_first_record_and_the_largest() -> None:
+def test_times_are_those_of_the_first_record_and_the_largest() -> None:
     (row,) = rows(*ONE)
     (first,) = rows(*ONE, "--offset", 0, "--resolve", "record")
     (last,) = rows(*ONE, "--timestamp", -3)
@@ -73,26 +73,26 @@ def test_scripts_take_the_lines_of_kafka_get_offsets() -> None:
     assert done.stdout == "payments:0:7\n"
 
 
-def test_a_partition_without_an_answer_is_not_a_line() -> None:
+def test_partition_without_an_answer_is_omitted_for_scripts() -> None:
     done = lookup(*TOPIC, "--timestamp", 10**14, "--get-offsets")
     assert (done.returncode, done.stdout) == (0, "")
     assert "no offset for payments:1: no_record_at_or_after" in done.stderr
 
 
-def test_a_partition_without_segments_is_listed(tmp_path: Path) -> None:
+def test_partition_without_segments_is_listed(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     (data / "payments-7").mkdir()
     _, empty = rows("--logs", data, "--topic", "payments")
     assert (empty["partition"], empty["start_offset"], empty["end_offset"]) == (7, None, None)
 
 
-def test_an_absent_topic_suggests_near_names() -> None:
+def test_absent_topic_suggests_near_names() -> None:
     done = lookup(*LOGS, "--topic", "paymnets", "--offset", 1)
     assert done.returncode == 2
     assert "did you mean payments?" in done.stderr
 
 
-def test_an_absent_partition_names_those_there_are() -> None:
+def test_absent_partition_names_those_there_are() -> None:
     done = lookup(*TOPIC, "--partition", 0, "--partition", 9, "--offset", 1)
     assert done.returncode == 2
     assert "no partition payments-9 here (found its partitions 0, 1)" in done.stderr
@@ -106,7 +106,7 @@ def test_out_of_range_says_where_the_log_begins_and_ends() -> None:
 
 
 @pytest.mark.parametrize("which", [ONE, TOPIC])
-def test_seconds_are_refused(which: tuple[Argument, ...]) -> None:
+def test_seconds_are_rejected(which: tuple[Argument, ...]) -> None:
     done = lookup(*which, "--timestamp", 1714550400)
     assert done.returncode == 2
     assert "looks like seconds (2024-05-01T08:00:00.000Z)" in done.stderr
@@ -114,12 +114,12 @@ def test_seconds_are_refused(which: tuple[Argument, ...]) -> None:
 
 
 @pytest.mark.parametrize("timestamp", ["ms:1714550400", 0, 10**11, -2, "1970-01-20T20:15:50Z"])
-def test_other_times_are_asked_as_they_are(timestamp: str | int) -> None:
+def test_milliseconds_are_not_rejected_as_seconds(timestamp: str | int) -> None:
     (answer,) = rows(*ONE, "--timestamp", timestamp)
     assert (answer["status"], answer["found_offset"]) == ("found", 0)
 
 
-def test_small_times_are_asked_of_a_log_that_has_such(tmp_path: Path) -> None:
+def test_small_timestamps_are_accepted_if_the_log_has_such(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 2, timestamps=[1714550400, 1714550401])})
     (folder,) = tmp_path.iterdir()
     topic, _, number = folder.name.rpartition("-")
@@ -128,7 +128,7 @@ def test_small_times_are_asked_of_a_log_that_has_such(tmp_path: Path) -> None:
     assert answer["found_offset"] == 1
 
 
-def test_a_table_of_queries_may_hold_any_times(tmp_path: Path) -> None:
+def test_table_of_queries_may_hold_any_times(tmp_path: Path) -> None:
     asked, answers = tmp_path / "q.csv", tmp_path / "a.csv"
     asked.write_text("topic,partition,timestamp\npayments,0,1714550400\n")
     done = lookup(*LOGS, "--queries", asked, "--by", "timestamp", "--output", answers)
@@ -136,7 +136,7 @@ def test_a_table_of_queries_may_hold_any_times(tmp_path: Path) -> None:
     assert '"found"' in answers.read_text()
 
 
-def test_the_record_found_can_be_shown() -> None:
+def test_record_found_can_be_shown() -> None:
     asked = (*LOGS, "--topic", "orders.eu-west", "--partition", 0, "--offset", 12, "--show-record")
     lines = lookup(*asked).stdout.splitlines()
     assert [line.split(maxsplit=1) for line in lines[-3:]] == [
@@ -150,7 +150,7 @@ def test_the_record_found_can_be_shown() -> None:
     assert answer["record"]["headers"] == [{"key": "flag", "value": None}]
 
 
-def test_a_control_record_can_be_shown() -> None:
+def test_control_record_can_be_shown() -> None:
     batches = json_rows(min((DUMP / "payments-0").glob("*.log")))
     marker = next(each for each in batches if each["control_type"] is not None)
     asked = (*ONE, "--offset", marker["base_offset"], "--show-record")
@@ -185,14 +185,14 @@ def test_lookups_can_end_at_the_last_stable_offset(tmp_path: Path) -> None:
     assert rows(*bounded)[0]["end_offset"] <= 3
 
 
-def test_the_table_fits_a_terminal() -> None:
+def test_table_fits_a_terminal() -> None:
     lines = run_on_a_terminal(70, "lookup", *TOPIC, "--timestamp", 1795245919114)
     assert max(len(unstyle(line)) for line in lines) <= 70
     assert "\x1b[32mfound\x1b[0m" in "".join(lines)
 
 
 @pytest.mark.parametrize("level", ["index", "batch"])
-def test_a_level_that_a_topic_is_not_answered_at_is_refused(level: str) -> None:
+def test_unsupported_level_of_a_topic_lookup_is_rejected(level: str) -> None:
     done = lookup(*TOPIC, "--offset", 5, "--resolve", level)
 
     assert done.returncode == 2
@@ -200,11 +200,11 @@ def test_a_level_that_a_topic_is_not_answered_at_is_refused(level: str) -> None:
     assert lookup(*ONE, "--offset", 5, "--resolve", level).returncode == 0
 
 
-def test_the_level_of_records_is_that_of_a_topic() -> None:
+def test_topic_lookup_uses_record_level() -> None:
     assert rows(*TOPIC, "--offset", 5, "--resolve", "record") == rows(*TOPIC, "--offset", 5)
 
 
-def test_all_topics_that_match_are_answered_as_each_alone() -> None:
+def test_lookup_of_several_topics_equals_lookups_of_each() -> None:
     key = 1795245919114
     alone = [
         row
@@ -219,7 +219,7 @@ def test_all_topics_that_match_are_answered_as_each_alone() -> None:
     ]
 
 
-def test_topics_and_partitions_choose_together() -> None:
+def test_topics_and_partitions_options_combine() -> None:
     named = rows(*TOPICS, "--partition", 2, "--partition", 0)
     assert [(row["topic"], row["partition"]) for row in named] == [
         ("orders.eu-west", 0),
@@ -235,7 +235,7 @@ def test_topics_and_partitions_choose_together() -> None:
     ("question", "found"),
     [(("--at", -2), [0, 0]), (("--at", -1), [1574, 1816]), (("--offset", 1700), [1574, 1700])],
 )
-def test_a_question_writes_where_to_start(
+def test_topic_lookup_writes_starting_offsets(
     question: tuple[Argument, ...], found: list[int], tmp_path: Path
 ) -> None:
     starts, plan = tmp_path / "starts.json", tmp_path / "plan.csv"
@@ -245,7 +245,7 @@ def test_a_question_writes_where_to_start(
     assert plan.read_text() == f"payments,0,{found[0]}\npayments,1,{found[1]}\n"
 
 
-def test_where_to_start_is_known_of_every_partition_or_not_written(tmp_path: Path) -> None:
+def test_starting_offsets_are_written_only_for_all_partitions(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     (data / "payments-7").mkdir()
     starts = tmp_path / "starts.json"
@@ -271,7 +271,7 @@ def test_where_to_start_is_known_of_every_partition_or_not_written(tmp_path: Pat
         ),
     ],
 )
-def test_topics_that_match_nothing_suggest_some(topics: str, hint: str) -> None:
+def test_topic_pattern_without_a_match_suggests_topics(topics: str, hint: str) -> None:
     done = lookup(*LOGS, "--topics", topics, "--at", "now")
     assert done.returncode == 2
     assert done.stderr.rstrip().endswith(hint)

@@ -69,7 +69,7 @@ def test_committed_offsets_have_topic_ids_and_epochs() -> None:
     ] == [("reporting", "orders.eu-west", partition, 0) for partition in range(3)]
 
 
-def test_an_open_transaction_is_found() -> None:
+def test_open_transaction_is_found() -> None:
     (found,) = [row for row in rows("transactions") if row["state"] == "Ongoing"]
 
     assert found["partitions"] == [{"topic": "payments", "partition": 1}]
@@ -78,7 +78,7 @@ def test_an_open_transaction_is_found() -> None:
 @pytest.mark.parametrize(
     "what", [name for name in (*METADATA_TABLES, *LAG_TABLES) if name != "remote-segments"]
 )
-def test_a_table_is_readable_as_text_with_the_times_of_the_values(what: str) -> None:
+def test_table_is_readable_as_text_with_the_times_of_the_values(what: str) -> None:
     done = metadata(DUMP, "--what", what)
 
     header, *lines = done.stdout.splitlines()
@@ -93,7 +93,7 @@ def test_a_table_is_readable_as_text_with_the_times_of_the_values(what: str) -> 
         assert [row[name] for name in times if str(row[name]) in line.split()] == []
 
 
-def test_a_record_without_a_timestamp_has_none_in_a_table(tmp_path: Path) -> None:
+def test_record_without_a_timestamp_has_none_in_a_table(tmp_path: Path) -> None:
     key: dict[str, Value] = {"transactionalId": "t"}
     value: dict[str, Value] = {
         "producerId": 1,
@@ -112,7 +112,7 @@ def test_a_record_without_a_timestamp_has_none_in_a_table(tmp_path: Path) -> Non
     assert line.split()[header.split().index("last_update_time")] == "-"
 
 
-def test_a_table_is_written_as_parquet_arrow_and_json(tmp_path: Path) -> None:
+def test_table_is_written_as_parquet_arrow_and_json(tmp_path: Path) -> None:
     for ending in ("parquet", "arrow", "json"):
         done = metadata(DUMP, "--what", "topics", "--output", tmp_path / f"topics.{ending}")
         assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_a_table_is_written_as_parquet_arrow_and_json(tmp_path: Path) -> None:
     assert [json.loads(line)["topic"] for line in lines] == table["topic"].to_pylist()
 
 
-def test_the_summary_counts_records_by_type() -> None:
+def test_summary_counts_records_by_type() -> None:
     summary = json.loads(metadata(DUMP, "--json").stdout)
 
     assert summary["topics"] == 16
@@ -132,14 +132,14 @@ def test_the_summary_counts_records_by_type() -> None:
     assert summary["unknown_records"]["__cluster_metadata"] == {}
 
 
-def test_the_summary_is_readable() -> None:
+def test_summary_is_readable() -> None:
     done = run_here("metadata", DUMP)
 
     assert done.returncode == 0, done.stderr
     assert "cluster: 16 topics, 24 partitions, 1 broker, next producer id 1000" in done.stdout
 
 
-def test_a_damaged_log_is_exit_code_1_and_the_rest_is_printed(tmp_path: Path) -> None:
+def test_damaged_metadata_log_is_exit_code_1_and_other_rows_are_printed(tmp_path: Path) -> None:
     copy = tmp_path / "__consumer_offsets-0"
     shutil.copytree(DUMP / copy.name, copy)
     (log,) = copy.glob("*.log")
@@ -152,7 +152,7 @@ def test_a_damaged_log_is_exit_code_1_and_the_rest_is_printed(tmp_path: Path) ->
     assert done.stdout.count("\n") == 3
 
 
-def test_a_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
+def test_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
     shutil.copytree(DUMP / "app-logs-0", tmp_path / "app-logs-0")
 
     done = metadata(tmp_path)
@@ -161,15 +161,15 @@ def test_a_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
     assert "there is no log of __cluster_metadata" in done.stderr
 
 
-def test_tables_of_the_option_are_those_that_can_be_read() -> None:
+def test_table_option_accepts_exactly_the_readable_tables() -> None:
     assert list(TableName) == [*METADATA_TABLES, *LAG_TABLES]
 
 
-def test_a_table_that_the_input_lacks_is_wrong_usage() -> None:
+def test_table_that_the_input_lacks_is_wrong_usage() -> None:
     assert metadata(DUMP, "--what", "remote-segments").returncode == 2
 
 
-def test_an_output_requires_a_table(tmp_path: Path) -> None:
+def test_output_requires_a_table(tmp_path: Path) -> None:
     assert metadata(DUMP, "--output", tmp_path / "x.json").returncode == 2
 
 
@@ -223,7 +223,7 @@ def test_dumped_records_do_not_show_credentials(tmp_path: Path) -> None:
             assert hidden.encode().hex() not in shown
 
 
-def test_keys_and_values_that_are_asked_for_are_shown_as_bytes() -> None:
+def test_keys_and_values_that_are_requested_are_shown_as_bytes() -> None:
     (log,) = (DUMP / "__transaction_state-0").glob("*.log")
 
     done = run_here("dump", "--records", "--values", "hex", log)
@@ -232,7 +232,7 @@ def test_keys_and_values_that_are_asked_for_are_shown_as_bytes() -> None:
     assert "transactionTimeoutMs" not in done.stdout
 
 
-def test_a_dump_in_an_object_store_is_read_as_a_local_one(s3: S3Server) -> None:
+def test_dump_in_an_object_store_is_read_as_a_local_one(s3: S3Server) -> None:
     states = ("__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0")
     with new_bucket(s3) as bucket:
         # The last one has a timestamp in the future.
@@ -248,7 +248,7 @@ def test_a_dump_in_an_object_store_is_read_as_a_local_one(s3: S3Server) -> None:
     assert topics == metadata(DUMP, "--what", "topics", "--json").stdout
 
 
-def test_a_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> None:
+def test_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> None:
     topic = cluster_record("TopicRecord", name="orders", topicId=uuid_of(7))
     write_snapshot(tmp_path / "__cluster_metadata-0", 4, topic)
     with new_bucket(s3) as bucket:
@@ -258,7 +258,7 @@ def test_a_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> 
     assert json.loads(done.stdout)["topic"] == "orders"
 
 
-def test_the_lag_of_groups_is_that_of_lookups() -> None:
+def test_lag_of_groups_is_that_of_lookups() -> None:
     found = rows("lag")
 
     assert [(row["partition"], row["committed_offset"]) for row in found] == [
@@ -284,7 +284,7 @@ def test_the_lag_of_groups_is_that_of_lookups() -> None:
         assert row["reason"] is None
 
 
-def test_the_course_of_a_lag_ends_at_the_last_commits() -> None:
+def test_lag_history_ends_at_the_last_commits() -> None:
     course = rows("lag-history")
 
     assert len(course) > 10
@@ -295,7 +295,7 @@ def test_the_course_of_a_lag_ends_at_the_last_commits() -> None:
         assert row["lag_ms"] == row["commit_timestamp_ms"] - row["record_timestamp_ms"]
 
 
-def test_the_course_of_a_lag_follows_the_end_of_the_log(tmp_path: Path) -> None:
+def test_lag_history_follows_the_log_end(tmp_path: Path) -> None:
     times = [1000, 2000, 3000, 4000]
     folder = write_partition(tmp_path, {0: batch(0, 4, timestamps=times)})
     topic, _, number = folder.name.rpartition("-")
@@ -329,7 +329,7 @@ def test_times_of_a_lag_are_readable_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("damage", ["absent", "damaged"])
-def test_a_lag_that_is_not_known_is_null_and_damage(damage: str, tmp_path: Path) -> None:
+def test_lag_that_is_not_known_is_null_and_damage(damage: str, tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "__consumer_offsets-0", "orders.eu-west-0")
     if damage == "damaged":
         (log,) = (data / "orders.eu-west-0").glob("*1415.log")

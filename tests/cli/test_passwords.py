@@ -51,7 +51,7 @@ def places() -> Iterator[tuple[str, str, str]]:
 CASES = list(places())
 
 
-def test_all_known_options_are_among_them() -> None:
+def test_password_options_of_every_store_are_known() -> None:
     options = {option for _, option, _ in CASES}
     expected = "input output report summary queries indexes tiered config metadata seed against"
     expected += " drop-keys offsets storage-option tiered-key until key-prefix"
@@ -60,7 +60,7 @@ def test_all_known_options_are_among_them() -> None:
 
 @pytest.mark.parametrize(("command", "option", "value"), CASES)
 @pytest.mark.parametrize("ending", ["", ".json"])
-def test_no_command_takes_one(
+def test_no_command_accepts_a_password_option(
     command: str, option: str, value: str, ending: str, tmp_path: Path
 ) -> None:
     summary = tmp_path / "summary.json"
@@ -77,7 +77,7 @@ def test_no_command_takes_one(
     assert option == "--storage-option" or not list(tmp_path.iterdir())
 
 
-def test_one_that_is_no_option_is_not_repeated(tmp_path: Path) -> None:
+def test_unknown_password_option_is_not_echoed(tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     given = (["build", f"--inptu={URI}"], ["warm-up", URI], ["lookup", "-p", URI])
     for done in (kafka_index(URI), *(run_here(*words) for words in given)):
@@ -111,7 +111,7 @@ FUNCTIONS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_function_takes_one(name: str) -> None:
+def test_no_function_accepts_a_password_option(name: str) -> None:
     with pytest.raises(InputError, match="holds a password") as caught:
         FUNCTIONS[name]()
     assert CANARY not in str(caught.value)

@@ -40,7 +40,7 @@ def tear(data: Path) -> None:
     last.write_bytes(last.read_bytes()[: position + 100])
 
 
-def test_a_safe_start_is_exit_code_0(data: Path) -> None:
+def test_safe_start_is_exit_code_0(data: Path) -> None:
     done = predict("--input", data, "--metadata", data)
 
     assert done.returncode == 0, done.stdout
@@ -62,7 +62,7 @@ def metadata_apart(data: Path, log_dirs: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("is_here", [True, False], ids=["in place", "copied"])
-def test_the_metadata_log_of_the_settings_may_be_one_of_the_inputs(
+def test_metadata_log_of_the_settings_may_be_one_of_the_inputs(
     data: Path, *, is_here: bool
 ) -> None:
     metadata, config = metadata_apart(data, data if is_here else Path("/var/kafka/data"))
@@ -101,7 +101,7 @@ def test_data_directories_only_in_the_settings_are_checked_or_unknown(
     assert conclusion(done).split()[0].strip(":") == verdict, done.stdout
 
 
-def test_a_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Path) -> None:
+def test_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Path) -> None:
     metadata, config = metadata_apart(data, data)
     (log,) = metadata.glob("*/*.log")
     log.write_bytes(log.read_bytes()[:-7])
@@ -141,7 +141,7 @@ def test_metadata_records_are_predicted_lost_only_with_a_single_controller(
 
 
 @pytest.mark.parametrize(("lost_bytes", "verdict"), [(3, "safe"), (100, "unknown")])
-def test_a_snapshot_that_is_torn_at_its_footer_is_whole(
+def test_metadata_snapshot_with_a_torn_footer_is_complete(
     data: Path, lost_bytes: int, verdict: str
 ) -> None:
     log = data / "__cluster_metadata-0"
@@ -158,7 +158,7 @@ def test_a_snapshot_that_is_torn_at_its_footer_is_whole(
 @pytest.mark.parametrize(
     "name", ["app-logs-0/*.log", "meta.properties", "replication-offset-checkpoint"]
 )
-def test_what_may_not_be_read_is_exit_code_3_and_no_verdict(
+def test_unreadable_input_of_predict_is_exit_code_3_without_verdict(
     data: Path, tmp_path: Path, name: str
 ) -> None:
     open_to_all(tmp_path)
@@ -172,7 +172,7 @@ def test_what_may_not_be_read_is_exit_code_3_and_no_verdict(
     assert done.stdout == ""
 
 
-def test_a_loss_is_exit_code_1_and_the_better_way_is_suggested(data: Path) -> None:
+def test_predicted_loss_is_exit_code_1_with_a_suggestion(data: Path) -> None:
     tear(data)
 
     done = predict("--input", data)
@@ -195,7 +195,7 @@ def test_json_is_one_object_with_the_verdict(data: Path) -> None:
     assert {segment["action"] for segment in lossy["segments"]} == {"keep"}
 
 
-def test_a_report_has_a_row_per_segment(data: Path, tmp_path: Path) -> None:
+def test_report_has_a_row_per_segment(data: Path, tmp_path: Path) -> None:
     assert predict("--input", data, "--report", tmp_path / "r.parquet").returncode == 0
 
     table = pq.read_table(tmp_path / "r.parquet")
@@ -204,13 +204,11 @@ def test_a_report_has_a_row_per_segment(data: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_is_required() -> None:
+def test_directory_is_required() -> None:
     assert predict().returncode == 2
 
 
-def test_a_report_that_cannot_be_written_is_found_out_before_the_logs_are_read(
-    data: Path, tmp_path: Path
-) -> None:
+def test_unwritable_report_is_rejected_before_logs_are_read(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     done = predict("--input", data, "--report", tmp_path / "file" / "r.json")
@@ -220,9 +218,7 @@ def test_a_report_that_cannot_be_written_is_found_out_before_the_logs_are_read(
     assert str(tmp_path / "file") in done.stderr
 
 
-def test_the_answer_is_printed_where_the_report_cannot_be_finished(
-    data: Path, tmp_path: Path
-) -> None:
+def test_verdict_is_printed_if_the_report_cannot_be_finished(data: Path, tmp_path: Path) -> None:
     # A report is a few kilobytes; the disk takes less.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
@@ -236,7 +232,7 @@ def test_the_answer_is_printed_where_the_report_cannot_be_finished(
     assert not (tmp_path / "r.json").exists()
 
 
-def test_a_file_in_place_of_a_directory_is_wrong_usage(data: Path) -> None:
+def test_file_in_place_of_a_directory_is_wrong_usage(data: Path) -> None:
     done = predict("--input", data / "meta.properties")
 
     assert done.returncode == 2
@@ -261,7 +257,7 @@ def test_input_without_a_data_directory_is_wrong_usage(data: Path, name: str, me
     assert message in done.stderr
 
 
-def test_quiet_prints_nothing_of_a_safe_start_and_the_reasons_of_others(data: Path) -> None:
+def test_quiet_prints_only_reasons_of_unsafe_starts(data: Path) -> None:
     safe = predict("--input", data, "--quiet")
     tear(data)
     lossy = predict("--input", data, "--quiet")

@@ -32,7 +32,7 @@ def read_until(terminal: IO[bytes], end: bytes) -> bytes:
     return shown
 
 
-def test_the_line_shows_what_is_done_and_left() -> None:
+def test_progress_line_shows_done_and_remaining_work() -> None:
     with Progress(4, 4000, io.StringIO()) as progress:
         progress.advance(1, 1000)
         time.sleep(0.01)
@@ -41,13 +41,13 @@ def test_the_line_shows_what_is_done_and_left() -> None:
     assert line.endswith(" left")
 
 
-def test_a_share_of_the_work_counts_for_segments_and_bytes() -> None:
+def test_progress_counts_shares_of_segments_and_bytes() -> None:
     progress = Progress(10, 5000, io.StringIO())
     progress.set_share(2, 4)
     assert progress.line().startswith(" 50%  5/10 segments  2.50 kB of 5.00 kB")
 
 
-def test_results_that_come_back_after_their_share_are_not_counted_again() -> None:
+def test_result_after_its_progress_share_is_not_counted_twice() -> None:
     progress = Progress(10, 5000, io.StringIO())
     progress.set_share(2, 4)
     before = progress.line()
@@ -55,13 +55,13 @@ def test_results_that_come_back_after_their_share_are_not_counted_again() -> Non
     assert progress.line().split()[0] == before.split()[0]
 
 
-def test_an_unknown_total_is_not_made_up() -> None:
+def test_progress_without_a_known_total_shows_no_percentage() -> None:
     progress = Progress(0, 0, io.StringIO())
     progress.advance(3, 2000)
     assert re.match(r"3 segments  2\.00 kB  .*/s$", progress.line())
 
 
-def test_threads_may_count_at_the_same_time() -> None:
+def test_progress_counts_of_concurrent_threads_add_up() -> None:
     progress = Progress(40_000, 40_000, io.StringIO())
 
     def count() -> None:
@@ -76,14 +76,14 @@ def test_threads_may_count_at_the_same_time() -> None:
     assert progress.line().startswith("100%  40,000/40,000 segments")
 
 
-def test_a_short_run_off_a_terminal_prints_nothing() -> None:
+def test_short_run_without_a_terminal_prints_no_progress() -> None:
     stream = io.StringIO()
     with Progress(1, 1, stream) as progress:
         progress.advance(1, 1)
     assert stream.getvalue() == ""
 
 
-def test_a_terminal_gets_one_line_that_is_cleared_at_the_end() -> None:
+def test_terminal_gets_one_line_that_is_cleared_at_the_end() -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal, os.fdopen(theirs, "w") as stream:
         with Progress(2, 2, stream) as progress:
@@ -95,7 +95,7 @@ def test_a_terminal_gets_one_line_that_is_cleared_at_the_end() -> None:
     assert b"\n" not in shown
 
 
-def test_disabled_shows_nothing_even_on_a_terminal() -> None:
+def test_disabled_progress_prints_nothing_on_a_terminal() -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal, os.fdopen(theirs, "w") as stream:
         with Progress(2, 2, stream, enabled=False) as progress:
@@ -105,7 +105,7 @@ def test_disabled_shows_nothing_even_on_a_terminal() -> None:
         assert not terminal.read(200)
 
 
-def test_a_stream_that_is_closed_does_not_stop_the_run() -> None:
+def test_stream_that_is_closed_does_not_stop_the_run() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     stream = _TerminalPipe(os.fdopen(writing, "wb", buffering=0), write_through=True)
@@ -121,7 +121,7 @@ class _TerminalPipe(io.TextIOWrapper):
         return True
 
 
-def test_off_a_terminal_each_line_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_lines_without_a_terminal_have_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "_LOG_SECONDS", 0.01)
     reading, writing = os.pipe()
     with (
@@ -135,7 +135,7 @@ def test_off_a_terminal_each_line_has_its_time(monkeypatch: pytest.MonkeyPatch) 
     assert text.startswith(" 25%  1/4 segments")
 
 
-def test_a_pause_leaves_the_line_to_what_is_printed() -> None:
+def test_pause_clears_the_progress_line_for_other_output() -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal, os.fdopen(theirs, "w") as stream:
         with Progress(2, None, stream) as progress:
@@ -154,7 +154,7 @@ def test_a_pause_leaves_the_line_to_what_is_printed() -> None:
     assert not left
 
 
-def test_what_is_printed_elsewhere_is_no_pause() -> None:
+def test_output_to_another_stream_does_not_pause_progress() -> None:
     ours, theirs = pty.openpty()
     with (
         os.fdopen(ours, "rb", buffering=0) as terminal,
@@ -190,7 +190,7 @@ def on_a_terminal(gate: Gate, *arguments: str, shown: bytes) -> list[str]:
     return [re.sub(r".*(\x1b\[2K|\r)|\x1b\[[?\d;]*[a-zA-Z]", "", line) for line in lines]
 
 
-def test_a_search_shows_its_splits_and_each_record_has_its_line(tmp_path: Path) -> None:
+def test_search_shows_its_splits_and_each_record_has_its_line(tmp_path: Path) -> None:
     arguments = ("--input", str(DUMP), "--topics", "payments", "--key-regex", "7$")
     gate = Gate(tmp_path / "gate", Step("open", "payments-1/00000000000000000000.log", 1))
     lines = on_a_terminal(gate, "find", *arguments, "--threads", "1", shown=b"1/2 splits")

@@ -40,11 +40,11 @@ FAILED = replace(
 )
 
 
-def test_rows_survive_arrow() -> None:
+def test_report_rows_are_equal_after_arrow_conversion() -> None:
     assert report_rows(report_table([ROW, FAILED])) == [ROW, FAILED]
 
 
-def test_rows_and_tables_land_in_one_file_in_order(tmp_path: Path) -> None:
+def test_report_keeps_the_order_of_rows_and_tables(tmp_path: Path) -> None:
     path = tmp_path / "report.parquet"
     with ReportFile(str(path), REPORT_SCHEMA) as writer:
         for row in (ROW, FAILED, ROW):
@@ -52,7 +52,7 @@ def test_rows_and_tables_land_in_one_file_in_order(tmp_path: Path) -> None:
     assert report_rows(pq.read_table(path)) == [ROW, FAILED, ROW]
 
 
-def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
+def test_report_appears_only_when_complete(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("an older one")
     with ReportFile(str(path), REPORT_SCHEMA) as writer:
@@ -68,7 +68,7 @@ def fail_after(path: Path, rows: list[SegmentReport]) -> None:
         raise RuntimeError("the run broke")
 
 
-def test_a_run_that_breaks_leaves_its_rows(tmp_path: Path) -> None:
+def test_failed_run_writes_the_rows_so_far(tmp_path: Path) -> None:
     path = tmp_path / "report.csv"
     with pytest.raises(RuntimeError):
         fail_after(path, [ROW, FAILED])
@@ -76,7 +76,7 @@ def test_a_run_that_breaks_leaves_its_rows(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_run_that_breaks_before_its_first_row_leaves_the_older_report(tmp_path: Path) -> None:
+def test_run_failing_before_its_first_row_keeps_the_older_report(tmp_path: Path) -> None:
     path = tmp_path / "report.csv"
     path.write_text("an older one")
     with pytest.raises(RuntimeError):
@@ -85,7 +85,7 @@ def test_a_run_that_breaks_before_its_first_row_leaves_the_older_report(tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_leftovers_of_a_killed_run_are_used_up(tmp_path: Path) -> None:
+def test_leftover_files_of_a_killed_run_are_reused(tmp_path: Path) -> None:
     (tmp_path / ".report.json.tmp").write_text("half a row, and longer than what comes now" * 100)
     path = tmp_path / "report.json"
     with ReportFile(str(path), REPORT_SCHEMA) as writer:
@@ -95,7 +95,7 @@ def test_leftovers_of_a_killed_run_are_used_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
-def test_a_report_without_rows_can_be_read(ending: str, tmp_path: Path) -> None:
+def test_report_without_rows_can_be_read(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"report.{ending}"
     with ReportFile(str(path), REPORT_SCHEMA):
         pass
@@ -113,12 +113,12 @@ def test_two_writers_of_one_report_exclude_each_other(tmp_path: Path) -> None:
         ReportFile(path, REPORT_SCHEMA)
 
 
-def test_other_endings_are_refused(tmp_path: Path) -> None:
+def test_report_with_unknown_extension_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ending"):
         ReportFile(str(tmp_path / "report.txt"), REPORT_SCHEMA)
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_report_path_that_is_a_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "report.csv").mkdir()
     with pytest.raises(InputError, match="folder"):
         ReportFile(str(tmp_path / "report.csv"), REPORT_SCHEMA)
@@ -134,14 +134,12 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
         ("failed", "index_full", True),
     ],
 )
-def test_what_counts_as_damage(status: str, reason: str | None, damage: bool) -> None:  # noqa: FBT001, because pytest passes parameters by name
+def test_statuses_that_count_as_damage(status: str, reason: str | None, damage: bool) -> None:  # noqa: FBT001, because pytest passes parameters by name
     assert replace(ROW, status=status, reason=reason, reason_code=reason).is_damage is damage
 
 
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
-def test_a_full_disk_leaves_no_hidden_file_and_the_older_report(
-    tmp_path: Path, ending: str
-) -> None:
+def test_full_disk_leaves_no_hidden_file_and_the_older_report(tmp_path: Path, ending: str) -> None:
     with small_disk(tmp_path / "disk", "64k") as disk:
         path = disk / f"report.{ending}"
         path.write_text("an older one")
@@ -165,7 +163,7 @@ def read(path: Path) -> dict[str, Any]:
     return summary
 
 
-def test_a_summary_reports_the_run(tmp_path: Path) -> None:
+def test_summary_reports_the_run(tmp_path: Path) -> None:
     file, out = tmp_path / "summary.json", tmp_path / "out"
     done = build_here("--input", PARTITION, "--output", out, "--summary", file)
     assert done.returncode == 0, done.stderr
@@ -190,7 +188,7 @@ def test_stdout_has_the_summary_and_nothing_else() -> None:
     assert "payments-0, offset 5: found" in done.stderr
 
 
-def test_a_run_that_fails_has_a_summary_with_the_error(tmp_path: Path) -> None:
+def test_run_that_fails_has_a_summary_with_the_error(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     done = lookup("--logs", tmp_path / "none", "--topic", "x", "--offset", 1, "--summary", file)
     summary = read(file)
@@ -198,7 +196,7 @@ def test_a_run_that_fails_has_a_summary_with_the_error(tmp_path: Path) -> None:
     assert summary["error"] in done.stderr
 
 
-def test_a_summary_that_cannot_be_written_ends_the_run_before_the_work(tmp_path: Path) -> None:
+def test_summary_that_cannot_be_written_ends_the_run_before_the_work(tmp_path: Path) -> None:
     out = tmp_path / "out"
     file = tmp_path / "none" / "summary.json"
     done = build_here("--input", PARTITION, "--output", out, "--summary", file)
@@ -207,7 +205,7 @@ def test_a_summary_that_cannot_be_written_ends_the_run_before_the_work(tmp_path:
     assert not out.exists()
 
 
-def test_a_run_without_a_summary_does_not_build_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_a_summary_does_not_build_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # What it imports at the end of a run may be interrupted, outside of what reports that.
     monkeypatch.delitem(sys.modules, "importlib.metadata")
 
@@ -233,13 +231,13 @@ def test_every_command_has_a_summary(
     assert read(file)["command"] == command
 
 
-def test_an_option_of_one_value_is_refused_the_second_time() -> None:
+def test_option_of_one_value_is_rejected_the_second_time() -> None:
     done = lookup(*QUESTION, "--offset", 7)
     assert done.returncode == 2
     assert "--offset is given more than once" in done.stderr
 
 
-def test_paths_are_the_values_that_are_paths(tmp_path: Path) -> None:
+def test_summary_arguments_of_path_type_are_absolute_paths(tmp_path: Path) -> None:
     file, out, seed = (tmp_path / name for name in ("summary.json", "out", "metadata"))
     given = ("--input", tmp_path / "none", "--output", out, "--seed", seed)
     run_here("restore", *given, "--until", "2024-05-01", "--summary", file)

@@ -28,7 +28,7 @@ NAMES = sorted({*COMMANDS, "backups list", "backups verify", "backups expire"} -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_refuses_a_secret_and_does_not_repeat_it(name: str) -> None:
+def test_every_command_rejects_a_secret_and_does_not_repeat_it(name: str) -> None:
     done = run_here(*name.split(), "--storage-option", "secret_access_key=hidden", "/none")
 
     assert done.returncode == 2
@@ -44,7 +44,7 @@ def test_options_configure_the_stores_of_the_process(tmp_path: Path) -> None:
     assert storage_options() == StorageOptions()
 
 
-def test_a_secret_of_a_file_opens_the_store_and_is_shown_nowhere(
+def test_secret_of_a_file_opens_the_store_and_is_shown_nowhere(
     s3: S3Server, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
@@ -63,7 +63,7 @@ def test_a_secret_of_a_file_opens_the_store_and_is_shown_nowhere(
     assert s3.secret_key not in done.stdout + done.stderr
 
 
-def test_a_store_that_denies_access_is_worth_a_retry(
+def test_store_that_denies_access_is_retriable(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if s3.kind != "versitygw":
@@ -80,7 +80,7 @@ def test_a_store_that_denies_access_is_worth_a_retry(
     assert "CanonicalRequest" not in done.stderr
 
 
-def test_a_bucket_that_does_not_exist_is_wrong_usage(s3: S3Server) -> None:
+def test_bucket_that_does_not_exist_is_wrong_usage(s3: S3Server) -> None:
     with s3_environment(s3):
         done = run_here("build", "--input", "s3://no-such-bucket-here/a", "--dry-run")
 

@@ -28,7 +28,7 @@ from tests.support.terminals import shown_on_a_terminal
         (5e18, "5000 PB"),
     ],
 )
-def test_sizes(size_bytes: float, text: str) -> None:
+def test_sizes_are_formatted_with_units(size_bytes: float, text: str) -> None:
     assert format_bytes(size_bytes) == text
 
 
@@ -44,7 +44,7 @@ def test_sizes(size_bytes: float, text: str) -> None:
         (90_000, "25 h 00 min"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_are_formatted_with_units(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
@@ -54,7 +54,7 @@ def test_counts_and_their_nouns() -> None:
     assert plural(1000, "segment") == "1,000 segments"
 
 
-def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_are_printed_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
@@ -75,7 +75,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_table_is_aligned() -> None:
+def test_table_is_aligned() -> None:
     stream = io.StringIO()
     print_text(stream, [ROWS])
     assert stream.getvalue().splitlines() == [
@@ -85,7 +85,7 @@ def test_a_table_is_aligned() -> None:
     ]
 
 
-def test_a_table_fits_the_terminal_and_its_figures_stay_whole() -> None:
+def test_table_fits_the_terminal_without_shortening_numbers() -> None:
     table = Table(("path", "bytes"), [("/data/" + "x" * 100, "1,234,567")])
     lines = shown_on_a_terminal(40, lambda stream: print_text(stream, [table]))
     texts = list(map(unstyle, lines))
@@ -94,7 +94,7 @@ def test_a_table_fits_the_terminal_and_its_figures_stay_whole() -> None:
     assert "".join(text.split()[0] for text in texts[1:]) == "/data/" + "x" * 100
 
 
-def test_a_table_is_not_cut_off_a_terminal() -> None:
+def test_table_without_a_terminal_is_not_shortened() -> None:
     stream = io.StringIO()
     print_text(stream, [Table(("path",), [("x" * 500,)])])
     assert stream.getvalue().splitlines()[1] == "x" * 500
@@ -110,7 +110,7 @@ def test_lines_wrap_at_words_with_an_indent() -> None:
     ]
 
 
-def test_a_line_that_wraps_keeps_its_colour() -> None:
+def test_line_that_wraps_keeps_its_colour() -> None:
     def show(stream: TextIO) -> None:
         print_text(stream, [Paint(stream).bad("one two three four")])
 
@@ -126,7 +126,7 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[0] == "name       count"
 
 
-def test_a_line_off_a_terminal_is_as_it_is() -> None:
+def test_line_without_a_terminal_is_not_wrapped() -> None:
     stream = io.StringIO()
     print_text(stream, ["word " * 100 + "."])
     assert stream.getvalue() == "word " * 100 + ".\n"

@@ -56,7 +56,7 @@ def _given(place: str, folder: Path) -> list[Argument]:
 
 @pytest.mark.parametrize("text", REFUSED)
 @pytest.mark.parametrize("place", PLACES)
-def test_every_option_refuses_the_same_times(place: str, text: str, tmp_path: Path) -> None:
+def test_every_option_rejects_the_same_times(place: str, text: str, tmp_path: Path) -> None:
     command, *given = _given(place, tmp_path)
     done = run_here(str(command), *given, text)
     assert done.returncode == 2
@@ -74,9 +74,7 @@ def test_every_option_takes_the_same_times(place: str, text: str, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["dump", "find", "cat", "export"])
 @pytest.mark.parametrize(("start", "end"), [("-1h", "-1h"), ("now", "-7d"), ("now", "today")])
-def test_a_range_that_no_time_is_in_is_refused(
-    command: str, start: str, end: str, tmp_path: Path
-) -> None:
+def test_empty_time_range_is_rejected(command: str, start: str, end: str, tmp_path: Path) -> None:
     given = _given(f"{command} --from", tmp_path)[1:]
     done = run_here(command, *given, start, "--to", end)
     assert done.returncode == 2
@@ -94,7 +92,7 @@ def test_a_range_that_no_time_is_in_is_refused(
         (("--to", "2020-01-01"), "before the first record of the file"),
     ],
 )
-def test_a_dump_of_a_range_that_holds_nothing_has_the_times_of_the_file(
+def test_dump_of_an_empty_time_range_reports_the_times_of_the_file(
     given: tuple[str, str], place: str, more: tuple[str, ...], file: Path
 ) -> None:
     for records in [(), ("--records",)] if file == SEGMENT else [()]:
@@ -103,7 +101,7 @@ def test_a_dump_of_a_range_that_holds_nothing_has_the_times_of_the_file(
         assert f"is {place}: its first record is from 2026-11-21T" in done.stderr
 
 
-def test_a_lookup_after_all_records_has_the_times_of_the_log() -> None:
+def test_lookup_after_all_records_reports_the_times_of_the_log() -> None:
     place = ("--logs", DUMP, "--topic", "payments", "--partition", 0)
     done = run_here("lookup", *place, "--at", "2030-01-01")
     assert "no_record_at_or_after" in done.stdout
@@ -119,7 +117,7 @@ def test_a_lookup_after_all_records_has_the_times_of_the_log() -> None:
         ({"starting_timestamp": "2020-01-01"}, None),
     ],
 )
-def test_a_read_of_nothing_warns_with_the_times_there_are(
+def test_empty_read_warns_with_the_existing_times(
     given: dict[str, Any], place: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING"):
@@ -137,6 +135,6 @@ def test_a_read_of_nothing_warns_with_the_times_there_are(
         {"ending_timestamp": {"payments": {0: 1_795_245_919}}},
     ],
 )
-def test_a_read_refuses_what_the_commands_refuse(given: dict[str, Any]) -> None:
+def test_read_records_rejects_the_times_that_commands_reject(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"no time is in the range|looks like seconds"):
         kafka_index.read_records(DUMP, topics="payments", **given)

@@ -19,7 +19,7 @@ from tests.support.command_line import DUMP, environment, kafka_index, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 
-def test_all_kernels_are_kept_and_compiled_once() -> None:
+def test_kernels_are_compiled_once_and_cached() -> None:
     assert run_here("warm-up").returncode == 0
     done = kafka_index("warm-up")
     assert done.returncode == 0
@@ -28,7 +28,7 @@ def test_all_kernels_are_kept_and_compiled_once() -> None:
     )
 
 
-def test_a_compilation_is_shown_and_not_counted_in_the_rate(
+def test_kernel_compilation_is_shown_and_excluded_from_the_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     progress = Progress(10, None, io.StringIO(), enabled=False)
@@ -42,7 +42,7 @@ def test_a_compilation_is_shown_and_not_counted_in_the_rate(
         assert re.search(r"\d,\d{3},\d{3},\d{3}/s", progress.line())
 
 
-def test_a_terminal_shows_that_kernels_are_compiled_and_that_they_cannot_be_kept(
+def test_terminal_shows_kernel_compilation_and_unwritable_cache(
     tmp_path: Path,
 ) -> None:
     # Folders that others can write to are not used.
@@ -76,7 +76,7 @@ def test_a_terminal_shows_that_kernels_are_compiled_and_that_they_cannot_be_kept
     assert text.index("compiling kernels") < text.index("cannot be kept")
 
 
-def test_compilations_inside_of_others_are_counted_once() -> None:
+def test_nested_kernel_compilations_are_counted_once() -> None:
     clock = CompileClock()
     begun: list[int] = []
     clock.on_first = lambda: begun.append(clock.count)

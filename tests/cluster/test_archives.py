@@ -71,7 +71,7 @@ def environment_archive(folder: Path) -> Path:
     return archive
 
 
-def test_a_build_runs_in_an_environment_that_is_sent_along(
+def test_build_runs_in_a_packed_environment(
     cluster: Cluster, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     archive = environment_archive(tmp_path / "environment")

@@ -53,28 +53,28 @@ def _check(backed: Backed, tmp_path: Path, seed: int) -> None:
         restored(backed, point, root)
 
 
-def test_one_broker(tmp_path: Path) -> None:
+def test_backup_of_one_broker_can_be_restored(tmp_path: Path) -> None:
     _check(back_up(tmp_path / "backed", 1, runs=_RUNS), tmp_path, 2)
 
 
 @pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
-def test_one_broker_whose_producers_keep_their_epochs(tmp_path: Path) -> None:
+def test_backup_of_one_broker_keeps_producer_epochs(tmp_path: Path) -> None:
     features = {"transaction.version": 1}
     _check(back_up(tmp_path / "backed", 3, runs=_RUNS, features=features), tmp_path, 4)
 
 
 @pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
-def test_one_broker_that_preallocates(tmp_path: Path) -> None:
+def test_backup_of_one_broker_with_preallocated_logs(tmp_path: Path) -> None:
     settings = {"log.preallocate": "true"}
     _check(back_up(tmp_path / "backed", 7, runs=_RUNS, settings=settings), tmp_path, 8)
 
 
 @pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
-def test_one_broker_and_a_bucket(tmp_path: Path, bucket: str) -> None:
+def test_backup_of_one_broker_into_a_bucket(tmp_path: Path, bucket: str) -> None:
     repository = f"{bucket}/repository"
     _check(back_up(tmp_path / "backed", 9, runs=_RUNS, repository=repository), tmp_path, 10)
 
 
 @pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
-def test_three_brokers(tmp_path: Path) -> None:
+def test_backup_of_three_brokers_can_be_restored(tmp_path: Path) -> None:
     _check(back_up(tmp_path / "backed", 5, runs=_RUNS, nodes=NODES), tmp_path, 6)

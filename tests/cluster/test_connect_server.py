@@ -107,7 +107,7 @@ def driver(
     return finish(process, seconds=DRIVER_SECONDS)
 
 
-def test_a_build_gives_the_files_of_the_local_engine(
+def test_build_gives_the_files_of_the_local_engine(
     remote: str, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -153,6 +153,6 @@ def test_lookups_report_their_progress(remote: str, python: Path, tmp_path: Path
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
-def test_jobs_of_records_give_what_threads_give(remote: str, python: Path, tmp_path: Path) -> None:
+def test_record_jobs_equal_the_local_engine(remote: str, python: Path, tmp_path: Path) -> None:
     jobs = RecordJobs(tmp_path / "records")
     jobs.check(driver(python, *jobs.driver(), SPARK_REMOTE=remote))

@@ -31,7 +31,7 @@ def check_refused(done: subprocess.CompletedProcess[str], out: Path, *texts: str
     assert rubbish(out.parent) == []
 
 
-def test_a_package_that_executors_lack_is_named_with_their_interpreter(
+def test_package_missing_on_executors_is_reported_with_their_interpreter(
     cluster: Cluster, data: Path, tmp_path: Path
 ) -> None:
     poor = executor_python(tmp_path / "venv", without=["numba", "msgspec"])
@@ -47,7 +47,7 @@ def test_a_package_that_executors_lack_is_named_with_their_interpreter(
     )
 
 
-def test_why_a_worker_does_not_start_is_said_with_its_executor(
+def test_failed_worker_start_is_reported_with_its_executor(
     cluster: Cluster, python: Path, data: Path, tmp_path: Path
 ) -> None:
     command = build(cluster.master, data, tmp_path / "out")
@@ -82,7 +82,7 @@ def cluster_apart(apart: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         ("data", "the executors do not see the input"),
     ],
 )
-def test_a_folder_that_is_not_shared_is_noticed_before_the_work(
+def test_output_folder_that_is_not_shared_is_rejected_before_the_run(
     cluster_apart: Cluster,
     apart: Path,
     python: Path,

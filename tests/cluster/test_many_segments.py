@@ -83,7 +83,7 @@ def test_build_of_many_small_segments_fits_the_result_limits_of_the_driver(
     assert rubbish(tmp_path) == []
 
 
-def test_cores_that_join_later_run_tasks(
+def test_executors_that_join_later_run_tasks(
     logs: Path, expected: dict[str, bytes], python: Path, tmp_path: Path
 ) -> None:
     events, out = tmp_path / "events", tmp_path / "out"

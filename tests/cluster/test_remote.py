@@ -12,7 +12,7 @@ from tests.support.remote import download, new_bucket, upload
 from tests.support.spark_cluster import Cluster
 
 
-def test_a_build_from_and_into_a_bucket_gives_the_files_of_the_local_engine(
+def test_build_from_and_into_a_bucket_gives_the_files_of_the_local_engine(
     cluster: Cluster,
     python: Path,
     s3: S3Server,
@@ -53,7 +53,7 @@ def test_a_build_from_and_into_a_bucket_gives_the_files_of_the_local_engine(
     assert not any(s3.secret_key in text for text in written)
 
 
-def test_a_build_from_and_into_hdfs_gives_the_files_of_the_local_engine(
+def test_build_from_and_into_hdfs_gives_the_files_of_the_local_engine(
     cluster: Cluster, python: Path, hdfs: HdfsServer, data: Path, expected: dict[str, bytes]
 ) -> None:
     root = f"{hdfs.uri}/cluster"

@@ -20,7 +20,7 @@ from tests.support.gates import Gate, Step
 from tests.support.spark_cluster import Cluster
 
 
-def test_a_build_gives_the_files_of_the_local_engine(
+def test_build_gives_the_files_of_the_local_engine(
     cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out, events, warnings = (tmp_path / name for name in ("out", "events", "warnings"))
@@ -114,7 +114,7 @@ def build_with_killed_executors(
     return done, rows
 
 
-def test_a_build_whose_executor_is_killed_gives_the_same_bytes(
+def test_build_whose_executor_is_killed_gives_the_same_bytes(
     cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     done, rows = build_with_killed_executors(cluster, python, data, tmp_path, 1)
@@ -126,7 +126,7 @@ def test_a_build_whose_executor_is_killed_gives_the_same_bytes(
     assert rows.num_rows == len(expected) // 2
 
 
-def test_the_report_of_a_failed_job_has_what_is_in_place(
+def test_report_of_a_failed_job_lists_published_segments(
     cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     once = "spark.task.maxFailures=1"

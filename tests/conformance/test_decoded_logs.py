@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOGS = drawn(20_000, one_in=500)
 
 
-def test_reads_of_drawn_logs_return_what_kafka_returns(
+def test_random_logs_are_read_like_by_kafka(
     judge: Judge, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
@@ -37,9 +37,7 @@ def test_reads_of_drawn_logs_return_what_kafka_returns(
     assert tally.damages > LOGS
 
 
-def test_reads_of_drawn_sound_logs_return_what_the_consumer_returns(
-    judge: Judge, scratch: Path
-) -> None:
+def test_random_intact_logs_are_read_like_by_the_consumer(judge: Judge, scratch: Path) -> None:
     compared = sum(compare_with_consumer(judge, scratch, seed) for seed in range(SEED, SEED + LOGS))
     assert compared > 50 * LOGS
 
@@ -88,9 +86,7 @@ def test_sequence_of_a_record_below_its_batch_wraps_around_as_in_java(
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_message_with_the_bit_of_control_batches_is_a_record(
-    judge: Judge, scratch: Path, magic: int
-) -> None:
+def test_message_with_the_control_bit_is_a_record(judge: Judge, scratch: Path, magic: int) -> None:
     log = message(0, magic, 1000, b"value", b"key", attributes=CONTROL)
     ours, kafkas = first_record(judge, scratch, log)
     assert (ours["key"], ours["value"]) == (kafkas.key, kafkas.value)

@@ -51,10 +51,10 @@ def counted() -> Counter[str]:
 
 
 @pytest.mark.parametrize("feature", OFTEN)
-def test_feature_is_drawn_often(counted: Counter[str], feature: str) -> None:
+def test_random_logs_contain_the_feature_often(counted: Counter[str], feature: str) -> None:
     assert counted[feature] * 20 >= DRAWN
 
 
 @pytest.mark.parametrize("feature", SOMETIMES)
-def test_feature_is_drawn_sometimes(counted: Counter[str], feature: str) -> None:
+def test_random_logs_contain_the_feature_sometimes(counted: Counter[str], feature: str) -> None:
     assert counted[feature] * 500 >= DRAWN

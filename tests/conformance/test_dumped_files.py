@@ -233,7 +233,7 @@ def test_files_of_a_broker_hold_what_kafka_prints(
     ("suffix", "as_kafka_prints", "entry_bytes"),
     [(".index", printed_offset_entry, 8), (".timeindex", printed_time_entry, 12)],
 )
-def test_zeros_after_the_entries_of_an_open_index_are_printed_by_neither(
+def test_zeros_after_the_entries_of_an_open_index_are_not_printed(
     tmp_path: Path, suffix: str, as_kafka_prints: Print, entry_bytes: int
 ) -> None:
     (tmp_path / "t-0").mkdir()
@@ -247,9 +247,7 @@ def test_zeros_after_the_entries_of_an_open_index_are_printed_by_neither(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kafkas_tool_finds_no_fault_in_the_index_files_of_a_build(
-    tmp_path: Path, version: str
-) -> None:
+def test_kafkas_tool_accepts_built_index_files(tmp_path: Path, version: str) -> None:
     files = []
     for log in files_of_dump(".log")[:9]:
         target = tmp_path / log.parent.name / log.stem

@@ -55,7 +55,9 @@ def marker(producer_id: int, epoch: int = 0, coordinator_epoch: int = 0) -> byte
 
 @drawn_cases(0.1)
 @given(seed=st.integers(0, 2**63))
-def test_drawn_growth_is_the_same_at_every_step(judge: Judge, scratch: Path, seed: int) -> None:
+def test_random_appends_leave_kafkas_files_at_every_step(
+    judge: Judge, scratch: Path, seed: int
+) -> None:
     rng = random.Random(seed)
     settings = drawn_settings(rng)
     logs = BothLogs(judge, scratch, settings)
@@ -71,7 +73,7 @@ def test_drawn_growth_is_the_same_at_every_step(judge: Judge, scratch: Path, see
 
 @drawn_cases(0.03)
 @given(seed=st.integers(0, 2**63))
-def test_killed_log_is_recovered_alike(judge: Judge, scratch: Path, seed: int) -> None:
+def test_killed_log_is_recovered_as_by_kafka(judge: Judge, scratch: Path, seed: int) -> None:
     rng = random.Random(seed)
     settings = drawn_settings(rng)
     logs = BothLogs(judge, scratch, settings)
@@ -105,7 +107,7 @@ def test_killed_log_is_recovered_alike(judge: Judge, scratch: Path, seed: int) -
     ],
     ids=str,
 )
-def test_segments_are_rolled_at_the_same_places(
+def test_segments_are_rolled_as_by_kafka(
     judge: Judge, scratch: Path, changed: dict[str, object]
 ) -> None:
     logs = BothLogs(judge, scratch, SMALL | changed)
@@ -153,7 +155,7 @@ def test_new_producers_of_one_append_are_in_kafkas_order(judge: Judge, scratch: 
     logs.close()
 
 
-def test_batches_that_are_sent_again_are_left_out_by_both(judge: Judge, scratch: Path) -> None:
+def test_duplicate_batches_are_not_appended_as_by_kafka(judge: Judge, scratch: Path) -> None:
     logs = BothLogs(judge, scratch, SMALL)
     batches = [data_batch(producer=7, sequence=n) for n in range(8)]
     logs.append_as_leader(batches[:6], 0)
@@ -232,7 +234,7 @@ def started(judge: Judge, scratch: Path) -> BothLogs:
 
 
 @pytest.mark.parametrize("case", REFUSED_AS_LEADER)
-def test_both_refuse_as_leader(started: BothLogs, case: str) -> None:
+def test_append_as_leader_is_rejected_as_by_kafka(started: BothLogs, case: str) -> None:
     try:
         started.assert_both_refuse_as_leader(*REFUSED_AS_LEADER[case])
     finally:
@@ -240,7 +242,7 @@ def test_both_refuse_as_leader(started: BothLogs, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED_AS_FOLLOWER)
-def test_both_refuse_as_follower(started: BothLogs, case: str) -> None:
+def test_append_as_follower_is_rejected_as_by_kafka(started: BothLogs, case: str) -> None:
     try:
         started.assert_both_refuse_as_follower(REFUSED_AS_FOLLOWER[case])
     finally:
@@ -289,7 +291,7 @@ def assert_built_as_written(
 @pytest.mark.parametrize("version", ["judge", "old_judge"])
 @drawn_cases(0.02)
 @given(seed=st.integers(0, 2**63))
-def test_drawn_growth_leaves_the_index_files_of_a_build(
+def test_random_appends_leave_the_index_files_of_a_build(
     request: pytest.FixtureRequest, scratch: Path, version: str, seed: int
 ) -> None:
     judge = request.getfixturevalue(version)
@@ -326,7 +328,7 @@ def test_several_batches_of_one_append_can_be_too_many_for_a_small_index(
         LiveLog(log, scratch).append_as_follower(batches, 0)
 
 
-def test_a_restart_in_the_middle_of_a_segment_shifts_its_later_entries(
+def test_restart_in_the_middle_of_a_segment_shifts_its_later_entries(
     judge: Judge, scratch: Path
 ) -> None:
     partition = live_partition(scratch)

@@ -286,7 +286,7 @@ def drawn(kind: str, base_offset: int, count: int | None, seed: int, names: list
 @pytest.mark.parametrize("kind", ["offset", "time"])
 @drawn_cases(0.1)
 @given(data=st.data())
-def test_drawn_operations_have_kafkas_answers_and_bytes(
+def test_random_operations_have_kafkas_answers_and_bytes(
     request: pytest.FixtureRequest, scratch: Path, version: str, kind: str, data: st.DataObject
 ) -> None:
     judge = request.getfixturevalue(version)
@@ -317,7 +317,7 @@ def test_every_upper_bound_in_a_long_index_is_kafkas(judge: Judge, scratch: Path
 
 @pytest.mark.parametrize("kind", ["offset", "time"])
 @pytest.mark.parametrize("size", [0, 7, 11])
-def test_a_new_index_below_one_entry_is_refused_and_leaves_what_kafka_leaves(
+def test_new_index_below_one_entry_is_rejected_with_the_files_of_kafka(
     judge: Judge, scratch: Path, kind: str, size: int
 ) -> None:
     path = scratch / "small.index"
@@ -332,7 +332,7 @@ def test_a_new_index_below_one_entry_is_refused_and_leaves_what_kafka_leaves(
     ]
 
 
-def test_a_closed_read_only_index_is_as_long_as_before(judge: Judge, scratch: Path) -> None:
+def test_closed_read_only_index_is_as_long_as_before(judge: Judge, scratch: Path) -> None:
     padded = former_entries("offset", 3, random.Random(1)) + bytes(80)
     for ask in (index_operations, None):
         path = scratch / "padded.index"
@@ -359,9 +359,7 @@ def test_kafka_cannot_make_an_index_smaller_than_its_entries(judge: Judge, scrat
     assert ours[-2:] == ["!IllegalArgumentException", "1 1 2 2 3 3"]
 
 
-def test_an_offset_out_of_range_spoils_kafkas_time_index_and_leaves_ours_unchanged(
-    judge: Judge, scratch: Path
-) -> None:
+def test_offset_out_of_range_corrupts_only_kafkas_time_index(judge: Judge, scratch: Path) -> None:
     path = scratch / "spoilt.timeindex"
     operations = ["open 60", "maybe-append 2 4000000000", "maybe-append 3 3", "entries"]
     path.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ NEEDED = ("kafka_2.13", "kafka-clients", "kafka-server-common", "kafka-storage",
 @pytest.mark.parametrize(
     ("name", "needed"), [("java", "Java 17"), ("javac", "a JDK"), ("mvn", "Maven 3")]
 )
-def test_missing_tool_is_named_with_what_brings_it(
+def test_missing_tool_is_reported_with_its_package(
     monkeypatch: pytest.MonkeyPatch, name: str, needed: str
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -26,7 +26,7 @@ def test_missing_tool_is_named_with_what_brings_it(
         tool(name)
 
 
-def test_unknown_version_is_refused() -> None:
+def test_unknown_version_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"no Kafka 0\.8"):
         class_path("0.8.2")
 
@@ -39,5 +39,5 @@ def test_jars_are_those_of_the_version(version: str) -> None:
     assert sum(name.startswith(("log4j-slf4j-impl", "slf4j-reload4j")) for name in names) == 1
 
 
-def test_judges_are_of_different_versions(judge: Judge, old_judge: Judge) -> None:
+def test_reference_programs_have_different_versions(judge: Judge, old_judge: Judge) -> None:
     assert (judge.version, old_judge.version) == VERSIONS

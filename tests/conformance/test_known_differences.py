@@ -57,9 +57,7 @@ def test_segments_that_overlap_are_loaded_by_kafka_and_fail_in_a_build(
     assert any(row.reason_code == "segments_overlap" for row in rows)
 
 
-def test_producers_that_share_a_bucket_of_kafkas_map_may_come_in_another_order(
-    judge: Judge, scratch: Path
-) -> None:
+def test_producers_in_one_hash_bucket_may_differ_in_order(judge: Judge, scratch: Path) -> None:
     log = b"".join(
         batch(n, 1, producer_id=COLLIDING * (37 * n % 61), producer_epoch=0, base_sequence=0)
         for n in range(61)
@@ -87,7 +85,7 @@ def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(judge: Judge, scratch
     assert our_operations("offset", path, 0, operations)[-1] == "-"
 
 
-def test_a_log_that_starts_after_its_end_is_emptied_by_kafka_and_built_with_a_note(
+def test_log_that_starts_after_its_end_is_emptied_by_kafka_and_built_with_a_note(
     judge: Judge, scratch: Path
 ) -> None:
     files = partition_files(judge, scratch, {0: [batch(0), batch(3)], 6: [batch(6)]})
@@ -114,7 +112,7 @@ def test_offsets_too_far_apart_for_one_segment_are_split_by_kafka_and_fail_in_a_
     assert [(row.status, row.reason_code) for row in rows] == [("failed", "offset_overflow")]
 
 
-def test_a_log_that_begins_with_an_unreadable_message_is_not_loaded_by_kafka_and_is_built(
+def test_log_that_starts_with_an_unreadable_message_is_built_but_not_loaded_by_kafka(
     judge: Judge, scratch: Path
 ) -> None:
     unreadable = message(3, 1, 50, value=b"nothing compressed", attributes=CODEC_GZIP)

@@ -68,7 +68,9 @@ def test_segment_without_index_is_recovered_alone_and_the_others_are_trusted(
     assert files.read(0, ".index") == GARBAGE
 
 
-def test_cut_of_a_segment_with_index_above_the_recovery_point_ends_the_log(indexed: New) -> None:
+def test_truncation_of_an_indexed_segment_above_the_recovery_point_ends_the_log(
+    indexed: New,
+) -> None:
     files = indexed(SOUND, DAMAGED)
     with files.load(clean=False) as log:
         assert log.loaded.base_offsets == (0, 6)
@@ -78,7 +80,7 @@ def test_cut_of_a_segment_with_index_above_the_recovery_point_ends_the_log(index
     assert "12.log" not in files.names()
 
 
-def test_segment_below_the_recovery_point_is_not_looked_at(indexed: New) -> None:
+def test_segment_below_the_recovery_point_is_not_read(indexed: New) -> None:
     files = indexed(SOUND, DAMAGED)
     with files.load(clean=False, recovery_point=12) as log:
         assert log.loaded.base_offsets == (0, 6, 12)
@@ -133,7 +135,7 @@ def test_transaction_index_that_ends_below_its_segment_has_the_segment_recovered
     assert files.read(6, ".txnindex") == b""
 
 
-def test_active_index_files_are_as_large_as_may_be_until_they_are_closed(bare: New) -> None:
+def test_active_index_files_have_the_maximum_size_until_closed(bare: New) -> None:
     files = bare(SOUND)
     files.load(settings=EVERY_BATCH).kill()
     assert len(files.read(12, ".index")) == FULL_INDEX_BYTES
@@ -143,14 +145,14 @@ def test_active_index_files_are_as_large_as_may_be_until_they_are_closed(bare: N
     assert len(files.read(12, ".timeindex")) == 12
 
 
-def test_zeros_of_a_killed_broker_are_taken_for_entries_after_a_clean_shutdown(bare: New) -> None:
+def test_zeros_in_an_index_count_as_entries_after_a_clean_shutdown(bare: New) -> None:
     files = bare(SOUND)
     files.load(settings=EVERY_BATCH).kill()
     files.load(settings=EVERY_BATCH).close()
     assert files.read(12, ".index") == bytes(FULL_INDEX_BYTES)
 
 
-def test_rolled_index_files_have_no_room_left(bare: New) -> None:
+def test_rolled_index_files_are_trimmed(bare: New) -> None:
     files = bare(SOUND)
     files.load(settings=EVERY_BATCH).kill()
     assert len(files.read(0, ".index")) == 8
@@ -166,7 +168,7 @@ def test_deleted_and_cleaned_files_are_removed(bare: New) -> None:
     assert not [name for name in files.names() if name.endswith((".deleted", ".cleaned"))]
 
 
-def test_swap_file_takes_the_place_of_the_segments_that_it_covers(bare: New) -> None:
+def test_swap_file_replaces_the_segments_that_it_covers(bare: New) -> None:
     files = bare(SOUND)
     merged = b"".join(SOUND[0] + SOUND[6])
     files.write(0, ".log.swap", merged)
@@ -186,7 +188,7 @@ def test_swap_file_at_or_after_a_cleaned_one_is_removed(bare: New, cleaned_offse
     assert files.read(6, ".log") == b"".join(SOUND[6])
 
 
-def test_swap_file_in_front_of_every_cleaned_one_is_taken(bare: New) -> None:
+def test_swap_file_before_every_cleaned_one_is_loaded(bare: New) -> None:
     files = bare(SOUND)
     files.write(6, ".log.swap", SOUND[6][1])
     files.write(7, ".log.cleaned", b"x")
@@ -213,7 +215,7 @@ def test_snapshot_of_no_segment_is_removed_but_for_the_last(indexed: New) -> Non
     assert "15.snapshot" in names
 
 
-def test_producers_are_forgotten_when_no_snapshot_is_left_after_a_clean_shutdown(
+def test_producers_without_a_snapshot_are_lost_after_a_clean_shutdown(
     indexed: New,
 ) -> None:
     files = indexed(ABORTED)
@@ -264,7 +266,7 @@ def with_empty_index(files: PartitionFiles, *base_offsets: int) -> PartitionFile
         ),
     ],
 )
-def test_full_index_keeps_the_broker_from_starting(
+def test_full_index_prevents_the_broker_start(
     bare: New, entries: list[bytes], settings: dict[str, int]
 ) -> None:
     files = bare({0: entries})
@@ -273,7 +275,7 @@ def test_full_index_keeps_the_broker_from_starting(
     assert refusal(files, settings) == "IllegalArgumentException"
 
 
-def test_unreadable_marker_at_the_end_of_what_recovery_keeps_is_read_again_and_refused(
+def test_unreadable_transaction_marker_at_the_recovered_end_prevents_the_start(
     judge: Judge, old_judge: Judge, scratch: Path
 ) -> None:
     unreadable = control(control_key(1, version=-1))
@@ -283,7 +285,7 @@ def test_unreadable_marker_at_the_end_of_what_recovery_keeps_is_read_again_and_r
         assert files.read(0, ".log") == open_transaction() + unreadable
 
 
-def test_offsets_going_backward_cost_the_whole_segment_where_index_is_there(bare: New) -> None:
+def test_backward_offsets_delete_the_segment_if_its_index_exists(bare: New) -> None:
     files = bare({0: [batch(0)], 3: [batch(3), batch(6), batch(3)]})
     with_empty_index(files, 0, 3)
     with files.load(clean=False, settings=EVERY_BATCH) as log:
@@ -292,7 +294,7 @@ def test_offsets_going_backward_cost_the_whole_segment_where_index_is_there(bare
     assert files.read(3, ".log") == b""
 
 
-def test_active_index_above_the_size_of_the_settings_keeps_the_broker_from_starting(
+def test_active_index_above_the_configured_size_prevents_the_broker_start(
     bare: New,
 ) -> None:
     files = bare({0: rising(9)})
@@ -303,7 +305,7 @@ def test_active_index_above_the_size_of_the_settings_keeps_the_broker_from_start
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_cut_of_a_segment_without_index_leaves_the_later_segments(
+def test_truncation_of_a_segment_without_index_keeps_later_segments(
     indexed: New, *, clean: bool
 ) -> None:
     files = indexed(SOUND, DAMAGED)
@@ -314,12 +316,12 @@ def test_cut_of_a_segment_without_index_leaves_the_later_segments(
     assert files.read(6, ".log") == DAMAGED[6][0]
 
 
-def test_the_recovery_point_lies_in_the_first_segment_that_is_recovered(indexed: New) -> None:
+def test_recovery_point_lies_in_the_first_segment_that_is_recovered(indexed: New) -> None:
     with indexed(SOUND, DAMAGED).load(clean=False, recovery_point=11) as log:
         assert log.loaded.base_offsets == (0, 6)
 
 
-def test_nothing_is_looked_at_after_a_clean_shutdown(indexed: New) -> None:
+def test_no_log_is_read_after_a_clean_shutdown(indexed: New) -> None:
     files = indexed(SOUND, DAMAGED)
     files.write(0, ".index", GARBAGE)
     with files.load() as log:
@@ -328,14 +330,14 @@ def test_nothing_is_looked_at_after_a_clean_shutdown(indexed: New) -> None:
     assert files.read(0, ".index") == GARBAGE
 
 
-def test_log_start_offset_hides_what_is_before_it_and_deletes_nothing(indexed: New) -> None:
+def test_records_before_the_log_start_offset_are_hidden_and_kept(indexed: New) -> None:
     with indexed(SOUND).load(log_start_offset=7) as log:
         assert log.loaded.log_start_offset == 7
         assert log.loaded.base_offsets == (0, 6, 12)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_index_files_of_a_build_are_trusted_and_what_an_unclean_start_makes(
+def test_built_index_files_equal_those_of_an_unclean_start(
     bare: New, tmp_path: Path, *, clean: bool
 ) -> None:
     files = bare(SOUND)
@@ -349,7 +351,7 @@ def test_index_files_of_a_build_are_trusted_and_what_an_unclean_start_makes(
     assert built.items() <= files.contents().items()
 
 
-def test_zeros_at_the_end_are_cut_after_a_crash_and_refused_after_a_clean_shutdown(
+def test_trailing_zeros_are_truncated_after_a_crash_and_rejected_after_a_clean_shutdown(
     indexed: New,
 ) -> None:
     # A clean shutdown cuts them off itself.
@@ -361,7 +363,7 @@ def test_zeros_at_the_end_are_cut_after_a_crash_and_refused_after_a_clean_shutdo
     assert files.read(12, ".log") == SOUND[12][0]
 
 
-def test_zeros_at_the_end_of_an_earlier_segment_stay_after_a_clean_shutdown(indexed: New) -> None:
+def test_trailing_zeros_of_an_earlier_segment_stay_after_a_clean_shutdown(indexed: New) -> None:
     files = indexed(SOUND)
     padded = b"".join(SOUND[0]) + bytes(4096)
     files.write(0, ".log", padded)
@@ -370,7 +372,7 @@ def test_zeros_at_the_end_of_an_earlier_segment_stay_after_a_clean_shutdown(inde
     assert files.read(0, ".log") == padded
 
 
-def test_zeros_at_the_end_are_cut_where_index_is_missing(bare: New) -> None:
+def test_trailing_zeros_are_truncated_if_the_index_is_missing(bare: New) -> None:
     files = bare({0: [batch(0), bytes(4096)]})
     files.load().kill()
     assert files.read(0, ".log") == batch(0)
@@ -379,7 +381,7 @@ def test_zeros_at_the_end_are_cut_where_index_is_missing(bare: New) -> None:
 @pytest.mark.parametrize(
     ("after_ms", "left"), [(999, {7, 8}), (1000, {8}), (1003, {8}), (1004, set())]
 )
-def test_idle_producers_are_forgotten_by_the_brokers_clock(
+def test_idle_producers_expire_by_the_brokers_clock(
     indexed: New, after_ms: int, left: set[int]
 ) -> None:
     # The marker is of 1000 ms, the record of 1004.
@@ -387,7 +389,7 @@ def test_idle_producers_are_forgotten_by_the_brokers_clock(
         assert {producer.producer_id for producer in log.producers()} == left
 
 
-def test_open_transaction_keeps_its_producer_at_any_time(indexed: New) -> None:
+def test_producer_with_an_open_transaction_does_not_expire(indexed: New) -> None:
     with indexed({0: ABORTED[0][:1]}).load(now_ms=10 * DAY_MS) as log:
         assert [producer.transaction_first_offset for producer in log.producers()] == [0]
         assert log.state().last_stable_offset == 0

@@ -295,7 +295,7 @@ def test_timestamp(both: Both, rule: Rule) -> None:
     assert getattr(row, rule.column.partition(" ")[0]) == rule.value
 
 
-def test_answers_where_offsets_go_back_do_not_depend_on_their_neighbours(both: Both) -> None:
+def test_answers_at_backward_offsets_do_not_depend_on_other_queries(both: Both) -> None:
     # Only the last batch is indexed: the entry for 3009 leads past its own batch, and the log ends
     # at 20.
     batches = [

@@ -105,7 +105,7 @@ def same_from_earlier_entry(ours: Row, kafkas: Row) -> bool:
 
 @drawn_cases(share=0.1)
 @given(partition=partitions())
-def test_answers_with_kafkas_index_files_are_kafkas(
+def test_lookups_with_kafkas_indexes_equal_kafkas(
     judge: Judge, scratch: Path, partition: Partition
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
@@ -119,7 +119,7 @@ def test_answers_with_kafkas_index_files_are_kafkas(
 
 @drawn_cases(share=0.1)
 @given(partition=partitions())
-def test_answers_without_index_files_are_kafkas(
+def test_lookups_without_indexes_equal_kafkas(
     judge: Judge, scratch: Path, partition: Partition
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
@@ -133,7 +133,7 @@ def test_answers_without_index_files_are_kafkas(
 # Which of two equal batches is found depends on the entries between them.
 @drawn_cases(share=0.1)
 @given(partition=partitions(repeating=False) | long_partitions(), data=st.data())
-def test_answers_with_damaged_index_files_are_kafkas(
+def test_lookups_with_damaged_indexes_equal_kafkas(
     judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
@@ -155,7 +155,7 @@ def test_answers_with_damaged_index_files_are_kafkas(
 
 @drawn_cases(share=0.1)
 @given(partition=partitions(), tail=tails())
-def test_answers_with_a_torn_tail_are_kafkas(
+def test_lookups_with_a_torn_tail_equal_kafkas(
     judge: Judge, scratch: Path, partition: Partition, tail: Callable[[int], bytes]
 ) -> None:
     for_kafka, _ = write_both(scratch, partition)
@@ -197,7 +197,7 @@ def same_with_epoch_of_batch(ours: Row, kafkas: Row) -> bool:
 
 @drawn_cases(share=0.1)
 @given(partition=partitions(damaged=True))
-def test_answers_about_what_recovery_leaves_of_damaged_logs_are_kafkas(
+def test_lookups_in_recovered_damaged_logs_equal_kafkas(
     judge: Judge, scratch: Path, partition: Partition
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
@@ -216,7 +216,7 @@ def test_answers_about_what_recovery_leaves_of_damaged_logs_are_kafkas(
 
 @drawn_cases(share=0.1)
 @given(partition=partitions(), data=st.data())
-def test_answers_below_the_high_watermark_are_kafkas(
+def test_lookups_below_the_high_watermark_equal_kafkas(
     judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)

@@ -111,7 +111,7 @@ def messages(draw: st.DrawFn) -> tuple[MessageSchema, int, Struct]:
 
 @given(messages())
 @drawn_cases(0.25)
-def test_kafka_reads_and_writes_the_same(
+def test_messages_are_read_and_written_as_by_kafka(
     kafka: Ask, drawn: tuple[MessageSchema, int, Struct]
 ) -> None:
     schema, version, message = drawn

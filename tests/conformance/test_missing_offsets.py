@@ -30,7 +30,9 @@ def test_golden_logs_are_as_kafka_cleans_them(old_judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("place", [None, *PLACES])
-def test_what_kafka_4_cleans(judge: Judge, tmp_path: Path, place: Place | None) -> None:
+def test_offsets_removed_by_the_cleaner_of_kafka_4(
+    judge: Judge, tmp_path: Path, place: Place | None
+) -> None:
     for form in cleaned_by(judge):
         folder = tmp_path / f"{form.magic}-{form.codec}"
         root = write_partition(folder / "data", form.after, form.cleaned_to)
@@ -41,7 +43,7 @@ def test_what_kafka_4_cleans(judge: Judge, tmp_path: Path, place: Place | None) 
             assert named(root) == (int(bool(missing)), missing), (form.magic, form.codec)
 
 
-def test_copies_before_and_after_kafka_4_was_there_are_equal(judge: Judge, tmp_path: Path) -> None:
+def test_copies_cleaned_before_and_after_kafka_4_are_equal(judge: Judge, tmp_path: Path) -> None:
     for form in cleaned_by(judge):
         folder = tmp_path / f"{form.magic}-{form.codec}"
         before = write_partition(folder / "before", form.before)

@@ -104,7 +104,7 @@ def drawn(rng: random.Random, codec: str) -> tuple[WrittenBatch, bytes]:
 
 @drawn_cases(0.1)
 @given(seed=st.integers(0, 2**63))
-def test_plain_batch_has_kafkas_bytes(judge: Judge, scratch: Path, seed: int) -> None:
+def test_uncompressed_batch_equals_kafkas_bytes(judge: Judge, scratch: Path, seed: int) -> None:
     batch, ours = drawn(random.Random(seed), "none")
     assert ours == kafkas(judge, scratch, batch)
 
@@ -112,7 +112,7 @@ def test_plain_batch_has_kafkas_bytes(judge: Judge, scratch: Path, seed: int) ->
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 @drawn_cases(0.02)
 @given(seed=st.integers(0, 2**63))
-def test_packed_batch_has_kafkas_header_and_records(
+def test_compressed_batch_has_kafkas_header_and_records(
     judge: Judge, scratch: Path, codec: str, seed: int
 ) -> None:
     batch, ours = drawn(random.Random(seed), codec)

@@ -249,7 +249,7 @@ def assert_same(
 
 @drawn_cases(share=0.1)
 @given(partition=state_partitions())
-def test_a_partition_is_built_as_a_broker_rebuilds_it(
+def test_partition_is_built_as_a_broker_rebuilds_it(
     judge: Judge, scratch: Path, partition: StatePartition
 ) -> None:
     assert_same(judge, scratch, partition)
@@ -257,7 +257,7 @@ def test_a_partition_is_built_as_a_broker_rebuilds_it(
 
 @drawn_cases(share=0.1)
 @given(partition=state_partitions(wild=True))
-def test_a_wild_partition_is_built_as_a_broker_rebuilds_it(
+def test_random_partition_is_built_as_a_broker_rebuilds_it(
     judge: Judge, scratch: Path, partition: StatePartition
 ) -> None:
     assert_same(judge, scratch, partition)
@@ -265,13 +265,13 @@ def test_a_wild_partition_is_built_as_a_broker_rebuilds_it(
 
 @drawn_cases(share=0.1)
 @given(partition=state_partitions())
-def test_idle_producers_are_left_out_as_a_starting_broker_does(
+def test_expired_producers_are_omitted_as_by_a_starting_broker(
     judge: Judge, scratch: Path, partition: StatePartition
 ) -> None:
     assert_same(judge, scratch, partition, now_ms=1100, expiration_ms=60)
 
 
-def test_epochs_that_begin_after_the_end_of_a_log_in_disorder_leave_an_empty_list(
+def test_unordered_epochs_after_the_log_end_leave_an_empty_checkpoint(
     judge: Judge, scratch: Path
 ) -> None:
     rows = [ProducerRow(1, leader_epoch=3), ProducerRow(0, leader_epoch=3)]
@@ -294,7 +294,7 @@ def test_epochs_that_begin_after_the_end_of_a_log_in_disorder_leave_an_empty_lis
         (["01  1"], 0),
     ],
 )
-def test_a_checkpoint_of_epochs_is_written_when_and_as_a_broker_does(
+def test_leader_epoch_checkpoint_is_written_as_by_a_broker(
     judge: Judge, scratch: Path, lines: list[str], log_start_offset: int
 ) -> None:
     text = "\n".join(["0", str(len(lines)), *lines, ""])
@@ -309,7 +309,7 @@ def test_a_checkpoint_of_epochs_is_written_when_and_as_a_broker_does(
     [(0, 10, 40, 20), (0, 10, 40, 20, 30), (0, 40, 10), (0, 40, 10, 50), (0, 40, 10, 35)],
 )
 @pytest.mark.parametrize("first", [0, 100])
-def test_a_log_whose_offsets_go_back_ends_where_a_broker_finds_its_end(
+def test_log_with_backward_offsets_ends_as_for_a_broker(
     judge: Judge, scratch: Path, interval: int, base_offsets: tuple[int, ...], first: int
 ) -> None:
     """After the last index entry recovery accepts any offset, and then may not find the end."""

@@ -132,14 +132,16 @@ EVERY = [
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_brokers_log_is_read_alike(path: Path) -> None:
+def test_log_of_a_broker_is_read_as_by_aiokafka(path: Path) -> None:
     ours = our_entries(path)
     assert ours
     assert ours == read_entries(path.read_bytes())
 
 
 @pytest.mark.parametrize("segment", EVERY)
-def test_every_format_is_read_alike(judge: Judge, tmp_path: Path, segment: WrittenSegment) -> None:
+def test_every_format_is_read_as_by_aiokafka(
+    judge: Judge, tmp_path: Path, segment: WrittenSegment
+) -> None:
     path = tmp_path / f"{segment.base_offset:020d}.log"
     write_batches(judge, path, readable(segment.batches))
     ours = our_entries(path)
@@ -147,7 +149,7 @@ def test_every_format_is_read_alike(judge: Judge, tmp_path: Path, segment: Writt
     assert ours == read_entries(path.read_bytes())
 
 
-def test_drawn_segments_are_read_alike(judge: Judge, tmp_path: Path) -> None:
+def test_random_segments_are_read_as_by_aiokafka(judge: Judge, tmp_path: Path) -> None:
     rng = random.Random(20240229)
     records = 0
     for number in range(DRAWN):
@@ -160,7 +162,7 @@ def test_drawn_segments_are_read_alike(judge: Judge, tmp_path: Path) -> None:
     assert records > 10 * DRAWN
 
 
-def test_lz4_of_magic_0_is_read_by_us_alone(judge: Judge, tmp_path: Path) -> None:
+def test_lz4_of_magic_0_is_not_read_by_aiokafka(judge: Judge, tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}.log"
     write_batches(judge, path, [WrittenBatch((WrittenRecord(0),), magic=0, codec="lz4")])
     assert len(our_entries(path)[0].records) == 1

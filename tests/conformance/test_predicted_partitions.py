@@ -257,7 +257,7 @@ CAREFUL = ("offset_overflow", "bad_size")
 @example(BELOW_ZERO_AT_END)
 @given(cases())
 @drawn_cases(0.1)
-def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
+def test_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
     files = partition_files(judge, scratch, case.logs)
     files.load(settings=case.settings()).close()
     for fault in case.faults:

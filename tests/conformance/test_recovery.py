@@ -59,7 +59,7 @@ def test_named_segment_is_recovered_as_its_case_states_and_built_so(
 
 @drawn_cases(share=0.25)
 @given(segment=segments(damaged=False))
-def test_drawn_segment_is_built_as_kafka_recovers_it(
+def test_random_segment_is_built_as_kafka_recovers_it(
     judge: Judge, scratch: Path, segment: Segment
 ) -> None:
     assert_same(judge, scratch, "sound", segment)

@@ -53,7 +53,7 @@ def test_no_byte_of_the_dump_changes_when_a_broker_appends_and_truncates(
         assert contents(dump) == before
 
 
-def test_a_hard_linked_log_is_cut_in_the_dump_too_as_the_warning_says(
+def test_truncation_of_a_hard_linked_log_changes_the_dump_as_warned(
     tmp_path: Path, judge: Judge
 ) -> None:
     dump = copy_dump(tmp_path / "dump", PARTITION)

@@ -75,7 +75,7 @@ def restored(root: Path, output: Path, case: Case, salvage: Salvage) -> Restored
 
 @given(cases(), st.sampled_from([Salvage.PREFIX, Salvage.BATCHES]))
 @drawn_cases(0.02)
-def test_a_restored_partition_is_loaded_as_it_is(
+def test_restored_partition_is_loaded_without_changes(
     judge: Judge, scratch: Path, case: Case, salvage: Salvage
 ) -> None:
     files = partition_files(judge, scratch, case.logs)

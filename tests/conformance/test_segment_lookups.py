@@ -58,7 +58,7 @@ def unnamed(answers: list[Answer]) -> list[Answer]:
 
 @drawn_cases(share=0.1)
 @given(partition=partitions(), data=st.data())
-def test_segment_answers_as_kafkas(
+def test_lookups_in_a_segment_equal_kafkas(
     judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)

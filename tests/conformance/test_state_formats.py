@@ -75,7 +75,9 @@ def test_kafka_reads_our_snapshots_and_writes_the_same_bytes(
 
 
 @pytest.mark.parametrize("path", sorted(DUMP.glob("*/*.snapshot")), ids=str)
-def test_kafka_and_we_write_a_broker_snapshot_again(kafka: Ask, scratch: Path, path: Path) -> None:
+def test_broker_snapshot_is_rewritten_to_the_same_bytes(
+    kafka: Ask, scratch: Path, path: Path
+) -> None:
     again = scratch / "kafka.snapshot"
     again.unlink(missing_ok=True)
     assert kafka("rewrite-snapshot", path, again).startswith("ok ")
@@ -109,7 +111,7 @@ WILD_SNAPSHOTS = st.one_of(
 
 @drawn_cases(share=0.075)
 @given(WILD_SNAPSHOTS)
-def test_kafka_and_we_refuse_the_same_snapshots(kafka: Ask, scratch: Path, data: bytes) -> None:
+def test_snapshots_rejected_by_kafka_are_rejected(kafka: Ask, scratch: Path, data: bytes) -> None:
     wild, again = scratch / "wild.snapshot", scratch / "kafka.snapshot"
     again.unlink(missing_ok=True)
     wild.write_bytes(data)
@@ -154,7 +156,7 @@ def test_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path, seed: i
     assert 0 < trees < 150
 
 
-def test_a_million_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path) -> None:
+def test_million_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path) -> None:
     ids = np.unique(np.random.default_rng(0).integers(0, 2**40, 1_000_000))
     np.random.default_rng(1).shuffle(ids)
     order, has_tree = order_of_put(ids)
@@ -258,7 +260,7 @@ class BothIndexes:
 
 @drawn_cases(share=0.075)
 @given(TXN_STEPS)
-def test_a_transaction_index_does_what_kafkas_does(
+def test_transaction_index_operations_equal_kafkas(
     kafka: Ask, scratch: Path, steps: list[tuple[str, *tuple[int, ...]]]
 ) -> None:
     both = BothIndexes(kafka, scratch)
@@ -267,7 +269,7 @@ def test_a_transaction_index_does_what_kafkas_does(
 
 
 @pytest.mark.parametrize("path", sorted(DUMP.glob("*/*.txnindex")), ids=str)
-def test_kafka_and_we_read_a_broker_transaction_index(
+def test_broker_transaction_index_is_read_as_by_kafka(
     kafka: Ask, scratch: Path, path: Path
 ) -> None:
     copy = scratch / "copy.txnindex"
@@ -357,7 +359,7 @@ def collected_in(answers: list[list[tuple[bool, set[str]]]]) -> list[set[str]]:
     st.integers(0, 14),
     st.lists(TXN_CHANGES, min_size=1, max_size=2),
 )
-def test_a_transaction_index_is_harmful_exactly_if_kafka_collects_other_transactions(
+def test_transaction_index_is_harmful_exactly_if_kafka_collects_other_transactions(
     kafka: Ask,
     scratch: Path,
     events: list[tuple[int, bool]],
@@ -384,7 +386,7 @@ def test_a_transaction_index_is_harmful_exactly_if_kafka_collects_other_transact
 
 
 @pytest.mark.parametrize("has_data", [True, False])
-def test_an_earlier_first_offset_is_a_difference_only_if_data_are_there(*, has_data: bool) -> None:
+def test_earlier_first_offset_is_a_difference_only_if_data_are_there(*, has_data: bool) -> None:
     expected = np.array([(0, 1, 10, 20, 21)], ABORTED_TXN)
     stored = np.array([(0, 1, 3, 20, 21)], ABORTED_TXN)
 
@@ -433,7 +435,7 @@ def entries_text(epochs: LeaderEpochCache) -> str:
 
 @drawn_cases(share=0.075)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 60)), max_size=6), EPOCH_STEPS)
-def test_leader_epochs_do_what_kafkas_do(
+def test_leader_epoch_operations_equal_kafkas(
     kafka: Ask,
     scratch: Path,
     lines: list[tuple[int, int]],
@@ -467,7 +469,9 @@ def test_leader_epochs_do_what_kafkas_do(
         "0\n1\n-1 7\n",
     ],
 )
-def test_kafka_and_we_refuse_the_same_checkpoints(kafka: Ask, scratch: Path, content: str) -> None:
+def test_checkpoints_rejected_by_kafka_are_rejected(
+    kafka: Ask, scratch: Path, content: str
+) -> None:
     checkpoint = scratch / "epochs" / "leader-epoch-checkpoint"
     checkpoint.parent.mkdir(exist_ok=True)
     checkpoint.write_text(content)

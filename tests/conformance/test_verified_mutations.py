@@ -165,7 +165,7 @@ def answers(files: PartitionFiles, case: Case, end: int) -> tuple[object, ...] |
 
 @given(cases())
 @drawn_cases(0.05)
-def test_a_mutation_is_found_or_does_no_harm(judge: Judge, scratch: Path, case: Case) -> None:
+def test_file_mutation_is_reported_or_harmless(judge: Judge, scratch: Path, case: Case) -> None:
     files = partition_files(judge, scratch, case.logs)
     root = files.directory.parent
     files.load(settings={"index.interval.bytes": case.interval}).close()

@@ -69,7 +69,7 @@ def assert_recovered_alike(judge: Judge, old_judge: Judge, scratch: Path, drawn:
     "drawn",
     [pytest.param(case.segment, id=case.name) for case in NAMED if case.expected != SHORT_VALUE],
 )
-def test_named_segment_is_recovered_alike(
+def test_named_segment_is_recovered_equally_by_both_versions(
     judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment
 ) -> None:
     new, _ = recovered(judge, scratch / "new", drawn)
@@ -79,13 +79,13 @@ def test_named_segment_is_recovered_alike(
 
 @drawn_cases(0.1)
 @given(drawn=segments(damaged=None))
-def test_drawn_segment_is_recovered_alike(
+def test_random_segment_is_recovered_equally_by_both_versions(
     judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment
 ) -> None:
     assert_recovered_alike(judge, old_judge, scratch, drawn)
 
 
-def test_the_end_of_a_log_whose_offsets_go_back_after_the_last_index_entry_is_found_by_3_9_1(
+def test_end_of_a_log_whose_offsets_go_back_after_the_last_index_entry_is_found_by_3_9_1(
     judge: Judge, old_judge: Judge, scratch: Path
 ) -> None:
     log = b"".join(batch(base_offset, 10) for base_offset in (0, 10, 40, 20))
@@ -105,7 +105,7 @@ def test_the_end_of_a_log_whose_offsets_go_back_after_the_last_index_entry_is_fo
         ),
     ],
 )
-def test_marker_with_a_short_value_is_refused_by_4_3_1_and_ends_the_scan_of_3_9_1(
+def test_marker_with_a_short_value_is_rejected_by_4_3_1_and_ends_the_scan_of_3_9_1(
     judge: Judge, old_judge: Judge, scratch: Path, marker: bytes
 ) -> None:
     short = segment(open_transaction(), marker, AFTER)
@@ -175,7 +175,7 @@ def test_offsets_are_translated(judge: Judge, old_judge: Judge, scratch: Path, n
             assert partition.translate(0, [offset]) == [expected]
 
 
-def test_what_was_read_is_named_by_the_base_offset_in_4_3_1_and_the_one_asked_for_in_3_9_1(
+def test_error_names_the_base_offset_in_4_3_1_and_the_requested_offset_in_3_9_1(
     judge: Judge, old_judge: Judge, scratch: Path
 ) -> None:
     for version, name in ((judge, 3), (old_judge, 4)):
@@ -185,7 +185,7 @@ def test_what_was_read_is_named_by_the_base_offset_in_4_3_1_and_the_one_asked_fo
             assert log.read(4, 1).name_offset == name
 
 
-def test_a_partition_that_begins_with_an_unreadable_wrapper_is_loaded_by_3_9_1_alone(
+def test_partition_that_begins_with_an_unreadable_wrapper_is_loaded_by_3_9_1_only(
     judge: Judge, old_judge: Judge, scratch: Path
 ) -> None:
     directory = scratch / "unreadable"
@@ -198,7 +198,7 @@ def test_a_partition_that_begins_with_an_unreadable_wrapper_is_loaded_by_3_9_1_a
 
 @drawn_cases(0.05)
 @given(seed=st.integers(0, 2**63))
-def test_sound_segments_are_looked_up_alike_but_for_the_name(
+def test_lookups_in_intact_segments_equal_in_both_versions_except_names(
     judge: Judge, old_judge: Judge, scratch: Path, seed: int
 ) -> None:
     drawn = drawn_segment(random.Random(seed))
@@ -235,7 +235,7 @@ def _nameless(answers: list[Answer]) -> list[Answer]:
     return [answer[1:] if isinstance(answer, tuple) else answer for answer in answers]
 
 
-def test_both_index_an_append_of_several_batches_batch_by_batch(
+def test_both_versions_index_each_batch_of_an_append(
     judge: Judge, old_judge: Judge, scratch: Path
 ) -> None:
     batches = [WrittenBatch((WrittenRecord(i, 1000 + i),)) for i in range(5)]

@@ -100,7 +100,7 @@ def test_written_segment_is_read_as_kafka_reads_it(
 
 @drawn_cases(0.1)
 @given(seed=st.integers(0, 2**63))
-def test_drawn_written_segment_is_built_and_read_as_kafka_does(
+def test_random_written_segment_is_built_and_read_as_by_kafka(
     judge: Judge, old_judge: Judge, scratch: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -112,7 +112,7 @@ def test_drawn_written_segment_is_built_and_read_as_kafka_does(
 
 
 @pytest.mark.parametrize("segment", EVERY)
-def test_both_versions_read_alike_what_the_other_writes(
+def test_each_version_reads_segments_written_by_the_other(
     judge: Judge, old_judge: Judge, scratch: Path, segment: WrittenSegment
 ) -> None:
     for writer, reader in ((judge, old_judge), (old_judge, judge)):

@@ -68,9 +68,7 @@ def test_day_without_queries_is_verified_and_built_but_not_looked_up(
     assert not (results / "lookup.json").exists()
 
 
-def test_damage_fails_the_day_without_another_try(
-    airflow: Callable[..., str], tmp_path: Path
-) -> None:
+def test_damage_fails_the_dag_without_a_retry(airflow: Callable[..., str], tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "dumps" / DAY, "app-logs-0")
     log = next(data.glob("*/*.log"))
     content = bytearray(log.read_bytes())
@@ -106,7 +104,7 @@ for end in sys.argv[3:]:
 
 
 @pytest.mark.usefixtures("airflow")
-def test_a_step_that_a_signal_ends_is_tried_again(tmp_path: Path) -> None:
+def test_step_ended_by_a_signal_is_retried(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(airflow_program().with_name("python"), "-c", _STEPS, FOLDER, tmp_path),

@@ -42,7 +42,7 @@ def context(target: Path) -> Path:
     return target
 
 
-def test_the_steps_of_the_image_install_a_working_command(tmp_path: Path) -> None:
+def test_image_build_steps_install_a_working_command(tmp_path: Path) -> None:
     needing_downloads("the image's environment")
     places = {"/src": str(context(tmp_path / "src")), "/wheels": str(tmp_path / "wheels")}
     home = tmp_path / "image"
@@ -81,24 +81,24 @@ def image() -> Iterator[Image]:
         yield built
 
 
-def test_a_user_of_the_image_verifies_a_dump_and_compiles_nothing(image: Image) -> None:
+def test_user_of_the_image_verifies_a_dump_and_compiles_nothing(image: Image) -> None:
     command = ("verify", "--input", "/dumps/dump", "--config", "/dumps/dump.properties")
     printed = image.run("kafka-index", *command, mounted=ROOT / "examples")
     assert "nothing harmful was found" in printed
     assert "compiling" not in printed
 
 
-def test_the_image_has_what_spark_needs(image: Image) -> None:
+def test_image_has_what_spark_needs(image: Image) -> None:
     command = ("build", "--input", "/dumps/app-logs-0", "--output", "out", "--engine", "spark")
     printed = image.run("kafka-index", *command, "--master", "local[1]", mounted=DUMP)
     assert re.search(r"^built +3 ", printed, re.MULTILINE), printed
 
 
-def test_the_image_runs_as_a_user_of_its_own(image: Image) -> None:
+def test_image_runs_as_a_user_of_its_own(image: Image) -> None:
     assert image.run("whoami", mounted=DUMP).strip() == "kafka-index"
 
 
-def test_the_image_has_every_extra_that_a_run_uses() -> None:
+def test_image_has_every_extra_that_a_run_uses() -> None:
     (installed,) = re.findall(r"\.whl\)\[([a-z0-9,]+)\]", (ROOT / "Dockerfile").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     # Java is Debian's.
@@ -107,12 +107,12 @@ def test_the_image_has_every_extra_that_a_run_uses() -> None:
     }
 
 
-def test_pip_may_install_beside_the_packages_of_a_base_of_debian() -> None:
+def test_pip_can_install_next_to_debian_packages() -> None:
     last_stage = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
     assert "\nENV PIP_BREAK_SYSTEM_PACKAGES=1\n" in last_stage.partition("pip install")[0]
 
 
-def test_what_the_image_copies_is_all_that_the_package_is_built_from() -> None:
+def test_image_copies_every_file_of_the_package_build() -> None:
     kept = (ROOT / ".dockerignore").read_text().split()
     named = [line[1:] for line in kept if line.startswith("!")]
     assert all((ROOT / name).exists() for name in named)

@@ -107,7 +107,7 @@ def arguments_of(command: str, folder: Path) -> list[str | Path]:
 @pytest.mark.parametrize(
     ("rule", "at"), CELLS, ids=[f"{rule.damage.__name__}-{COMMANDS[at]}" for rule, at in CELLS]
 )
-def test_damage_decides_exit_code_output_summary_and_page(
+def test_damage_is_reported_in_exit_code_output_summary_and_page(
     tmp_path: Path, root: Path, rule: Rule, at: int
 ) -> None:
     rule.damage(root)
@@ -133,7 +133,7 @@ def test_damage_decides_exit_code_output_summary_and_page(
 
 
 @EVERY_RULE
-def test_damage_decides_outcome_of_functions(tmp_path: Path, root: Path, rule: Rule) -> None:
+def test_damage_is_reported_in_results_of_functions(tmp_path: Path, root: Path, rule: Rule) -> None:
     rule.damage(root)
     code = int(rule.codes[-1])
     records = read_records([root], on_damage="drop")
@@ -157,7 +157,7 @@ def test_damage_decides_outcome_of_functions(tmp_path: Path, root: Path, rule: R
         assert read_records([root]).to_arrow() == records.to_arrow()
 
 
-def test_aborted_records_are_read_unless_committed_ones_are_asked_for(root: Path) -> None:
+def test_aborted_records_are_read_unless_committed_ones_are_requested(root: Path) -> None:
     abort_transaction(root)
     isolation = {
         name: read_records([root], topics="orders", isolation=name).to_arrow()["offset"].to_pylist()

@@ -12,7 +12,7 @@ from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 
 
-def test_an_object_is_a_file_of_versitygw(s3: S3Server) -> None:
+def test_object_is_a_file_of_versitygw(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     s3.put(bucket, "a/b", b"bytes")
     if s3.folder is not None:
@@ -20,7 +20,7 @@ def test_an_object_is_a_file_of_versitygw(s3: S3Server) -> None:
     assert s3.filesystem().get_file_info(f"{bucket}/a/b").size == 5
 
 
-def test_versitygw_refuses_a_wrong_secret(s3: S3Server) -> None:
+def test_versitygw_rejects_a_wrong_secret(s3: S3Server) -> None:
     if s3.kind != "versitygw":
         pytest.skip("moto accepts every secret")
     bucket = s3.new_bucket()
@@ -39,9 +39,7 @@ def test_versitygw_refuses_a_wrong_secret(s3: S3Server) -> None:
         ("cut", Faults(cut=1.0, in_a_row=1)),
     ],
 )
-def test_a_client_that_retries_gets_through_faults(
-    s3: S3Server, fault: str, faults: Faults
-) -> None:
+def test_client_that_retries_gets_through_faults(s3: S3Server, fault: str, faults: Faults) -> None:
     bucket = s3.new_bucket()
     data = os.urandom(1 << 20)
     s3.put(bucket, "a", data)
@@ -52,7 +50,7 @@ def test_a_client_that_retries_gets_through_faults(
     assert {request.fault for request in proxy.requests} == {fault, None}
 
 
-def test_the_proxy_counts_requests_and_bytes(s3: S3Server) -> None:
+def test_proxy_counts_requests_and_bytes(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     s3.put(bucket, "a", bytes(1000))
     with fault_proxy(s3.endpoint) as proxy:
@@ -62,7 +60,7 @@ def test_the_proxy_counts_requests_and_bytes(s3: S3Server) -> None:
         assert proxy.sent_bytes("/a") == 10
 
 
-def test_hdfs_keeps_what_is_written(hdfs: HdfsServer) -> None:
+def test_hdfs_returns_the_written_bytes(hdfs: HdfsServer) -> None:
     hdfs_native = pytest.importorskip("hdfs_native")
     client = hdfs_native.Client(hdfs.uri)
     with client.create("/a") as file:

@@ -28,7 +28,7 @@ def backup(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[st
     return f"backup:{root}", options
 
 
-def test_the_data_source_reads_a_run(spark: SparkSession, backup: tuple[str, list[str]]) -> None:
+def test_data_source_reads_a_run(spark: SparkSession, backup: tuple[str, list[str]]) -> None:
     given, options = backup
     reader = spark.read.format("kafka-log")
     for each in options:

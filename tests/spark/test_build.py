@@ -89,7 +89,7 @@ def test_index_files_and_rows_are_those_of_the_local_engine(
     assert leftovers(tmp_path) == []
 
 
-def test_a_damaged_segment_and_a_missing_one_are_rows_of_the_report(
+def test_damaged_segment_and_a_missing_one_are_rows_of_the_report(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     written = dump()
@@ -128,7 +128,9 @@ def test_no_segments_give_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert _build(spark, [], settings(tmp_path / "spark")) == []
 
 
-def test_what_a_killed_attempt_left_is_in_nobodys_way(spark: SparkSession, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_attempt_do_not_block_a_build(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     logs = write_logs(tmp_path / "logs", dump())
     built_rows(_listed(logs), settings(tmp_path / "local"))
     folder = tmp_path / "spark" / "orders-0"
@@ -152,7 +154,7 @@ def _told(rows: Iterable[SegmentReport]) -> list[str]:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_spark_writes_and_reports_what_the_local_engine_does(
+def test_spark_output_and_report_equal_those_of_the_local_engine(
     spark: SparkSession, tmp_path: Path, *, in_place: bool
 ) -> None:
     here, there = (_data(tmp_path / name) for name in ("here", "there"))
@@ -180,7 +182,7 @@ def test_spark_writes_and_reports_what_the_local_engine_does(
     assert without_records[0] == without_records[1] != {}
 
 
-def test_a_second_build_finds_everything_right(spark: SparkSession, tmp_path: Path) -> None:
+def test_second_build_on_spark_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     data = _data(tmp_path / "data")
     first = _settings(tmp_path / "out")
     _build(spark, _listed(data), first)
@@ -208,7 +210,7 @@ def test_fail_fast_publishes_nothing_once_a_scan_has_failed(
     assert built_files(tmp_path / "out") == {}
 
 
-def test_waves_give_the_files_and_rows_of_one_build(
+def test_build_in_rounds_equals_a_single_build(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "kafka_index")
@@ -231,7 +233,7 @@ def test_waves_give_the_files_and_rows_of_one_build(
     assert built_files(tmp_path / "out") == built_files(tmp_path / "local")
 
 
-def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_others(
+def test_abandoned_build_has_published_its_finished_rounds_only(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = _data(tmp_path / "data")

@@ -73,9 +73,7 @@ def test_statistics_on_spark_equal_those_of_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["build", "verify"])
-def test_a_link_out_of_the_dump_is_followed_where_that_is_asked_for(
-    command: str, tmp_path: Path
-) -> None:
+def test_link_out_of_the_dump_is_followed_on_request(command: str, tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0", "payments-1")
     path, target = dump / "payments-0" / "leader-epoch-checkpoint", tmp_path / "elsewhere"
     shutil.move(path, target)
@@ -118,7 +116,7 @@ def remote_segments() -> list[Argument]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_writes_and_reports_what_it_does_on_threads(name: str, tmp_path: Path) -> None:
+def test_command_on_spark_equals_the_local_engine(name: str, tmp_path: Path) -> None:
     line, shown, least = COMMANDS[name]
     data, keys, out = tmp_path / "dump", tmp_path / "keys", tmp_path / "out"
     copy_dump(data, "payments-0", "audit.trail-0", "shipments.tracking-0", "customer-profiles-0")
@@ -144,7 +142,7 @@ def test_a_command_writes_and_reports_what_it_does_on_threads(name: str, tmp_pat
     assert len(here[1]) + 1 >= least
 
 
-def test_remote_segments_are_built_as_on_threads(tmp_path: Path) -> None:
+def test_remote_segments_are_built_as_by_the_local_engine(tmp_path: Path) -> None:
     given = [*remote_segments(), "--index-interval-bytes", 1000, "--topics", "wallet_tx|log_gz"]
     for name, engine in (("threads", ()), ("spark", ON_SPARK)):
         done = build_here(*given, "--output", tmp_path / name, *engine)
@@ -152,7 +150,7 @@ def test_remote_segments_are_built_as_on_threads(tmp_path: Path) -> None:
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "threads")
 
 
-def test_a_build_from_and_into_a_bucket_publishes_what_threads_do(
+def test_build_from_and_into_a_bucket_equals_the_local_engine(
     s3: S3Server, configured_bucket: str, tmp_path: Path
 ) -> None:
     data = copy_dump(tmp_path / "data", "payments-0", "orders.eu-west-0", "__consumer_offsets-0")
@@ -172,7 +170,7 @@ def test_a_build_from_and_into_a_bucket_publishes_what_threads_do(
     assert not [name for name in download(f"{configured_bucket}/out") if name[0] == "."]
 
 
-def test_bad_queries_are_named_by_row_and_reason(tmp_path: Path) -> None:
+def test_bad_queries_are_reported_with_row_and_reason(tmp_path: Path) -> None:
     asked, report = tmp_path / "queries.csv", tmp_path / "report.json"
     rows = ["payments,0,5", ",0,7", "payments,x,9", "payments,0,-4"]
     asked.write_text("\n".join(["topic,partition,offset", *rows, ""]))
@@ -190,7 +188,7 @@ def test_bad_queries_are_named_by_row_and_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [(), ON_SPARK], ids=["threads", "spark"])
-def test_a_layout_is_imported_with_its_properties(tmp_path: Path, engine: tuple[str, ...]) -> None:
+def test_layout_is_imported_with_its_properties(tmp_path: Path, engine: tuple[str, ...]) -> None:
     (tmp_path / "in").mkdir()
     for first, lines in ((0, '"a"\n"b"\n'), (2, '"c"\n')):
         (tmp_path / "in" / f"t+0+{first}.json").write_text(lines)

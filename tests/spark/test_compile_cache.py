@@ -80,11 +80,11 @@ def _nowhere(folder: Path) -> Path:
     return file / "below"
 
 
-def test_the_next_zip_of_the_same_content_compiles_nothing(kept: Path, tmp_path: Path) -> None:
+def test_next_zip_of_the_same_content_compiles_nothing(kept: Path, tmp_path: Path) -> None:
     assert _probe(package_zip(tmp_path / "b.zip"), kept / "cache")[0] == "1"
 
 
-def test_processes_that_start_at_once_leave_a_sound_cache(tmp_path: Path) -> None:
+def test_concurrent_processes_leave_a_valid_kernel_cache(tmp_path: Path) -> None:
     package, cache = package_zip(tmp_path / "a.zip"), tmp_path / "cache"
 
     for process in [_start(package, cache) for _ in range(3)]:
@@ -96,7 +96,7 @@ def test_processes_that_start_at_once_leave_a_sound_cache(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("spoil", [b"", b"\0" * 100], ids=["empty", "zeros"])
-def test_a_spoiled_file_is_compiled_again(kept: Path, tmp_path: Path, spoil: bytes) -> None:
+def test_damaged_cache_file_is_compiled_again(kept: Path, tmp_path: Path, spoil: bytes) -> None:
     package, cache = kept / "a.zip", shutil.copytree(kept / "cache", tmp_path / "cache")
     for path in cache.rglob("*.bin"):
         path.write_bytes(spoil)
@@ -113,7 +113,7 @@ def test_a_spoiled_file_is_compiled_again(kept: Path, tmp_path: Path, spoil: byt
         ("core/kernels/scan.py", "1"),
     ],
 )
-def test_a_kernel_is_compiled_again_when_a_module_that_it_imports_changes(
+def test_kernel_is_compiled_again_when_a_module_that_it_imports_changes(
     kept: Path, tmp_path: Path, changed: str, hits: str
 ) -> None:
     package, cache = tmp_path / "package", shutil.copytree(kept / "cache", tmp_path / "cache")
@@ -124,7 +124,7 @@ def test_a_kernel_is_compiled_again_when_a_module_that_it_imports_changes(
     assert _probe(package, cache)[0] == hits
 
 
-def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
+def test_cache_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     package = package_zip(tmp_path / "a.zip")
     program = "import os, tempfile; tempfile.tempdir = os.environ['TMPDIR']" + PROBE
     process = _start(package, _nowhere(tmp_path), program)
@@ -134,7 +134,7 @@ def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     assert "NUMBA_CACHE_DIR" in errors
 
 
-def test_kernels_beside_the_packages_serve_who_cannot_write_any_unless_others_can(
+def test_packaged_kernels_are_used_if_the_cache_is_unwritable(
     tmp_path: Path,
 ) -> None:
     package, prefix = package_zip(tmp_path / "a.zip"), tmp_path / "prefix"

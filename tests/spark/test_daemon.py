@@ -21,7 +21,7 @@ print("code", ending_with_its_pipe(daemon.worker)(ours, True))
 """
 
 
-def test_a_worker_whose_pipe_was_closed_is_not_run_again() -> None:
+def test_worker_with_a_closed_pipe_is_not_restarted() -> None:
     # PySpark's daemon runs a worker again after the code 0.
     found = subprocess.run(
         [sys.executable, "-c", _WORKER_ON_A_CLOSED_PIPE, "pyspark.worker"],
@@ -36,7 +36,7 @@ def test_a_worker_whose_pipe_was_closed_is_not_run_again() -> None:
     assert found.stdout != "code 0\n"
 
 
-def test_workers_start_with_all_that_tasks_import() -> None:
+def test_workers_preload_the_modules_of_tasks() -> None:
     found = subprocess.run(
         [sys.executable, "-c", "from kafka_index.spark.daemon import prepare; prepare()"],
         capture_output=True,

@@ -64,7 +64,7 @@ def test_rows_are_those_of_read_records(source: SparkSession) -> None:
     assert times[1] == len(expected) - expected["headers"].null_count
 
 
-def test_a_schema_selects_the_columns(source: SparkSession, tmp_path: Path) -> None:
+def test_schema_selects_the_columns(source: SparkSession, tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 5)})
     reader = source.read.format("kafka-log").schema("offset long, topic string")
     frame = reader.load(str(tmp_path))
@@ -107,7 +107,7 @@ def test_lost_offsets_raise_an_error_or_yield_a_row(source: SparkSession, tmp_pa
     assert "offsets 12 to 23 are missing" in lost
 
 
-def test_damage_fails_or_is_a_row(source: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_an_error_or_a_row(source: SparkSession, tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 1) + batch(1, 1, crc=7) + batch(2, 1)})
     reader = source.read.format("kafka-log")
     with pytest.raises(PySparkException, match="bad_crc"):
@@ -118,7 +118,7 @@ def test_damage_fails_or_is_a_row(source: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cut", "huge length", "garbage", "twice", "back", "torn"])
-def test_a_log_ends_where_it_does_for_other_readers(
+def test_data_source_ends_a_log_like_read_records(
     source: SparkSession, tmp_path: Path, name: str
 ) -> None:
     batches = [batch_of(5 * at, [(1000, None, bytes(100))] * 5) for at in range(30)]
@@ -151,7 +151,7 @@ def read_here(path: Path, **options: str) -> list[dict[str, Any]]:
     return [row for each in batches for row in each.to_pylist()]
 
 
-def test_an_offset_that_the_log_no_longer_has_is_data_loss(
+def test_offset_that_the_log_no_longer_has_is_data_loss(
     source: SparkSession, tmp_path: Path
 ) -> None:
     write_partition(tmp_path, {5: batch(5, 2)})
@@ -180,7 +180,7 @@ def test_an_offset_that_the_log_no_longer_has_is_data_loss(
         ),
     ],
 )
-def test_partitions_that_are_named_have_to_be_there(
+def test_missing_requested_partition_is_an_error(
     tmp_path: Path, name: str, value: str, reason: str
 ) -> None:
     for number in range(2):
@@ -203,7 +203,9 @@ def test_tasks_have_no_more_records_than_allowed(source: SparkSession, tmp_path:
     assert sorted(map(len, tasks.values())) == [8, 8, 9, 9, 9, 9, 9, 9]
 
 
-def test_raw_batches_are_what_builds_take(source: SparkSession, tmp_path: Path) -> None:
+def test_raw_batches_of_the_data_source_are_accepted_by_builds(
+    source: SparkSession, tmp_path: Path
+) -> None:
     dump = copy_partitions(tmp_path / "dump", "orders.eu-west-0", "payments-0")
     raw = source.read.format("kafka-log").option("rows", "raw").load(str(dump))
     raw.repartition(3).write.parquet(str(tmp_path / "raw"))
@@ -257,7 +259,7 @@ def test_filters_that_are_pushed_change_no_rows_and_read_less(
     assert planned == 1
 
 
-def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(
+def test_reader_that_is_filtered_plans_only_the_bytes_it_needs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -313,7 +315,7 @@ def test_encrypted_remote_segments_are_read_with_the_options_of_tiered_storage(
 # -------------------------------------------------------------------------- without a session
 
 
-def test_the_module_that_spark_finds_loads_nothing_heavy() -> None:
+def test_data_source_module_imports_no_heavy_library() -> None:
     code = (
         "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_kafka_log;"
         "print(pyspark_kafka_log.DefaultSource.name(), *sorted(set(sys.modules) - before))"
@@ -386,7 +388,7 @@ def test_without_spark_the_module_has_no_source() -> None:
         ({"path": "x", "failOnDataLoss": "maybe"}, "failondataloss is malformed"),
     ],
 )
-def test_an_option_that_cannot_be_honoured_is_refused(options: dict[str, str], reason: str) -> None:
+def test_unsupported_option_is_rejected(options: dict[str, str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         parse_options(options)
 
@@ -455,7 +457,7 @@ def test_options_of_stores_are_passed_on() -> None:
     assert options.tiered == TieredOptions(("s3://b/t",))
 
 
-def test_a_schema_of_other_types_is_refused() -> None:
+def test_schema_of_other_types_is_rejected() -> None:
     source = KafkaLogSource({"path": "x"})
     with pytest.raises(InputError, match="no column key of this type"):
         source.reader(StructType().add("key", LongType()))
@@ -468,13 +470,13 @@ TOO_LONG = "9" * 5000
 
 
 @pytest.mark.parametrize("text", ["1_000", "1.0", "0x1", "", TOO_LONG, "9223372036854775808"])
-def test_a_text_that_java_does_not_read_is_not_a_number(text: str) -> None:
+def test_text_that_java_does_not_read_is_not_a_number(text: str) -> None:
     with pytest.raises(InputError, match="malformed"):
         parse_number({NAME: text}, NAME, 0)
 
 
 @pytest.mark.parametrize("text", ["1000", " 1000 ", "+1000", "\u0661\u0660\u0660\u0660"])
-def test_a_text_is_read_as_java_reads_it(text: str) -> None:
+def test_text_is_read_as_java_reads_it(text: str) -> None:
     assert parse_number({NAME: text}, NAME, 0) == 1000
 
 
@@ -491,12 +493,12 @@ def test_a_text_is_read_as_java_reads_it(text: str) -> None:
         f'{{"t": {{"{TOO_LONG}": 1}}}}',
     ],
 )
-def test_what_is_not_a_number_by_partition_is_refused(text: str) -> None:
+def test_invalid_offset_of_a_partition_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="malformed"):
         parse_by_partition({NAME: text}, NAME)
 
 
-def test_a_partition_is_read_as_java_reads_it_and_a_fraction_is_cut_as_in_spark() -> None:
+def test_partition_is_read_as_java_reads_it_and_a_fraction_is_cut_as_in_spark() -> None:
     text = json.dumps({"t": {"\u0661": 5, "02": 7.9, "3": "9"}})
 
     assert parse_by_partition({NAME: text}, NAME) == {"t": {1: 5, 2: 7, 3: 9}}

@@ -25,7 +25,7 @@ from tests.support.command_line import DUMP
 from tests.support.record_tables import batch_of, write_partition
 
 
-def test_files_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_export_on_spark_equals_a_local_export(spark: SparkSession, tmp_path: Path) -> None:
     files = list_partitions(DUMP, topics="orders.*|payments").files
     results: list[list[SplitResult]] = []
     for name in ("here", "there"):
@@ -46,7 +46,7 @@ def test_files_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> 
     assert len(here) > len(files)
 
 
-def test_matches_are_those_of_a_local_run(spark: SparkSession) -> None:
+def test_find_on_spark_equals_a_local_find(spark: SparkSession) -> None:
     settings = ReadSettings(
         columns=("topic", "partition", "offset", "key"),
         on_damage=OnDamage.DROP,
@@ -71,7 +71,7 @@ def _rows(workers: Workers, plan: ReadPlan) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("choice", ["fail", "continue", "restart"])
-def test_another_history_is_treated_as_on_threads(
+def test_diverged_history_is_exported_as_by_the_local_engine(
     spark: SparkSession, tmp_path: Path, choice: str
 ) -> None:
     batches = [batch_of(at, [(1000 + at, None, b"old")]) for at in range(40)]

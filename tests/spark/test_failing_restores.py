@@ -170,7 +170,7 @@ def failing_at(
 
 @pytest.mark.parametrize("failure", list(Failure))
 @pytest.mark.parametrize("number", range(_DRAWN))
-def test_no_broker_starts_on_a_part_and_a_rerun_completes_it(
+def test_partial_restore_prevents_a_start_and_a_rerun_completes_it(
     spark: SparkSession,
     whole: Whole,
     tmp_path: Path,
@@ -211,7 +211,7 @@ _STEPS = [
 
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("step", _STEPS[: drawn(6, one_in=6)], ids=lambda step: step.ending)
-def test_a_run_that_is_killed_with_its_tasks_is_completed(
+def test_restore_killed_with_its_tasks_is_completed_by_a_rerun(
     whole: Whole, tmp_path: Path, step: Step
 ) -> None:
     out = tmp_path / "out"

@@ -63,14 +63,14 @@ def test_rows_are_written_as_logs_and_continue_them(frame: DataFrame, tmp_path: 
     assert {row[2] for row in records(tmp_path / "logs")} <= set(range(5))
 
 
-def test_overwrite_is_refused_where_no_import_has_written(frame: DataFrame, tmp_path: Path) -> None:
+def test_overwrite_of_a_foreign_directory_is_rejected(frame: DataFrame, tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     with pytest.raises(InputError, match="was not written by an import"):
         KafkaLogSource({"path": str(data)}).writer(frame.schema, True)  # noqa: FBT003, Spark's
     assert records(data) == records(DUMP / "payments-0")
 
 
-def test_a_partition_from_two_tasks_is_refused_and_nothing_is_written(
+def test_partition_from_two_tasks_is_rejected_and_nothing_is_written(
     frame: DataFrame, tmp_path: Path
 ) -> None:
     scattered = frame.repartition(3).sortWithinPartitions("topic", "partition", "offset")
@@ -81,7 +81,7 @@ def test_a_partition_from_two_tasks_is_refused_and_nothing_is_written(
     assert list((tmp_path / "logs").iterdir()) == []
 
 
-def test_rows_that_are_not_sorted_are_refused_with_the_call_to_add(
+def test_rows_that_are_not_sorted_are_rejected_with_the_call_to_add(
     frame: DataFrame, tmp_path: Path
 ) -> None:
     backward = frame.repartition("topic", "partition").sortWithinPartitions(col("offset").desc())
@@ -90,14 +90,14 @@ def test_rows_that_are_not_sorted_are_refused_with_the_call_to_add(
     assert list((tmp_path / "logs").iterdir()) == []
 
 
-def test_a_row_without_a_topic_is_refused_as_what_it_is(frame: DataFrame, tmp_path: Path) -> None:
+def test_row_without_a_topic_is_rejected_with_its_reason(frame: DataFrame, tmp_path: Path) -> None:
     without = sorted_frame(frame.withColumn("topic", lit(None).cast("string")))
     with pytest.raises(PySparkException, match="a record without a topic") as caught:
         without.write.format("kafka-log").mode("append").save(str(tmp_path / "logs"))
     assert "sortWithinPartitions" not in str(caught.value).partition("\n")[0]
 
 
-def test_the_directory_of_a_running_broker_is_refused(frame: DataFrame, tmp_path: Path) -> None:
+def test_directory_of_a_running_broker_is_rejected(frame: DataFrame, tmp_path: Path) -> None:
     with (
         DirectoryLock.of_data_directories([str(tmp_path)]),
         pytest.raises(PySparkException, match="a broker"),

@@ -36,7 +36,7 @@ from tests.support.remote import download, upload
         (By.TIMESTAMP, "json", Resolve.BATCH),
     ],
 )
-def test_spark_writes_and_reports_what_the_local_engine_does(
+def test_spark_output_and_report_equal_those_of_the_local_engine(
     spark: SparkSession, tmp_path: Path, by: By, form: str, resolve: Resolve
 ) -> None:
     inventory = make_dump(tmp_path)
@@ -55,7 +55,7 @@ def test_spark_writes_and_reports_what_the_local_engine_does(
     assert leftovers(tmp_path) == []
 
 
-def test_files_without_queries_are_answered_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_query_file_has_an_empty_answer_file(spark: SparkSession, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     some = make_queries("offset", 50)
     queries = write_queries(tmp_path / "queries", [some.slice(0, 0), some, some.slice(0, 0)])
@@ -120,7 +120,7 @@ def test_starting_offsets_come_in_the_order_of_the_queries(
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_queries_that_cannot_be_read_after_all_leave_no_output(
+def test_unreadable_query_found_during_the_run_leaves_no_output(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
     inventory = make_dump(tmp_path)
@@ -140,7 +140,7 @@ def test_queries_that_cannot_be_read_after_all_leave_no_output(
     assert leftovers(tmp_path) == []
 
 
-def test_a_part_that_cannot_be_written_fails_the_run_and_leaves_no_output(
+def test_part_that_cannot_be_written_fails_the_run_and_leaves_no_output(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     inventory = make_dump(tmp_path)
@@ -157,7 +157,7 @@ def test_a_part_that_cannot_be_written_fails_the_run_and_leaves_no_output(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["indexes", "logs", "queries"]
 
 
-def test_tasks_write_what_the_local_engine_does_with_local_files(
+def test_tasks_write_the_same_answer_files_as_the_local_engine(
     spark: SparkSession, tmp_path: Path, configured_bucket: str
 ) -> None:
     local = make_dump(tmp_path)

@@ -61,7 +61,7 @@ def expected(table: pa.Table, inventory: Inventory, by: By, resolve: Resolve) ->
 
 @pytest.mark.parametrize("by", list(By))
 @pytest.mark.parametrize("resolve", list(Resolve))
-def test_a_row_out_for_each_row_in_with_all_its_columns(
+def test_lookup_frame_keeps_all_rows_and_columns(
     spark: SparkSession, inventory: Inventory, by: By, resolve: Resolve
 ) -> None:
     table = make_queries(by.value, 500)
@@ -76,7 +76,7 @@ def test_a_row_out_for_each_row_in_with_all_its_columns(
     assert ours.to_pylist() == theirs.to_pylist()
 
 
-def test_paths_stand_for_their_inventory(spark: SparkSession) -> None:
+def test_lookup_frame_accepts_paths_or_an_inventory(spark: SparkSession) -> None:
     queries = spark.createDataFrame(
         [("payments", 0, 5)], "topic string, partition int, offset long"
     )
@@ -97,7 +97,7 @@ def test_partitions_without_rows_are_accepted(spark: SparkSession, inventory: In
     assert nothing.columns == [*table.column_names, *ANSWER_SCHEMA.names]
 
 
-def test_answers_can_be_asked_further(spark: SparkSession, inventory: Inventory) -> None:
+def test_answer_frame_can_be_transformed(spark: SparkSession, inventory: Inventory) -> None:
     queries = spark.createDataFrame(make_queries("offset", 400))
     found = lookup_offsets(queries, inventory).where("status = 'found'")
     counts = found.groupBy("topic").agg(F.count("*").alias("found")).collect()
@@ -137,19 +137,19 @@ def in_hour(spark: SparkSession, expression: str) -> DataFrame:
         ("-1L", 48),
     ],
 )
-def test_times_mean_what_they_mean_in_the_session(
+def test_times_are_interpreted_in_the_session_time_zone(
     spark: SparkSession, days: Inventory, expression: str, hour: int
 ) -> None:
     assert hour_found(in_hour(spark, expression), days) == [hour]
 
 
-def test_a_time_before_1970_is_not_special(spark: SparkSession, days: Inventory) -> None:
+def test_time_before_1970_is_not_special(spark: SparkSession, days: Inventory) -> None:
     frame = in_hour(spark, "timestamp '1969-12-31 23:59:59.999 UTC'")
     assert [row["status"] for row in lookup_timestamps(frame, days).collect()] == ["invalid_query"]
 
 
 @pytest.mark.usefixtures("zone")
-def test_times_and_dates_pass_through_as_they_are(spark: SparkSession, days: Inventory) -> None:
+def test_timestamp_and_date_columns_are_unchanged(spark: SparkSession, days: Inventory) -> None:
     frame = in_hour(spark, "date '2026-01-15'").withColumn(
         "noted", F.expr("timestamp_ntz '2026-01-15 12:00:00'")
     )
@@ -174,7 +174,7 @@ def test_times_and_dates_pass_through_as_they_are(spark: SparkSession, days: Inv
         (["*", "1 AS offset", "1 AS status"], "named like those of answers: status"),
     ],
 )
-def test_wrong_columns_are_refused_at_once(
+def test_wrong_columns_are_rejected_at_once(
     spark: SparkSession, inventory: Inventory, columns: list[str], says: str
 ) -> None:
     frame = spark.sql("SELECT 't' AS topic, 0 AS partition").selectExpr(*columns)
@@ -183,7 +183,7 @@ def test_wrong_columns_are_refused_at_once(
 
 
 @pytest.mark.parametrize("look_up", [lookup_offsets, lookup_timestamps])
-def test_a_level_is_a_member_or_its_value(
+def test_level_is_a_member_or_its_value(
     spark: SparkSession, inventory: Inventory, look_up: Any
 ) -> None:
     schema = "topic string, partition int, offset long, timestamp long"

@@ -41,7 +41,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("scheme", ["spark://", "sc://", "k8s://https://", "k8s://"])
-def test_a_closed_port_is_named_with_the_reason(scheme: str) -> None:
+def test_closed_master_port_is_reported_with_the_reason(scheme: str) -> None:
     master = f"{scheme}127.0.0.1:{closed_port()}"
     with pytest.raises(EngineError, match="Connection refused") as caught:
         check_master(master)
@@ -56,7 +56,7 @@ def test_a_closed_port_is_named_with_the_reason(scheme: str) -> None:
         (None, "it accepts connections and does not answer"),
     ],
 )
-def test_a_server_of_another_kind_is_no_standalone_master(
+def test_other_server_at_the_master_address_is_reported(
     monkeypatch: pytest.MonkeyPatch, answer: bytes | None, text: str
 ) -> None:
     monkeypatch.setattr(session, "_TOTAL_SECONDS", SHORT_SECONDS)
@@ -79,10 +79,10 @@ def test_one_master_of_several_is_enough() -> None:
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "spark://nowhere", "local-cluster[1,1,1]"])
-def test_what_names_no_address_is_left_to_spark(master: str) -> None:
+def test_master_url_without_an_address_is_passed_to_spark(master: str) -> None:
     check_master(master)
 
 
-def test_a_master_that_encrypts_is_only_connected_to() -> None:
+def test_encrypted_master_is_checked_by_connecting_only() -> None:
     with server(b"") as port:
         check_master(f"spark://127.0.0.1:{port}", is_plain=False)

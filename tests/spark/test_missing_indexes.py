@@ -37,7 +37,7 @@ def rows_of(asked: Queries, target: AnswerTarget) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
-def test_tasks_that_answer_find_every_index_built(
+def test_missing_indexes_are_built_before_lookup_tasks(
     tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, by: By
 ) -> None:
     local = make_dump(tmp_path)
@@ -67,7 +67,7 @@ def test_tasks_that_answer_find_every_index_built(
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
-def test_offsets_that_no_log_has_need_the_index_of_the_end_alone(tmp_path: Path) -> None:
+def test_offsets_outside_all_logs_need_only_the_last_index(tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     table = pa.table({"topic": ["orders"] * 2, "partition": [0, 0], "offset": [-3, -2]})
     asked = open_queries(str(write_queries(tmp_path / "queries", [table])), By.OFFSET)

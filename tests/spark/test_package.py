@@ -34,7 +34,7 @@ def _packed_by(path: str, copy: Path) -> str:
     ).stdout.strip()
 
 
-def test_the_zip_holds_every_module_of_the_package() -> None:
+def test_zip_holds_every_module_of_the_package() -> None:
     with zipfile.ZipFile(package_file()) as archive:
         names = set(archive.namelist())
     modules = (ROOT / "kafka_index").rglob("*.py")
@@ -42,7 +42,7 @@ def test_the_zip_holds_every_module_of_the_package() -> None:
     assert "kafka_index/spark/log4j2.properties" in names
 
 
-def test_another_process_makes_the_same_zip_also_out_of_a_zip(tmp_path: Path) -> None:
+def test_package_zip_is_reproducible_from_source_and_zip(tmp_path: Path) -> None:
     first, second = tmp_path / "first.zip", tmp_path / "second.zip"
     name = _packed_by(str(ROOT), first)
     assert name == package_file().name
@@ -51,9 +51,7 @@ def test_another_process_makes_the_same_zip_also_out_of_a_zip(tmp_path: Path) ->
     assert second.read_bytes() == first.read_bytes()
 
 
-def test_the_zip_is_removed_with_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zip_is_removed_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

@@ -62,7 +62,7 @@ def _from_logs(tmp_path: Path) -> dict[str, bytes]:
 
 @FORMS
 @ORDERED
-def test_parquet_gives_the_bytes_that_the_logs_give(
+def test_parquet_build_equals_log_build(
     spark: SparkSession, tmp_path: Path, form: _Form, *, is_sorted: bool
 ) -> None:
     table = form(dump())
@@ -84,7 +84,7 @@ def test_parquet_gives_the_bytes_that_the_logs_give(
 
 @ORDERED
 @pytest.mark.parametrize("form", [batch_table, raw_batch_table])
-def test_segments_of_a_partition_are_scanned_apart_and_folded_together(
+def test_segments_of_a_partition_are_scanned_separately_and_merged(
     spark: SparkSession, tmp_path: Path, form: Callable[[Path], pa.Table], *, is_sorted: bool
 ) -> None:
     data = tmp_path / "logs"
@@ -110,7 +110,7 @@ def test_segments_of_a_partition_are_scanned_apart_and_folded_together(
 
 
 @FORMS
-def test_both_engines_report_the_same_of_bad_rows(
+def test_bad_rows_are_reported_equally_by_both_engines(
     spark: SparkSession, tmp_path: Path, form: _Form
 ) -> None:
     table = form(dump())
@@ -143,7 +143,7 @@ def test_rows_without_a_segment_stop_the_run_before_it_writes(
 
 @FORMS
 @pytest.mark.parametrize("missing", [1, 60, 199])
-def test_a_segment_whose_rows_did_not_all_come_is_not_published(
+def test_segment_with_missing_rows_is_not_published(
     tmp_path: Path, form: _Form, missing: int
 ) -> None:
     """A cancelled Spark task sees its input end early, as if that were all of it."""
@@ -165,7 +165,7 @@ def test_a_segment_whose_rows_did_not_all_come_is_not_published(
     assert index_files(tmp_path / "out") == {}
 
 
-def test_rows_arrive_chunk_by_chunk_and_are_let_go(tmp_path: Path) -> None:
+def test_rows_are_released_chunk_by_chunk(tmp_path: Path) -> None:
     table = metadata_table({("t", 0, 0): dump()["orders", 0, 0]})
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
     rows = _counted(table, source, [900] * 900)

@@ -46,7 +46,7 @@ def marked(mark: str) -> list[int]:
         (signal.SIGINT, 130, "interrupted", 3.0),
     ][: drawn(5, one_in=2)],
 )
-def test_a_signal_while_spark_starts_leaves_no_process(
+def test_signal_while_spark_starts_leaves_no_process(
     tmp_path: Path, number: signal.Signals, code: int, word: str, after_seconds: float
 ) -> None:
     mark = uuid.uuid4().hex
@@ -93,7 +93,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("line", OTHERS[: drawn(len(OTHERS), one_in=3)])
-def test_an_interrupt_while_spark_starts_is_one_line_in_every_command(
+def test_interrupt_while_spark_starts_is_one_line_in_every_command(
     line: str, tmp_path: Path
 ) -> None:
     keys = tmp_path / "keys"
@@ -133,7 +133,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_signal_in_the_middle_of_a_call_of_the_jvm_prints_no_traceback() -> None:
+def test_signal_in_the_middle_of_a_call_of_the_jvm_prints_no_traceback() -> None:
     process = subprocess.run(
         [sys.executable, "-c", CALL],
         env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"},

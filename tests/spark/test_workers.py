@@ -30,7 +30,7 @@ from kafka_index.spark.workers import SparkJob, SparkWorkers, session_workers, t
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 
-def test_works_without_bytes_are_spread_over_all_tasks(spark: SparkSession) -> None:
+def test_works_without_bytes_are_distributed_over_all_tasks(spark: SparkSession) -> None:
     # Sent by value, since workers do not import the tests.
     def task_of(work: int, _attempt_id: str) -> tuple[int, int]:
         context = TaskContext.get()
@@ -44,7 +44,7 @@ def test_works_without_bytes_are_spread_over_all_tasks(spark: SparkSession) -> N
     assert set(Counter(number for _, number in found).values()) == {8}
 
 
-def test_a_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
+def test_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
     def divide(work: int) -> SplittableTask[tuple[int, list[int], set[str]]]:
         def part(number: int, attempt_id: str) -> tuple[int, str]:
             return number, attempt_id
@@ -68,7 +68,7 @@ class LosingWorkers(SparkWorkers):
         return super().frame_of(job).filter("bin != 1")
 
 
-def test_a_job_without_the_results_of_all_its_works_has_failed(spark: SparkSession) -> None:
+def test_job_without_the_results_of_all_its_works_has_failed(spark: SparkSession) -> None:
     def double(work: int, _attempt_id: str) -> int:
         return 2 * work
 
@@ -81,7 +81,7 @@ def test_a_job_without_the_results_of_all_its_works_has_failed(spark: SparkSessi
     assert (caught.value.expected, caught.value.found) == ("9", "5")
 
 
-def test_a_wave_begins_when_its_results_are_asked_for(spark: SparkSession) -> None:
+def test_wave_starts_when_its_results_are_requested(spark: SparkSession) -> None:
     seen: list[tuple[int, int]] = []
 
     class Shares(Listener):
@@ -114,7 +114,7 @@ def work(spark: SparkSession) -> None:
     spark.range(0, 100, 1, 2).repartition(4).count()
 
 
-def test_progress_counts_the_items_of_finished_jobs_and_never_falls_back(
+def test_progress_of_jobs_is_monotonic(
     spark: SparkSession,
 ) -> None:
     seen: list[tuple[int, int]] = []
@@ -127,7 +127,7 @@ def test_progress_counts_the_items_of_finished_jobs_and_never_falls_back(
     assert seen[-1] == (10, 10)
 
 
-def test_a_job_that_fails_is_not_counted(spark: SparkSession) -> None:
+def test_job_that_fails_is_not_counted(spark: SparkSession) -> None:
     seen: list[tuple[int, int]] = []
     with Jobs(spark, items=4, on_progress=lambda *shares: seen.append(shares)) as jobs:
         with contextlib.suppress(ZeroDivisionError), jobs.job("fail", items=4):
@@ -137,7 +137,7 @@ def test_a_job_that_fails_is_not_counted(spark: SparkSession) -> None:
     assert seen[-1] == (1, 4)
 
 
-def test_a_job_has_its_name_in_the_context_and_not_after_it(spark: SparkSession) -> None:
+def test_job_name_is_reset_after_its_context(spark: SparkSession) -> None:
     context = spark.sparkContext
     with Jobs(spark).job("scan 600 segments"):
         assert context.getLocalProperty("spark.job.description") == "scan 600 segments"
@@ -191,14 +191,14 @@ def test_options_reach_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
     assert base64.b64encode(b"hidden").decode() not in plan
 
 
-def test_a_task_that_sees_the_marker_goes_on_and_nothing_is_left(tmp_path: Path) -> None:
+def test_task_that_sees_the_probe_file_continues_and_the_file_is_removed(tmp_path: Path) -> None:
     with marked_folders([str(tmp_path)]) as markers:
         ExecutorCheck(markers=markers).run()
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_task_that_sees_another_folder_is_refused(tmp_path: Path) -> None:
+def test_task_that_sees_another_folder_fails(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     with marked_folders([str(folder)]) as markers:
@@ -209,7 +209,7 @@ def test_a_task_that_sees_another_folder_is_refused(tmp_path: Path) -> None:
         assert caught.value.path == str(folder)
 
 
-def test_the_marker_of_a_killed_run_is_removed(tmp_path: Path) -> None:
+def test_probe_file_of_a_killed_run_is_removed(tmp_path: Path) -> None:
     (tmp_path / f".kafka-index.{'0' * 16}.shared").touch()
     (tmp_path / ".kafka-index.lock").touch()
     with marked_folders([str(tmp_path)]):
@@ -217,7 +217,7 @@ def test_the_marker_of_a_killed_run_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".kafka-index.lock"]
 
 
-def test_a_folder_that_cannot_be_marked_is_named(tmp_path: Path) -> None:
+def test_folder_without_write_permission_for_the_probe_file_is_reported(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(PublishError) as caught, marked_folders([str(tmp_path), missing]):
         pass
@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_marked_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stores_that_are_the_same_everywhere_are_not_marked() -> None:
+def test_object_stores_need_no_probe_file() -> None:
     with marked_folders(["s3://bucket/out"]) as markers:
         assert markers == ()
 

@@ -109,7 +109,7 @@ def run_command(command: str, dump_folder: Path, folder: Path, report: Path) -> 
         ("lookup", "2 queries: 1 found"),
     ],
 )
-def test_the_page_of_a_command_opens_offline_with_its_verdict_first(
+def test_page_opened_offline_shows_the_verdict_first(
     browser: Browser, damaged: Path, tmp_path: Path, command: str, verdict: str
 ) -> None:
     report = tmp_path / "report.html"
@@ -125,7 +125,7 @@ def test_the_page_of_a_command_opens_offline_with_its_verdict_first(
     opened.page.close()
 
 
-def test_names_are_text_wherever_they_are_shown(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     count = len(HOSTILE)
     columns: dict[str, object] = {
@@ -162,7 +162,7 @@ def test_names_are_text_wherever_they_are_shown(browser: Browser, tmp_path: Path
     page.close()
 
 
-def test_a_hundred_thousand_segments_fit_sort_filter_and_scroll(
+def test_hundred_thousand_segments_fit_sort_filter_and_scroll(
     browser: Browser, tmp_path: Path
 ) -> None:
     report = tmp_path / "report.html"
@@ -196,7 +196,7 @@ def test_a_hundred_thousand_segments_fit_sort_filter_and_scroll(
     page.close()
 
 
-def test_the_findings_are_a_table_that_filters(browser: Browser, tmp_path: Path) -> None:
+def test_findings_table_can_be_filtered(browser: Browser, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     topics = [f"topic-{number % 7}" for number in range(100)]
     reasons = ["torn_batch" if number % 2 else "bad_crc" for number in range(100)]
@@ -223,9 +223,7 @@ def test_the_findings_are_a_table_that_filters(browser: Browser, tmp_path: Path)
     page.close()
 
 
-def test_the_times_of_one_topic_do_not_press_those_of_the_others(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_time_chart_of_one_topic_does_not_shrink_others(browser: Browser, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     write_rows(report, _topics_of(["far", *"abc"], [1, *[1_700_000_000_000] * 3]), 8)
     page = open_page(browser, report).page
@@ -240,7 +238,7 @@ def test_the_times_of_one_topic_do_not_press_those_of_the_others(
     page.close()
 
 
-def test_times_that_are_near_are_all_in_sight(browser: Browser, tmp_path: Path) -> None:
+def test_time_chart_shows_all_close_times(browser: Browser, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     first = 1_700_000_000_000
     starts = [first, first + 3_600_000, first + 7_200_000, first + 20_000_000]
@@ -264,7 +262,7 @@ def _topics_of(topics: list[str], starts: list[int]) -> dict[str, object]:
     }
 
 
-def test_columns_are_unpacked_exactly(browser: Browser) -> None:
+def test_packed_columns_are_unpacked_exactly(browser: Browser) -> None:
     table = pa.table(
         {
             "segment_base_offset": pa.array([0, 5, 1 << 40, 7], pa.int64()),

@@ -21,7 +21,7 @@ from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import copy_dump
 
 
-def test_the_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
+def test_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     write_rows(report, {"status": ["built", "truncated", "unchanged"]}, 3)
     text = report.read_text(encoding="utf-8")
@@ -50,14 +50,14 @@ def test_row_of_build_is_bad_exactly_if_its_segment_is_damaged(
     assert rank == (Severity.BAD if row.is_damage else Severity.GOOD)
 
 
-def test_what_is_bad_is_counted_first(tmp_path: Path) -> None:
+def test_page_counts_bad_rows_first(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     write_rows(report, {"status": ["built"] * 3 + ["truncated", "unchanged", "failed"]}, 6)
     found = re.findall(r'data-found="(\w+)"', report.read_text(encoding="utf-8"))
     assert found == ["truncated", "failed", "built", "unchanged"]
 
 
-def test_the_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path: Path) -> None:
+def test_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0", "payments-1")
     for file in dump.glob(f"payments-0/{532:020d}.*"):
         file.unlink()
@@ -77,7 +77,7 @@ def test_the_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path
     assert f"; at least {lost} offsets missing" in report.read_text(encoding="utf-8")
 
 
-def test_a_page_with_too_many_rows_keeps_what_wants_attention(
+def test_page_with_too_many_rows_keeps_bad_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_writer, "MAX_ROWS", 2)
@@ -88,7 +88,7 @@ def test_a_page_with_too_many_rows_keeps_what_wants_attention(
     assert "This page has 1 of 6 rows" in text
 
 
-def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) -> None:
+def test_page_of_an_interrupted_run_reports_the_interruption(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     whole = tmp_path / "whole.html"
     write_rows(whole, {}, 1)
@@ -106,7 +106,7 @@ def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) ->
     assert "interrupted" not in whole.read_text(encoding="utf-8")
 
 
-def test_without_the_library_the_extra_is_named_before_any_work(
+def test_missing_library_of_a_page_names_its_extra_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
@@ -116,7 +116,7 @@ def test_without_the_library_the_extra_is_named_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_command_without_a_page_refuses_one(tmp_path: Path) -> None:
+def test_html_report_of_a_command_without_pages_is_rejected(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run_here("export", "--input", DUMP, "--output", out, "--report", tmp_path / "a.html")
     assert done.returncode == 2

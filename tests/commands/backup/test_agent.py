@@ -54,7 +54,7 @@ def metrics(path: Path) -> dict[str, float]:
     return found
 
 
-def test_metrics_and_health_of_runs(tmp_path: Path) -> None:
+def test_agent_exposes_metrics_and_health_of_backups(tmp_path: Path) -> None:
     paths = tmp_path / "backup.prom", tmp_path / "health.json"
     monitor = Monitor(1, *map(str, paths))
     monitor.on_backup(made_now(), 1500)
@@ -93,7 +93,7 @@ def test_metrics_and_health_of_runs(tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"backup.prom", "health.json"}
 
 
-def test_counters_continue_in_the_next_process(tmp_path: Path) -> None:
+def test_agent_counters_continue_after_a_restart(tmp_path: Path) -> None:
     path = str(tmp_path / "backup.prom")
     for number in range(3):
         monitor = Monitor(1, path, None)
@@ -139,7 +139,7 @@ def times_of(
     return done
 
 
-def test_runs_are_at_multiples_of_the_period_after_a_first_one(tmp_path: Path) -> None:
+def test_agent_backs_up_at_once_and_then_at_multiples_of_the_period(tmp_path: Path) -> None:
     clock = Clock(1000.5, 2000)
     path = tmp_path / "m.prom"
 
@@ -152,7 +152,7 @@ def test_runs_are_at_multiples_of_the_period_after_a_first_one(tmp_path: Path) -
     assert metrics(path)["backups_total done"] == 4
 
 
-def test_a_run_that_outlasts_its_period_misses_ticks() -> None:
+def test_backup_longer_than_its_period_skips_ticks() -> None:
     clock = Clock(1200, 3000)
 
     def back_up() -> BackupResult:
@@ -162,7 +162,7 @@ def test_a_run_that_outlasts_its_period_misses_ticks() -> None:
     assert times_of(back_up, clock) == [1600, 2200, 2800]
 
 
-def test_a_failed_run_is_tried_again_at_the_next_tick(
+def test_failed_backup_is_retried_at_the_next_tick(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults: Iterator[Exception | None] = iter(
@@ -188,7 +188,7 @@ def test_a_failed_run_is_tried_again_at_the_next_tick(
 
 
 @pytest.mark.parametrize("error", [ConfigError("wrong"), InputError("another cluster's")])
-def test_what_would_fail_for_ever_is_raised_at_once(error: Exception) -> None:
+def test_permanent_error_ends_the_agent(error: Exception) -> None:
     def back_up() -> BackupResult:
         raise error
 

@@ -123,11 +123,13 @@ def printed(command: str, *arguments: object) -> list[str]:
         "producers",
     ],
 )
-def test_a_command_prints_the_same(run: Callable[[object], list[str]], backup: str) -> None:
+def test_command_on_a_backup_equals_command_on_the_dump(
+    run: Callable[[object], list[str]], backup: str
+) -> None:
     assert run(backup) == run(DUMP)
 
 
-def test_records_are_the_same(backup: str) -> None:
+def test_records_of_a_backup_equal_records_of_the_dump(backup: str) -> None:
     columns = [
         "key",
         "value",
@@ -146,7 +148,7 @@ def test_records_are_the_same(backup: str) -> None:
     assert in_order(found).equals(in_order(expected))
 
 
-def test_answers_are_the_same(backup: str) -> None:
+def test_lookups_in_a_backup_equal_lookups_in_the_dump(backup: str) -> None:
     draw = random.Random(7)
     names = [
         ("payments", 0),
@@ -182,7 +184,7 @@ def test_answers_are_the_same(backup: str) -> None:
     assert without_places(pa.table(found)) == without_places(pa.table(expected))
 
 
-def test_verify_finds_every_log_sound(backup: str) -> None:
+def test_verify_of_a_backup_reports_intact_logs(backup: str) -> None:
     found, expected = kafka_index.verify(backup), kafka_index.verify(DUMP)
     assert found.ok
     # Snapshots and index files are none of a backup, and whether they are there is no damage.
@@ -202,7 +204,7 @@ def test_verify_finds_every_log_sound(backup: str) -> None:
     assert "no harmful difference was found in 25 partitions" in copies.stdout
 
 
-def test_an_export_is_the_same(backup: str, tmp_path: Path) -> None:
+def test_export_of_a_backup_equals_export_of_the_dump(backup: str, tmp_path: Path) -> None:
     for name, given in (("backup", backup), ("dump", DUMP)):
         assert kafka_index.export_records(given, tmp_path / name, topics="payments|app-logs").ok
     found, expected = (pq.read_table(tmp_path / name) for name in ("backup", "dump"))
@@ -217,7 +219,7 @@ def test_an_export_is_the_same(backup: str, tmp_path: Path) -> None:
     assert without_places(pq.read_table(early)) == without_places(expected)
 
 
-def test_a_restored_run_has_the_records_and_is_safe_to_start(backup: str, tmp_path: Path) -> None:
+def test_restored_backup_has_all_records_and_a_safe_start(backup: str, tmp_path: Path) -> None:
     output = tmp_path / "restored"
     assert kafka_index.restore_dump(backup, output).ok
     # All topics but the metadata log, which is a new one.
@@ -230,7 +232,7 @@ def test_a_restored_run_has_the_records_and_is_safe_to_start(backup: str, tmp_pa
     assert kafka_index.predict(output).verdict == "safe"
 
 
-def test_logs_and_files_of_a_run_are_dumped_by_their_paths(backup: str) -> None:
+def test_files_of_a_backup_are_dumped_by_path(backup: str) -> None:
     run = f"{backup}@{backup_id_at(LATER)}"
     found = printed("dump", f"{run}/payments-0/*.log", "--records", "--json")
     expected = printed("dump", *sorted(DUMP.glob("payments-0/*.log")), "--records", "--json")
@@ -241,7 +243,7 @@ def test_logs_and_files_of_a_run_are_dumped_by_their_paths(backup: str) -> None:
     assert one.num_rows == kafka_index.read_records(DUMP / "payments-0").read_all().num_rows
 
 
-def test_a_log_comes_back_by_cat_alone(tmp_path: Path) -> None:
+def test_log_of_a_backup_is_the_concatenation_of_its_chunks(tmp_path: Path) -> None:
     root = str(tmp_path / "repo")
     with repository_of_dump(root, tmp_path):
         pass
@@ -263,7 +265,7 @@ def test_a_log_comes_back_by_cat_alone(tmp_path: Path) -> None:
     assert (tmp_path / "00000000000000000000.log").read_bytes() == expected
 
 
-def test_indexes_are_built_of_a_run(backup: str, tmp_path: Path) -> None:
+def test_build_reads_a_backup(backup: str, tmp_path: Path) -> None:
     assert kafka_index.build_indexes(backup, tmp_path / "indexes", topics="payments").ok
     with kafka_index.PartitionLog.open(
         f"{backup}/@{backup_id_at(LATER)}/payments-0", indexes=tmp_path / "indexes"
@@ -282,7 +284,7 @@ def test_indexes_are_built_of_a_run(backup: str, tmp_path: Path) -> None:
         ("@now", 1574),
     ],
 )
-def test_a_run_is_chosen(selector: str, end: int, backup: str) -> None:
+def test_backup_is_selected_by_name_or_time(selector: str, end: int, backup: str) -> None:
     run = kafka_index.read_records(
         f"{backup}{selector}", topics="payments", partitions={"payments": [0]}
     )
@@ -302,7 +304,7 @@ def test_a_run_is_chosen(selector: str, end: int, backup: str) -> None:
         ("/elsewhere", "not a repository of backups"),
     ],
 )
-def test_a_run_that_is_not_there(selector: str, message: str, backup: str) -> None:
+def test_missing_backup_is_reported(selector: str, message: str, backup: str) -> None:
     with pytest.raises(InputError, match=message):
         kafka_index.read_records(f"{backup}{selector}")
     done = run_here("verify", "--input", f"{backup}{selector}")
@@ -310,9 +312,7 @@ def test_a_run_that_is_not_there(selector: str, message: str, backup: str) -> No
     assert message in done.stderr
 
 
-def test_a_run_is_not_rewritten_as_its_transactions_are_not_whole(
-    backup: str, tmp_path: Path
-) -> None:
+def test_rewrite_of_a_backup_is_rejected(backup: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("nobody\n")
     asked = ("rewrite", "--input", backup, "--drop-keys", keys)
@@ -323,7 +323,7 @@ def test_a_run_is_not_rewritten_as_its_transactions_are_not_whole(
     assert "0 of 66,676 records dropped" in run_here(*asked, "--dry-run").stdout
 
 
-def test_nothing_is_written_into_a_run(backup: str) -> None:
+def test_output_within_a_backup_is_rejected(backup: str) -> None:
     done = run_here("build", "--input", backup, "--in-place")
     assert done.returncode == 2
     assert "is in a store: give --output" in done.stderr
@@ -382,7 +382,7 @@ ALTERED = r"an object of backup 20251113T021320\.000Z is altered "
     ],
     ids=["missing", "cut", "altered"],
 )
-def test_a_missing_or_altered_object_is_named(
+def test_missing_or_altered_object_is_reported_with_its_path(
     change: Callable[[str, bytes], None], message: str, backup: str, tmp_path: Path
 ) -> None:
     given, path = damaged(backup, tmp_path, change)
@@ -397,7 +397,7 @@ def test_a_missing_or_altered_object_is_named(
     assert kafka_index.read_records(given, topics="app-logs").read_all().num_rows
 
 
-def test_paths_of_runs_are_paths() -> None:
+def test_backup_path_is_accepted_like_a_path() -> None:
     parsed = parse_backup_path("backup+s3://bucket/a/@20251113T021320.000Z/t-0/00.log")
     assert parsed == ("s3://bucket/a", "20251113T021320.000Z", "t-0/00.log")
     assert parse_backup_path("backup:///a@b/@20251113T021320.000Z") == (

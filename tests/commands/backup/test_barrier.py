@@ -58,14 +58,14 @@ def opened(
     )
 
 
-def test_brokers_that_come_at_once_are_in_one_run(tmp_path: Path) -> None:
+def test_brokers_that_join_in_time_share_a_backup(tmp_path: Path) -> None:
     for number in range(20):
         root = tmp_path / str(number)
         found = at_once(*(partial(opened, root, node) for node in THREE))
         assert len({each.backup_id for each in found}) == 1
 
 
-def test_a_barrier_whose_opener_was_killed_before_it_is_opened_by_the_next(tmp_path: Path) -> None:
+def test_barrier_of_a_killed_opener_is_opened_by_the_next_broker(tmp_path: Path) -> None:
     opened(tmp_path, 1)
     (tmp_path / "barriers" / "0000000002").mkdir()
     later = now_ms() + 120_000
@@ -74,7 +74,7 @@ def test_a_barrier_whose_opener_was_killed_before_it_is_opened_by_the_next(tmp_p
     assert (tmp_path / "barriers" / "0000000002" / "open.json").is_file()
 
 
-def test_a_stage_that_a_killed_broker_was_closing_is_closed_by_the_next(tmp_path: Path) -> None:
+def test_stage_of_a_killed_broker_is_closed_by_the_next_broker(tmp_path: Path) -> None:
     meeting = opened(tmp_path, 1, (1, 2), timeout_s=SHORT_S)
     closed = tmp_path / "barriers" / "0000000001" / "joined" / "closed.json"
     with ThreadPoolExecutor(1) as thread:
@@ -86,7 +86,7 @@ def test_a_stage_that_a_killed_broker_was_closing_is_closed_by_the_next(tmp_path
     assert b'"members":[1]' in closed.read_bytes()
 
 
-def test_nobody_cuts_the_rest_before_all_have_cut_the_first_topics(tmp_path: Path) -> None:
+def test_capture_of_other_topics_waits_for_the_first_topics_of_all_brokers(tmp_path: Path) -> None:
     cut: list[int] = []
     before: list[int] = []
 
@@ -103,7 +103,7 @@ def test_nobody_cuts_the_rest_before_all_have_cut_the_first_topics(tmp_path: Pat
     assert before == [3, 3, 3]
 
 
-def test_a_run_is_without_a_broker_that_does_not_come(tmp_path: Path) -> None:
+def test_backup_proceeds_without_an_absent_broker(tmp_path: Path) -> None:
     def take(node_id: int) -> tuple[int, ...]:
         meeting = opened(tmp_path, node_id, timeout_s=SHORT_S)
         meeting.await_capture()
@@ -112,7 +112,7 @@ def test_a_run_is_without_a_broker_that_does_not_come(tmp_path: Path) -> None:
     assert at_once(lambda: take(1), lambda: take(3)) == [(1, 3)] * 2
 
 
-def test_a_broker_that_comes_after_the_others_opens_a_run_of_its_own(tmp_path: Path) -> None:
+def test_late_broker_opens_its_own_backup(tmp_path: Path) -> None:
     early = [opened(tmp_path, node, timeout_s=SHORT_S) for node in (1, 2)]
     at_once(*(each.await_capture for each in early))
     late = opened(tmp_path, 3, timeout_s=SHORT_S)
@@ -122,7 +122,7 @@ def test_a_broker_that_comes_after_the_others_opens_a_run_of_its_own(tmp_path: P
     assert at_once(*(each.await_others for each in early)) == [(1, 2)] * 2
 
 
-def test_a_broker_that_joined_and_cuts_late_is_told_so(tmp_path: Path) -> None:
+def test_joined_broker_that_captures_late_gets_an_error(tmp_path: Path) -> None:
     meetings = [opened(tmp_path, node, timeout_s=SHORT_S) for node in THREE]
     at_once(*(each.await_capture for each in meetings))
     assert at_once(*(each.await_others for each in meetings[:2])) == [(1, 2)] * 2
@@ -131,7 +131,7 @@ def test_a_broker_that_joined_and_cuts_late_is_told_so(tmp_path: Path) -> None:
     assert opened(tmp_path, 3, timeout_s=SHORT_S).backup_id > meetings[0].backup_id
 
 
-def test_a_broker_that_joins_while_a_stage_is_closed_is_late(
+def test_broker_that_joins_a_closing_stage_is_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = opened(tmp_path, 1, timeout_s=SHORT_S), opened(tmp_path, 2, timeout_s=SHORT_S)
@@ -152,7 +152,7 @@ def test_a_broker_that_joins_while_a_stage_is_closed_is_late(
         third.await_capture()
 
 
-def test_an_agent_that_is_started_again_is_not_taken_for_its_killed_self(tmp_path: Path) -> None:
+def test_restarted_agent_is_distinguished_from_its_killed_process(tmp_path: Path) -> None:
     killed = opened(tmp_path, 1)
     again = opened(tmp_path, 1)
     assert again.backup_id > killed.backup_id
@@ -160,13 +160,13 @@ def test_an_agent_that_is_started_again_is_not_taken_for_its_killed_self(tmp_pat
     assert other.backup_id == again.backup_id
 
 
-def test_a_barrier_that_nobody_closed_is_not_joined_later(tmp_path: Path) -> None:
+def test_abandoned_barrier_is_not_joined(tmp_path: Path) -> None:
     killed = opened(tmp_path, 1)
     assert opened(tmp_path, 2, now=lambda: now_ms() + 29_000).backup_id == killed.backup_id
     assert opened(tmp_path, 3, now=lambda: now_ms() + 31_000).backup_id > killed.backup_id
 
 
-def test_names_of_runs_ascend_where_clocks_do_not(tmp_path: Path) -> None:
+def test_backup_names_ascend_when_clocks_go_back(tmp_path: Path) -> None:
     runs = []
     for step in range(3):
         meeting = opened(tmp_path, 1, timeout_s=0.0, now=partial(int, 10_000 - step))
@@ -179,7 +179,7 @@ def test_names_of_runs_ascend_where_clocks_do_not(tmp_path: Path) -> None:
     assert backup_id_ms(alone.backup_id) == 20_001
 
 
-def test_a_partition_is_stored_by_its_leader_or_else_by_all_that_have_it(tmp_path: Path) -> None:
+def test_partition_without_a_leader_is_stored_by_all_replicas(tmp_path: Path) -> None:
     led = {1: "data/a", 2: "data/b", 3: "data/c"}
     leaders = {"data/a": 1, "data/b": 2, "data/c": 3, "data/d": 9, "data/e": None}
 
@@ -197,7 +197,7 @@ def test_a_partition_is_stored_by_its_leader_or_else_by_all_that_have_it(tmp_pat
     assert second == {"data/d", "data/e"}
 
 
-def test_a_leader_that_says_nothing_is_waited_for_within_a_bound(tmp_path: Path) -> None:
+def test_silent_leader_is_awaited_up_to_a_timeout(tmp_path: Path) -> None:
     meetings = [opened(tmp_path, node, (1, 2), timeout_s=SHORT_S) for node in (1, 2)]
     at_once(*(each.await_capture for each in meetings))
     at_once(*(each.await_others for each in meetings))
@@ -206,7 +206,7 @@ def test_a_leader_that_says_nothing_is_waited_for_within_a_bound(tmp_path: Path)
     assert time.monotonic() - began >= SHORT_S
 
 
-def test_brokers_cut_at_an_agreed_time(tmp_path: Path) -> None:
+def test_brokers_capture_at_an_agreed_time(tmp_path: Path) -> None:
     at_ms = now_ms() + 300
     meetings = [ScheduledCutoff(str(tmp_path), at_ms, node, (1, 2), PATIENCE_S) for node in (1, 2)]
 
@@ -224,7 +224,7 @@ def test_brokers_cut_at_an_agreed_time(tmp_path: Path) -> None:
         meetings[0].await_capture()
 
 
-def test_objects_of_old_barriers_are_found_but_those_of_the_newest_stay(tmp_path: Path) -> None:
+def test_objects_of_old_barriers_are_expired_and_of_the_newest_kept(tmp_path: Path) -> None:
     for time_ms in (1000, 2000, 3000, 9000):
         meeting = opened(tmp_path, 1, timeout_s=0.0, now=partial(int, time_ms))
         meeting.await_capture()
@@ -246,7 +246,7 @@ def test_objects_of_old_barriers_are_found_but_those_of_the_newest_stay(tmp_path
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_members_of_drawn_meetings_agree(tmp_path: Path, seed: int) -> None:
+def test_members_of_random_barriers_agree(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     delays = [(rng.random() * 0.5, rng.random() * 0.5) for _ in range(4)]
     lock = threading.Lock()

@@ -162,7 +162,7 @@ class Kept:
         return found
 
 
-def test_every_transaction_is_in_all_logs_or_in_none(tmp_path: Path) -> None:
+def test_captured_transactions_are_in_all_logs_or_none(tmp_path: Path) -> None:
     clamped = states_cut = 0
     for seed in range(_SEEDS):
         run = _Run(seed, tmp_path / str(seed), apart=300 if seed % 2 else 1)
@@ -176,7 +176,7 @@ def test_every_transaction_is_in_all_logs_or_in_none(tmp_path: Path) -> None:
     assert states_cut > _SEEDS / 100
 
 
-def test_logs_that_end_where_they_are_asked_to_are_cut_until_transactions_are_whole(
+def test_logs_are_truncated_until_transactions_are_complete(
     tmp_path: Path,
 ) -> None:
     cut_more = 0

@@ -97,7 +97,7 @@ def moved(words: Sequence[str], data: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["crontab", SERVICE.name, "cronjob.yaml"])
-def test_a_command_backs_a_broker_up(name: str, data: Path, tmp_path: Path) -> None:
+def test_backup_example_command_succeeds(name: str, data: Path, tmp_path: Path) -> None:
     command = moved(command_of(name), data, tmp_path)
     done = subprocess.run(
         command,
@@ -114,9 +114,7 @@ def test_a_command_backs_a_broker_up(name: str, data: Path, tmp_path: Path) -> N
             assert Path(command[command.index(option) + 1]).stat().st_size
 
 
-def test_the_sidecar_keeps_running_and_its_probes_find_its_health(
-    data: Path, tmp_path: Path
-) -> None:
+def test_sidecar_keeps_running_and_its_probes_find_its_health(data: Path, tmp_path: Path) -> None:
     command = moved(command_of("sidecar.yaml"), data, tmp_path)
     (container,) = pod_of("sidecar.yaml")["containers"]
     health = tmp_path / "health.json"
@@ -156,7 +154,7 @@ def test_all_schedules_are_every_five_minutes() -> None:
 
 
 @pytest.mark.parametrize("name", ["cronjob.yaml", "sidecar.yaml"])
-def test_a_pod_reads_the_volume_of_the_broker_alone(name: str) -> None:
+def test_example_pod_mounts_only_the_broker_volume(name: str) -> None:
     pod = pod_of(name)
     (container,) = pod["containers"]
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
@@ -167,7 +165,7 @@ def test_a_pod_reads_the_volume_of_the_broker_alone(name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_example_systemd_units_are_valid(tmp_path: Path) -> None:
     for path in (SERVICE, TIMER):
         # The command is not installed there.
         text = path.read_text().replace("/usr/local/bin/kafka-index", "/bin/true")

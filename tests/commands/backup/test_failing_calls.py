@@ -59,7 +59,7 @@ def calls(dump: Path, runs: KilledRuns) -> dict[Failure, int]:
 
 @pytest.mark.parametrize("failure", _FAILURES)
 @pytest.mark.parametrize("number", range(_DRAWN))
-def test_the_repository_is_as_before_or_has_one_whole_run_more(
+def test_repository_after_a_failed_call_is_unchanged_or_has_one_complete_backup_more(
     tmp_path: Path,
     dump: Path,
     runs: KilledRuns,

@@ -179,7 +179,7 @@ def _is_done(faulty: _Faulty, name: str, begin_faults: Callable[[], None]) -> bo
 
 
 @pytest.mark.parametrize("seed", range(_ROUNDS))
-def test_a_fifth_of_all_requests_fails(faulty: _Faulty, seed: int) -> None:
+def test_backup_succeeds_if_a_fifth_of_requests_fails(faulty: _Faulty, seed: int) -> None:
     faulty.proxy.clear()
     done = [
         _is_done(faulty, name, partial(faulty.proxy.draw, MANY)) for name in (*_BACKUPS, *_OTHERS)
@@ -191,7 +191,7 @@ def test_a_fifth_of_all_requests_fails(faulty: _Faulty, seed: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(_STEPS))
-def test_a_request_fails_or_all_from_one_on(faulty: _Faulty, number: int) -> None:
+def test_repository_stays_valid_if_requests_fail(faulty: _Faulty, number: int) -> None:
     draw = random.Random(number)
     fault = _FAULTS[number % len(_FAULTS)]
     # Backups more often.

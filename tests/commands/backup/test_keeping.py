@@ -133,7 +133,7 @@ def listed(root: str, *arguments: str) -> list[dict[str, object]]:
 # ---------------------------------------------------------------------------------------- list
 
 
-def test_runs_are_listed(repository: Repository) -> None:
+def test_backups_are_listed(repository: Repository) -> None:
     root = repository.root
     now = int(time.time() * 1000)
     put_run(repository, now - 7_200_000)
@@ -159,7 +159,7 @@ def test_runs_are_listed(repository: Repository) -> None:
     assert backup.newest["cutoff"] == now - 3_600_000
 
 
-def test_times_are_those_of_the_cut(repository: Repository) -> None:
+def test_listed_times_are_capture_times(repository: Repository) -> None:
     now = int(time.time() * 1000)
     put_run(repository, now - 3_600_000, opened_ms=now - 3_650_000)
     put_run(repository, now - 60_000, opened_ms=now - 130_000)
@@ -174,7 +174,7 @@ def test_times_are_those_of_the_cut(repository: Repository) -> None:
     assert backup.at(now - 60_000).endswith(f"/@{backup_id_at(now - 130_000)}")
 
 
-def test_brokers_that_did_not_cut_together_and_skipped_partitions_are_told(
+def test_list_reports_unsynchronized_brokers_and_skipped_partitions(
     repository: Repository,
 ) -> None:
     root = repository.root
@@ -193,7 +193,7 @@ def test_brokers_that_did_not_cut_together_and_skipped_partitions_are_told(
     assert "and 1 partition that the backup skipped" in run_here("backups", "list", root).stderr
 
 
-def test_a_damaged_manifest_is_told_and_others_are_listed(repository: Repository) -> None:
+def test_damaged_manifest_is_reported_and_others_are_listed(repository: Repository) -> None:
     root = repository.root
     put_run(repository, NOON - 1)
     put_run(repository, NOON)
@@ -279,7 +279,7 @@ def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "expire"])
-def test_a_folder_that_is_not_a_repository(command: str, tmp_path: Path) -> None:
+def test_folder_that_is_not_a_repository(command: str, tmp_path: Path) -> None:
     done = run_here("backups", command, tmp_path)
     assert done.returncode == 2
     assert "not a repository of backups" in done.stderr
@@ -303,7 +303,9 @@ def verified(root: str, tmp_path: Path, *arguments: object) -> tuple[int, list[d
     return done.returncode, [json.loads(line) for line in report.read_text().splitlines()]
 
 
-def test_what_is_stored_is_sound(stored: Manifest, repository: Repository, tmp_path: Path) -> None:
+def test_stored_backup_is_verified_as_intact(
+    stored: Manifest, repository: Repository, tmp_path: Path
+) -> None:
     code, rows = verified(repository.root, tmp_path)
     assert code == 0
     assert {row["status"] for row in rows} == {"intact"}
@@ -317,7 +319,7 @@ def test_what_is_stored_is_sound(stored: Manifest, repository: Repository, tmp_p
 @pytest.mark.parametrize(
     ("change", "status"), [("alter", "altered"), ("cut", "altered"), ("delete", "missing")]
 )
-def test_what_is_missing_or_altered_is_named(
+def test_missing_and_altered_objects_are_reported(
     change: str, status: str, stored: Manifest, repository: Repository, tmp_path: Path
 ) -> None:
     root = repository.root
@@ -340,7 +342,7 @@ def test_what_is_missing_or_altered_is_named(
     assert code == (0 if change == "alter" else 1)
 
 
-def test_no_more_is_read_than_asked_for(
+def test_verify_reads_only_the_requested_share(
     stored: Manifest, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = repository.root
@@ -362,7 +364,7 @@ def test_no_more_is_read_than_asked_for(
     assert 0 < len(some) == len(set(some)) < every
 
 
-def test_a_piece_with_a_wrong_batch_is_damaged_though_its_hash_is_right(
+def test_chunk_with_a_corrupt_batch_and_a_valid_hash_is_damage(
     repository: Repository, tmp_path: Path
 ) -> None:
     # As if whoever cut it had not looked.
@@ -373,9 +375,7 @@ def test_a_piece_with_a_wrong_batch_is_damaged_though_its_hash_is_right(
     assert "at byte 0" in str(rows[0]["reason"])
 
 
-def test_a_checksum_that_reads_would_refuse_is_named(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_batch_with_wrong_checksum_is_reported(repository: Repository, tmp_path: Path) -> None:
     written = put_run(repository, NOON)
     partition = written.partitions[0]
     first = msgspec.structs.replace(partition.chunks[0], crc32=1)
@@ -388,7 +388,7 @@ def test_a_checksum_that_reads_would_refuse_is_named(
     assert (rows[0]["status"], rows[0]["expected"]) == ("altered", "00000001")
 
 
-def test_one_run_is_verified(repository: Repository, tmp_path: Path) -> None:
+def test_single_backup_is_verified(repository: Repository, tmp_path: Path) -> None:
     put_run(repository, NOON)
     put_run(repository, NOON + 1)
     _, rows = verified(repository.root, tmp_path, "--backup", backup_id_at(NOON))
@@ -409,7 +409,7 @@ def drawn_runs(seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
+def test_expiration_keeps_daily_weekly_and_monthly_backups(seed: int) -> None:
     runs = drawn_runs(seed)
     request = ExpireBackupsRequest(uri="unused", keep_last=3)
     kept = keep_reasons({run: backup_id_ms(run) for run in runs}, request)
@@ -428,7 +428,7 @@ def test_runs_of_days_weeks_and_months_are_kept(seed: int) -> None:
     assert set(kept) == expected
 
 
-def test_a_run_is_of_the_day_of_its_cut(local: str) -> None:
+def test_expiration_uses_the_day_of_the_capture(local: str) -> None:
     repository = open_repository(local)
     midnight = NOON + DAY_MS // 2
     evening, night, noon = midnight - 60_000, midnight + 20_000, midnight + DAY_MS // 2
@@ -442,7 +442,7 @@ def test_a_run_is_of_the_day_of_its_cut(local: str) -> None:
     assert repository.backup_ids() == [backup_id_at(evening), backup_id_at(noon)]
 
 
-def test_the_newest_run_is_kept_whatever_is_asked_for() -> None:
+def test_expiration_keeps_the_newest_backup() -> None:
     runs = {run: backup_id_ms(run) for run in drawn_runs(1)}
     request = ExpireBackupsRequest(uri="unused", keep_last=0, **NEWEST_ONLY)
     kept = keep_reasons(runs, request)
@@ -480,7 +480,7 @@ def put_back(repository: Repository, own: Manifest) -> None:
         assert repository.put(f"{partition.folder}/{chunk.object_name}", data)
 
 
-def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(local: str) -> None:
+def test_expired_backup_is_unlisted_at_once_and_its_objects_deleted_a_day_later(local: str) -> None:
     root, repository = local, open_repository(local)
     for hours in (3, 2, 1):
         put_run(repository, NOON - hours * 3_600_000)
@@ -518,7 +518,7 @@ def test_an_expired_run_leaves_the_list_at_once_and_its_objects_a_day_later(loca
     assert expire(root).deleted_objects == 0
 
 
-def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Repository) -> None:
+def test_incomplete_backup_without_a_newer_complete_one_is_kept(repository: Repository) -> None:
     root = repository.root
     put_run(repository, NOON - 3 * DAY_MS, 1, (1, 2))
     put_run(repository, NOON - 2 * DAY_MS, 1, (1, 2))
@@ -536,7 +536,7 @@ def test_incomplete_runs_are_kept_where_no_complete_one_is_newer(repository: Rep
     assert [run for run in repository.backup_ids() if status[run] == "expired"] == []
 
 
-def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(local: str) -> None:
+def test_objects_of_a_running_backup_survive_concurrent_expiration(local: str) -> None:
     root = local
     own = put_run(open_repository(root), NOON - 2)
     aged(root, 3 * rules.SPARED_S)
@@ -552,7 +552,7 @@ def test_what_a_run_builds_on_stays_though_it_expires_meanwhile(local: str) -> N
     assert len(below(root, "data")) == 3
 
 
-def test_an_old_object_that_comes_back_stays(local: str, orphans: Manifest) -> None:
+def test_reused_old_object_is_kept(local: str, orphans: Manifest) -> None:
     again = open_repository(local)
     assert again.newest(1) is None
     folder = orphans.partitions[0].folder
@@ -562,7 +562,7 @@ def test_an_old_object_that_comes_back_stays(local: str, orphans: Manifest) -> N
     assert len(again.names(folder)) == 2
 
 
-def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
+def test_backup_fails_if_a_reused_object_is_deleted_concurrently(
     local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, own = local, orphans
@@ -590,7 +590,7 @@ def test_a_run_fails_whose_object_is_deleted_as_it_comes_back(
     assert again.backup_ids() == []
 
 
-def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
+def test_slow_expiration_keeps_objects_young_at_its_start(
     local: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = local
@@ -614,7 +614,7 @@ def test_an_expiring_that_takes_long_spares_what_was_young_when_it_began(
     assert expire(root).deleted_objects == 0
 
 
-def test_what_comes_back_before_it_is_looked_at_again_stays(
+def test_object_reused_before_its_deletion_is_kept(
     local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = open_repository(local)
@@ -632,7 +632,7 @@ def test_what_comes_back_before_it_is_looked_at_again_stays(
     assert run_here("backups", "verify", local, "--sample", 0).returncode == 0
 
 
-def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(local: str) -> None:
+def test_killed_expiration_does_not_shorten_the_grace_period(local: str) -> None:
     root = local
     put_run(open_repository(root), NOON - 2)
     put_run(open_repository(root), NOON - 1)
@@ -651,7 +651,7 @@ def test_an_expiring_that_was_killed_between_its_steps_shortens_nothing(local: s
 
 
 @pytest.mark.parametrize("was_killed_before", [False, True])
-def test_what_another_expiring_moves_meanwhile_stays(
+def test_object_moved_by_a_concurrent_expiration_is_kept(
     local: str, monkeypatch: pytest.MonkeyPatch, *, was_killed_before: bool
 ) -> None:
     root = local

@@ -60,17 +60,17 @@ def manifest(**changes: object) -> Manifest:
     )
 
 
-def test_a_manifest_is_read_as_it_was_written() -> None:
+def test_manifest_is_read_as_it_was_written() -> None:
     written = manifest()
     assert parse_manifest(encode(written), "m") == written
 
 
-def test_the_file_of_a_repository_is_read_as_it_was_written() -> None:
+def test_file_of_a_repository_is_read_as_it_was_written() -> None:
     written = RepositoryFile(cluster_id="cluster", brokers=(1, 2))
     assert parse_repository_file(encode(written), "r") == written
 
 
-def test_names_of_objects() -> None:
+def test_object_names_contain_hash_and_size() -> None:
     chunk = LogChunk(78, 99, 700, HASH, 1)
     assert chunk.object_name == "00000000000000000078-" + chunk.object_name[21:43] + ".log"
     assert len(chunk.object_name) == 20 + 1 + 22 + 4
@@ -81,7 +81,7 @@ def test_names_of_objects() -> None:
 
 
 @pytest.mark.parametrize("time_ms", [0, 999, 1_763_000_000_123])
-def test_the_name_of_a_run_has_its_time(time_ms: int) -> None:
+def test_backup_name_contains_its_time(time_ms: int) -> None:
     assert is_backup_id(backup_id_at(time_ms))
     assert backup_id_ms(backup_id_at(time_ms)) == time_ms
 
@@ -98,12 +98,12 @@ def test_the_name_of_a_run_has_its_time(time_ms: int) -> None:
         ({"directory": -1}, "directory is not in the manifest"),
     ],
 )
-def test_a_manifest_that_cannot_be(changes: dict[str, object], expected: str) -> None:
+def test_contradictory_manifest_is_rejected(changes: dict[str, object], expected: str) -> None:
     with pytest.raises(CorruptObjectError, match=expected):
         parse_manifest(encode(manifest(**changes)), "m")
 
 
-def test_each_cut_of_a_manifest_is_damage() -> None:
+def test_truncated_manifest_is_damage() -> None:
     data = encode(manifest())
     for size in range(len(data)):
         with pytest.raises(CorruptObjectError):

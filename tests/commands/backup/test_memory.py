@@ -108,13 +108,11 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("reader", _READERS)
-def test_many_runs_need_little_more_memory_than_a_few(
-    repositories: tuple[str, str], reader: str
-) -> None:
+def test_memory_of_many_backups_is_bounded(repositories: tuple[str, str], reader: str) -> None:
     assert growth_bytes(_READERS[reader], *repositories) < _MAX_GROWTH_BYTES
 
 
-def test_a_large_log_needs_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
+def test_memory_of_a_large_log_is_bounded(tmp_path: Path) -> None:
     assert chunks._MOST_IN_FLIGHT_BYTES == 3 * MAX_CHUNK_BYTES
     for name, batches in (("small", 10), ("large", 120)):
         write_broker(tmp_path / name, batches)

@@ -39,7 +39,7 @@ def read(path: Path, start: int, end: int, step: int = 300_000) -> bytes:
         os.close(descriptor)
 
 
-def test_pages_that_were_not_in_memory_are_not_there_afterwards(cold: Path) -> None:
+def test_pages_read_by_a_backup_leave_the_page_cache(cold: Path) -> None:
     with cold.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         for position in (0, 3 * MIB, 5 * MIB):
@@ -58,14 +58,14 @@ def test_pages_that_were_not_in_memory_are_not_there_afterwards(cold: Path) -> N
     assert are_still_resident(before, cold)
 
 
-def test_what_is_in_memory_stays(cold: Path) -> None:
+def test_pages_cached_before_a_backup_stay_cached(cold: Path) -> None:
     content = cold.read_bytes()
     assert are_still_resident(range(SIZE // mmap.PAGESIZE), cold)
     assert read(cold, 5, SIZE - 5) == content[5:-5]
     assert are_still_resident(range(SIZE // mmap.PAGESIZE), cold)
 
 
-def test_a_file_that_gets_shorter_ends_there(tmp_path: Path) -> None:
+def test_read_of_a_shrinking_file_ends_at_its_new_end(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"a" * 100_000)
     descriptor = os.open(path, os.O_RDONLY)
@@ -81,7 +81,7 @@ def test_a_file_that_gets_shorter_ends_there(tmp_path: Path) -> None:
     assert read(path, 80_000, 80_000) == b""
 
 
-def test_a_failing_read_says_where(tmp_path: Path) -> None:
+def test_failed_read_reports_file_and_position(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:
         with (
@@ -94,7 +94,7 @@ def test_a_failing_read_says_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_bytes", [1, 1000, 64_000, 5_000_000])
-def test_reads_take_the_time_of_their_bandwidth(read_bytes: int) -> None:
+def test_reads_are_limited_to_the_bandwidth(read_bytes: int) -> None:
     now, slept = 0.0, 0.0
 
     def sleep(seconds: float) -> None:
@@ -115,13 +115,13 @@ def test_reads_take_the_time_of_their_bandwidth(read_bytes: int) -> None:
     assert slept == pytest.approx(0.95)
 
 
-def test_without_a_bandwidth_nobody_waits() -> None:
+def test_reads_without_a_bandwidth_do_not_wait() -> None:
     bandwidth = Bandwidth(sleep=lambda _: pytest.fail("it waited"))
     bandwidth.spend(1 << 40)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
-def test_an_idle_process_and_its_threads_are_of_the_idle_class() -> None:
+def test_idle_priority_applies_to_all_threads() -> None:
     program = """
 import ctypes, os, platform, threading
 from kafka_index.commands.backup.low_impact_io import idle_io_priority

@@ -224,7 +224,7 @@ class _Race:
         time.sleep(0.1)
 
 
-def test_nothing_that_is_listed_is_ever_missing(
+def test_listed_backup_stays_complete_under_concurrent_expiration(
     root: str, rules: HastyRules, tmp_path: Path
 ) -> None:
     race = _Race(root, rules, tmp_path)

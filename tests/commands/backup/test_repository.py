@@ -44,7 +44,7 @@ def of_run(time_ms: int, node_id: int = 1, brokers: tuple[int, ...] = (1,)) -> M
     return msgspec.structs.replace(manifest(), **changes)
 
 
-def test_a_repository_is_made_once(root: str) -> None:
+def test_repository_is_created_once(root: str) -> None:
     open_repository(root).create("cluster", (1, 2))
     assert open_repository(root).create("cluster").file().brokers == (1, 2)
     with pytest.raises(InputError, match=r"to another cluster.*expected other, found cluster"):
@@ -53,7 +53,7 @@ def test_a_repository_is_made_once(root: str) -> None:
     assert below == ["kafka-index-backup.json"]
 
 
-def test_a_folder_that_is_not_a_repository(root: str) -> None:
+def test_folder_that_is_not_a_repository(root: str) -> None:
     with pytest.raises(NotARepositoryError, match=r"it has no kafka-index-backup\.json"):
         open_repository(root).file()
 
@@ -65,9 +65,7 @@ def test_file_in_place_of_a_repository_is_rejected(tmp_path: Path) -> None:
     assert "the repository is a file" in done.stderr
 
 
-def test_a_store_that_overwrites_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_that_overwrites_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def overwrite(_: LocalStore, path: str, data: bytes, **__: bool) -> bool:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         Path(path).write_bytes(data)
@@ -80,7 +78,7 @@ def test_a_store_that_overwrites_is_refused(
     assert os.listdir(tmp_path / "repo") == []
 
 
-def test_runs_and_their_manifests(root: str) -> None:
+def test_repository_lists_backups_with_their_manifests(root: str) -> None:
     found = open_repository(root).create("cluster")
     assert found.backup_ids() == []
     assert found.newest(1) is None
@@ -103,7 +101,7 @@ def test_runs_and_their_manifests(root: str) -> None:
         found.manifest(backup_id_at(1_000), 7)
 
 
-def test_a_time_chooses_by_the_cut_and_not_by_the_opening(root: str) -> None:
+def test_backup_selected_by_time_uses_the_capture_time(root: str) -> None:
     found = open_repository(root).create("cluster")
     found.put_manifest(of_run(1_000))
     # Opened before the time, and cut by the last of its brokers after it.
@@ -117,7 +115,7 @@ def test_a_time_chooses_by_the_cut_and_not_by_the_opening(root: str) -> None:
     assert found.find_backup("ms:62000") == backup_id_at(2_000)
 
 
-def test_a_manifest_is_put_once(root: str) -> None:
+def test_manifest_is_never_overwritten(root: str) -> None:
     found = open_repository(root).create("cluster")
     found.put_manifest(of_run(1_000))
     found.put_manifest(of_run(1_000))
@@ -125,7 +123,7 @@ def test_a_manifest_is_put_once(root: str) -> None:
         found.put_manifest(of_run(1_000, brokers=(1, 2)))
 
 
-def test_a_manifest_under_another_name_is_damage(root: str) -> None:
+def test_manifest_under_another_name_is_damage(root: str) -> None:
     found = open_repository(root).create("cluster")
     found.put_manifest(of_run(1_000))
     path = manifest_path(found.root, backup_id_at(1_000), 1)
@@ -135,7 +133,7 @@ def test_a_manifest_under_another_name_is_damage(root: str) -> None:
         found.manifest(backup_id_at(1_000), 2)
 
 
-def test_an_object_is_put_where_there_is_none(root: str) -> None:
+def test_missing_object_is_written(root: str) -> None:
     found = open_repository(root).create("cluster")
     assert found.names(FOLDER) == set()
     assert found.put(f"{FOLDER}/a.log", b"batches")
@@ -160,7 +158,7 @@ def test_link_in_a_repository_is_not_followed(tmp_path: Path) -> None:
     assert not [*elsewhere.iterdir()]
 
 
-def test_many_put_the_same_object_at_once(root: str) -> None:
+def test_concurrent_writers_of_one_object_succeed(root: str) -> None:
     found = open_repository(root).create("cluster")
     data = os.urandom(1 << 20)
     put: list[bool] = []
@@ -176,7 +174,7 @@ def test_many_put_the_same_object_at_once(root: str) -> None:
     assert found.names(FOLDER) == {"a.log"}
 
 
-def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
+def test_old_unreferenced_object_is_written_again(tmp_path: Path) -> None:
     found = open_repository(str(tmp_path)).create("cluster")
     named = manifest().partitions[0].chunks[0].object_name
     for name in (named, "old.log", "new.log"):
@@ -197,7 +195,7 @@ def test_old_objects_in_no_manifest_are_put_again(tmp_path: Path) -> None:
     assert (tmp_path / FOLDER / named).stat().st_mtime == old
 
 
-def test_an_old_object_is_put_again_though_nobody_has_looked_for_it(
+def test_old_object_is_written_again_before_any_expiration(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_repository(root).create("cluster").put(f"{FOLDER}/old.log", b"batches")
@@ -228,7 +226,7 @@ def named_object(found: Repository) -> str:
     return f"{FOLDER}/{manifest().partitions[0].chunks[0].object_name}"
 
 
-def test_what_is_announced_is_looked_for_before_the_manifest(
+def test_announced_objects_are_checked_before_the_manifest_is_written(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "SETTLED_S", 0.5)
@@ -255,16 +253,14 @@ def test_what_is_announced_is_looked_for_before_the_manifest(
     assert found.backup_ids() == [backup_id_at(1_000), backup_id_at(2_000), backup_id_at(4_000)]
 
 
-def test_a_damaged_announcement_is_told(root: str) -> None:
+def test_damaged_announcement_is_reported(root: str) -> None:
     found = open_repository(root).create("cluster")
     found.put("announced/a.json.zst", b"no such thing")
     with pytest.raises(CorruptObjectError, match="not an announcement of backups"):
         found.put_manifest(of_run(1_000))
 
 
-def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_backup_checks_all_reused_objects(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def passed(hours: float) -> None:
         monkeypatch.setattr(repository, "now_ms", lambda: int((now + hours * 3600) * 1000))
 
@@ -290,7 +286,7 @@ def test_a_run_that_takes_days_looks_for_all_that_it_counts_on(
     slow.put_manifest(of_run(5_000))
 
 
-def test_the_newest_run_is_found_though_runs_expire_meanwhile(
+def test_newest_backup_is_found_during_concurrent_expiration(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = open_repository(root).create("cluster")

@@ -97,7 +97,7 @@ def topics(taken: BackupResult) -> set[str]:
     return {each.topic for each in manifest_of(taken).partitions}
 
 
-def test_brokers_share_a_run_which_the_leader_stores(
+def test_partition_shared_by_brokers_is_stored_by_its_leader(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
     first = back_up(brokers, tmp_path / "r")
@@ -115,7 +115,9 @@ def test_brokers_share_a_run_which_the_leader_stores(
     assert topics(again[0]) == topics(first[0])
 
 
-def test_others_store_what_a_killed_leader_had(brokers: dict[int, Path], tmp_path: Path) -> None:
+def test_followers_store_partitions_of_a_killed_leader(
+    brokers: dict[int, Path], tmp_path: Path
+) -> None:
     killed = shutil.copytree(brokers[LEADER], tmp_path / "killed")
     (killed / ".kafka_cleanshutdown").unlink()
     checkpoint = killed / "replication-offset-checkpoint"
@@ -144,7 +146,7 @@ def test_others_store_what_a_killed_leader_had(brokers: dict[int, Path], tmp_pat
     assert found == ends
 
 
-def test_the_copy_of_the_later_leader_is_read(brokers: dict[int, Path], tmp_path: Path) -> None:
+def test_copy_with_the_later_leader_epoch_is_read(brokers: dict[int, Path], tmp_path: Path) -> None:
     """The old one, which was cut off, says that it leads, and has the longer log."""
     (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.1)
     repository, manifest = open_repository(str(tmp_path / "r")), manifest_of(taken)
@@ -166,7 +168,7 @@ def test_the_copy_of_the_later_leader_is_read(brokers: dict[int, Path], tmp_path
     assert set(node_ids.values()) == {LEADER}
 
 
-def test_others_store_what_an_absent_leader_does_not(
+def test_followers_store_partitions_of_an_absent_leader(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
     without = back_up(brokers, tmp_path / "r", (2, 3), timeout_s=1.0)
@@ -191,7 +193,7 @@ def test_others_store_what_an_absent_leader_does_not(
     )
 
 
-def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led(
+def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
     brokers: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = BrokerBackup.commit
@@ -230,7 +232,7 @@ def test_a_leader_that_ends_before_its_manifest_leaves_a_run_without_what_it_led
     assert restore(f"backup:{root}", tmp_path / "whole").code == 0
 
 
-def test_what_others_have_stored_is_stored_when_they_are_gone(
+def test_partitions_of_departed_brokers_are_stored_by_the_rest(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
     given = {node: shutil.copytree(path, tmp_path / str(node)) for node, path in brokers.items()}
@@ -256,7 +258,7 @@ class KilledError(Exception):
     """Stands for the end of a process."""
 
 
-def test_a_broker_that_cuts_late_takes_a_run_of_its_own(
+def test_broker_that_captures_late_gets_its_own_backup(
     brokers: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Barrier.await_others
@@ -277,7 +279,7 @@ def test_a_broker_that_cuts_late_takes_a_run_of_its_own(
     assert open_repository(str(tmp_path / "r")).backup_ids() == [manifest_of(taken).backup_id]
 
 
-def test_brokers_cut_at_an_agreed_time(brokers: dict[int, Path], tmp_path: Path) -> None:
+def test_brokers_capture_at_an_agreed_time(brokers: dict[int, Path], tmp_path: Path) -> None:
     at_ms = now_ms() + 2000
     requests = [
         BackupRequest.build(
@@ -302,7 +304,9 @@ def test_brokers_cut_at_an_agreed_time(brokers: dict[int, Path], tmp_path: Path)
     assert manifest_of(late[0]).backup_id > backup_id_at(at_ms)
 
 
-def test_a_run_reads_no_faster_than_its_bandwidth(brokers: dict[int, Path], tmp_path: Path) -> None:
+def test_backup_reads_are_limited_to_the_bandwidth(
+    brokers: dict[int, Path], tmp_path: Path
+) -> None:
     request = BackupRequest(
         inputs=(str(brokers[1]),),
         output=str(tmp_path / "r"),
@@ -341,7 +345,7 @@ def agents(brokers: dict[int, Path], tmp_path: Path) -> Iterator[list[subprocess
             process.communicate()
 
 
-def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
+def test_agents_share_backups_and_end_on_a_signal(
     agents: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     repository = open_repository(str(tmp_path / "r"))
@@ -377,7 +381,9 @@ def test_processes_that_keep_running_meet_and_end_when_they_are_told_to(
         (["--max-bandwidth", "0"], "expected a number above 0"),
     ],
 )
-def test_wrong_options(options: list[str], text: str, tmp_path: Path) -> None:
+def test_contradictory_backup_options_are_rejected(
+    options: list[str], text: str, tmp_path: Path
+) -> None:
     done = run_here("backup", "--input", DUMP, "--output", tmp_path / "r", *options)
     assert done.returncode == 2
     assert text in done.stderr

@@ -60,7 +60,7 @@ def has(repository: Path, manifest: Manifest, name: str, expected: bytes) -> boo
 # ------------------------------------------------------------------------------- appended logs
 
 
-def test_a_run_has_what_is_new_since_the_one_before(broker: StandIn, repository: Path) -> None:
+def test_second_backup_stores_only_new_data(broker: StandIn, repository: Path) -> None:
     first, _ = back_up(broker, repository)
     appended = broker.append(ORDERS, 2)
     second, manifest = back_up(broker, repository)
@@ -72,7 +72,7 @@ def test_a_run_has_what_is_new_since_the_one_before(broker: StandIn, repository:
     assert second.high_watermarks_from == "checkpoint"
 
 
-def test_an_unchanged_directory_is_not_read(broker: StandIn, repository: Path) -> None:
+def test_unchanged_directory_is_not_read_again(broker: StandIn, repository: Path) -> None:
     back_up(broker, repository)
     names = set(repository.rglob("*.log"))
     result, manifest = back_up(broker, repository)
@@ -82,7 +82,7 @@ def test_an_unchanged_directory_is_not_read(broker: StandIn, repository: Path) -
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_a_torn_tail_is_taken_when_it_is_whole(broker: StandIn, repository: Path) -> None:
+def test_torn_tail_is_stored_once_it_is_complete(broker: StandIn, repository: Path) -> None:
     whole = broker.logs[ORDERS]
     torn = batch(15, RECORDS)
     log = broker.last_log(ORDERS)
@@ -96,7 +96,7 @@ def test_a_torn_tail_is_taken_when_it_is_whole(broker: StandIn, repository: Path
     assert has(repository, manifest, ORDERS, whole + torn)
 
 
-def test_a_preallocated_log_may_shrink_while_it_is_read(broker: StandIn, repository: Path) -> None:
+def test_preallocated_log_may_shrink_while_it_is_read(broker: StandIn, repository: Path) -> None:
     log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
     os.truncate(log, 1 << 20)
     _, manifest = back_up(
@@ -110,7 +110,7 @@ def test_a_preallocated_log_may_shrink_while_it_is_read(broker: StandIn, reposit
     assert result.sizes_bytes["log_read"] == 0
 
 
-def test_a_preallocated_log_ends_where_it_was_cut(broker: StandIn, repository: Path) -> None:
+def test_preallocated_log_ends_at_the_captured_position(broker: StandIn, repository: Path) -> None:
     log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
     os.truncate(log, 1 << 20)
     later = [batch(15, RECORDS), batch(18, RECORDS)]
@@ -138,7 +138,7 @@ def test_a_preallocated_log_ends_where_it_was_cut(broker: StandIn, repository: P
     assert result.sizes_bytes["new"] == 0
 
 
-def test_a_roll_goes_on_in_the_next_log(broker: StandIn, repository: Path) -> None:
+def test_capture_continues_in_the_rolled_segment(broker: StandIn, repository: Path) -> None:
     before = broker.logs[ORDERS]
     _, manifest = back_up(
         broker,
@@ -156,7 +156,7 @@ def test_a_roll_goes_on_in_the_next_log(broker: StandIn, repository: Path) -> No
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_an_empty_last_log_says_where_the_log_ends(broker: StandIn, repository: Path) -> None:
+def test_empty_active_segment_determines_the_log_end(broker: StandIn, repository: Path) -> None:
     (broker.path_of(ORDERS) / f"{0:020d}.log").unlink()
     broker.roll(ORDERS)
     _, manifest = back_up(broker, repository)
@@ -164,7 +164,9 @@ def test_an_empty_last_log_says_where_the_log_ends(broker: StandIn, repository: 
     assert (found.start_offset, found.end_offset, found.chunks) == (15, 15, ())
 
 
-def test_only_what_is_below_the_high_watermark_is_taken(broker: StandIn, repository: Path) -> None:
+def test_only_records_below_the_high_watermark_are_stored(
+    broker: StandIn, repository: Path
+) -> None:
     broker.high_watermarks[ORDERS] = 9
     _, manifest = back_up(broker, repository)
     assert partition_in(manifest, ORDERS).end_offset == 9
@@ -173,7 +175,7 @@ def test_only_what_is_below_the_high_watermark_is_taken(broker: StandIn, reposit
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_pieces_are_bounded_and_a_larger_batch_is_one(
+def test_chunks_are_bounded_unless_a_batch_is_larger(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_index.commands.backup.chunks.MAX_CHUNK_BYTES", 4000)
@@ -195,7 +197,7 @@ def delete_first(broker: StandIn) -> None:
     log.rename(f"{log}.deleted").unlink()
 
 
-def test_small_pieces_become_large_ones(broker: StandIn, repository: Path) -> None:
+def test_small_chunks_are_merged(broker: StandIn, repository: Path) -> None:
     counts, new = [], 0
     for _ in range(40):
         broker.append(ORDERS, 1)
@@ -211,7 +213,7 @@ def test_small_pieces_become_large_ones(broker: StandIn, repository: Path) -> No
     ]
 
 
-def test_small_pieces_stay_that_the_log_no_longer_holds(broker: StandIn, repository: Path) -> None:
+def test_small_chunks_of_deleted_segments_are_kept(broker: StandIn, repository: Path) -> None:
     for _ in range(16):
         broker.append(ORDERS, 1)
         _, manifest = back_up(broker, repository)
@@ -227,7 +229,7 @@ def test_small_pieces_stay_that_the_log_no_longer_holds(broker: StandIn, reposit
     assert has(repository, manifest, ORDERS, expected + appended)
 
 
-def test_a_log_that_is_deleted_after_the_cut_is_read(broker: StandIn, repository: Path) -> None:
+def test_log_deleted_after_the_capture_is_stored(broker: StandIn, repository: Path) -> None:
     broker.roll(ORDERS)
     broker.append(ORDERS)
     _, manifest = back_up(broker, repository, before={"store": lambda: delete_first(broker)})
@@ -237,9 +239,7 @@ def test_a_log_that_is_deleted_after_the_cut_is_read(broker: StandIn, repository
     assert (found.start_offset, len(found.chunks)) == (15, 1)
 
 
-def test_a_log_that_is_deleted_before_the_cut_is_not_in_it(
-    broker: StandIn, repository: Path
-) -> None:
+def test_log_deleted_before_the_capture_is_not_stored(broker: StandIn, repository: Path) -> None:
     broker.roll(ORDERS)
     data = broker.append(ORDERS)
     _, manifest = back_up(
@@ -249,7 +249,7 @@ def test_a_log_that_is_deleted_before_the_cut_is_not_in_it(
     assert partition_in(manifest, ORDERS).start_offset == 15
 
 
-def test_logs_beyond_the_limit_of_open_files_are_opened_when_they_are_read(
+def test_logs_above_the_open_file_limit_are_opened_on_read(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(captured_log, "_FREE_DESCRIPTORS", 1 << 40)
@@ -274,7 +274,7 @@ def test_logs_beyond_the_limit_of_open_files_are_opened_when_they_are_read(
     ]
 
 
-def test_a_log_start_is_that_from_before_the_cut(broker: StandIn, repository: Path) -> None:
+def test_log_start_offset_is_read_before_the_capture(broker: StandIn, repository: Path) -> None:
     def delete_records(offset: int) -> None:
         broker.checkpoint("log-start-offset-checkpoint", {ORDERS: offset})
 
@@ -298,7 +298,7 @@ def recreate(broker: StandIn, topic_id: int, batches: int) -> None:
 
 
 @pytest.mark.parametrize("step", ["inspect", "capture_coordinators", "capture_others"])
-def test_a_topic_that_is_back_before_the_cut_has_its_own_records(
+def test_topic_recreated_before_the_capture_has_only_its_records(
     broker: StandIn, repository: Path, step: str
 ) -> None:
     back_up(broker, repository)
@@ -309,7 +309,7 @@ def test_a_topic_that_is_back_before_the_cut_has_its_own_records(
 
 
 @pytest.mark.parametrize("step", ["await_high_watermarks", "store"])
-def test_a_topic_that_is_deleted_after_the_cut_is_not_mixed_with_the_next(
+def test_topic_deleted_after_the_capture_is_not_mixed_with_its_successor(
     broker: StandIn, repository: Path, step: str
 ) -> None:
     result, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 30)})
@@ -320,7 +320,7 @@ def test_a_topic_that_is_deleted_after_the_cut_is_not_mixed_with_the_next(
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_a_log_start_of_an_earlier_topic_of_that_name_does_not_count(
+def test_log_start_offset_of_a_deleted_topic_is_ignored(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.checkpoint("log-start-offset-checkpoint", {ORDERS: 12})
@@ -333,7 +333,7 @@ def test_a_log_start_of_an_earlier_topic_of_that_name_does_not_count(
 # ------------------------------------------------------------------------- what is missed
 
 
-def test_a_partition_without_an_id_is_missed_and_taken_later(
+def test_partition_without_a_topic_id_is_reported_and_stored_later(
     broker: StandIn, repository: Path
 ) -> None:
     metadata = broker.path_of(ORDERS) / "partition.metadata"
@@ -352,14 +352,16 @@ def test_a_partition_without_an_id_is_missed_and_taken_later(
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_a_partition_without_a_high_watermark_is_missed(broker: StandIn, repository: Path) -> None:
+def test_partition_without_a_high_watermark_is_reported_as_missing(
+    broker: StandIn, repository: Path
+) -> None:
     broker.high_watermarks[ORDERS] = None
     result, _ = back_up(broker, repository)
     assert [row.reason for row in result.skipped_partitions] == ["it has no high watermark yet"]
     assert result.ok
 
 
-def test_damage_below_the_high_watermark_is_a_fault_at_once(
+def test_damage_below_the_high_watermark_is_reported_at_once(
     broker: StandIn, repository: Path
 ) -> None:
     broker.create("payments-0", 2)
@@ -375,7 +377,7 @@ def test_damage_below_the_high_watermark_is_a_fault_at_once(
     assert has(repository, manifest, "payments-0", broker.logs["payments-0"])
 
 
-def test_a_log_that_the_disk_does_not_give_is_a_fault(
+def test_unreadable_log_is_reported_as_a_fault(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
@@ -388,7 +390,7 @@ def test_a_log_that_the_disk_does_not_give_is_a_fault(
     assert result.outcome is RunOutcome.ENVIRONMENT
 
 
-def test_logs_that_overlap_are_missed(broker: StandIn, repository: Path) -> None:
+def test_overlapping_logs_are_reported_as_missing(broker: StandIn, repository: Path) -> None:
     shutil.copy(broker.last_log(ORDERS), broker.path_of(ORDERS) / f"{9:020d}.log")
     result, _ = back_up(broker, repository)
     assert "overlap" in (result.skipped_partitions[0].reason or "")
@@ -422,7 +424,7 @@ def clean(broker: StandIn, batches: list[bytes]) -> None:
     scratch.rename(log)
 
 
-def test_a_cleaned_log_is_another_one_whose_equal_batches_are_not_put_again(
+def test_cleaned_log_reuses_stored_chunks_of_equal_batches(
     broker: StandIn, repository: Path
 ) -> None:
     batches = fill_cleaned(broker)
@@ -438,7 +440,7 @@ def test_a_cleaned_log_is_another_one_whose_equal_batches_are_not_put_again(
     assert 0 < result.sizes_bytes["new"] < len(b"".join(kept)) * 0.8
 
 
-def test_a_cleaned_log_of_the_same_size_and_time_is_seen(broker: StandIn, repository: Path) -> None:
+def test_cleaned_log_of_equal_size_and_time_is_detected(broker: StandIn, repository: Path) -> None:
     batches = fill_cleaned(broker)
     broker.checkpoint("cleaner-offset-checkpoint", {ORDERS: 0})
     back_up(broker, repository)
@@ -452,7 +454,7 @@ def test_a_cleaned_log_of_the_same_size_and_time_is_seen(broker: StandIn, reposi
     assert has(repository, manifest, ORDERS, b"".join(batches) + tail)
 
 
-def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
+def test_unfinished_segment_replacement_is_awaited(broker: StandIn) -> None:
     batches = fill_cleaned(broker)
     log = min(broker.path_of(ORDERS).glob("*.log"))
     swap = log.with_name(f"{log.name}.swap")
@@ -474,7 +476,7 @@ def test_an_unfinished_replacement_is_waited_for(broker: StandIn) -> None:
             assert sizes[0] == len(b"".join(batches[5:]))
 
 
-def test_a_replacement_that_does_not_end_is_missed(
+def test_endless_segment_replacement_is_reported_as_missing(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "_ATTEMPT_PAUSE_S", 0)
@@ -486,7 +488,7 @@ def test_a_replacement_that_does_not_end_is_missed(
 # ----------------------------------------------------- moves, other histories, other copies
 
 
-def test_a_partition_that_moves_is_taken_once_and_its_pieces_are_used_again(
+def test_moved_partition_is_stored_once_and_reuses_its_chunks(
     broker: StandIn, repository: Path
 ) -> None:
     back_up(broker, repository)
@@ -504,7 +506,7 @@ def test_a_partition_that_moves_is_taken_once_and_its_pieces_are_used_again(
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_a_partition_in_two_directories_is_waited_for(
+def test_partition_in_two_directories_is_awaited(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = broker.path_of(ORDERS)
@@ -519,7 +521,7 @@ def test_a_partition_in_two_directories_is_waited_for(
     assert partition_in(manifest, ORDERS).directory == 1
 
 
-def test_a_truncated_log_has_a_new_history_from_there_on(broker: StandIn, repository: Path) -> None:
+def test_truncated_log_starts_a_new_history(broker: StandIn, repository: Path) -> None:
     for _ in range(3):
         back_up(broker, repository)
         broker.append(ORDERS, 4)
@@ -537,7 +539,7 @@ def test_a_truncated_log_has_a_new_history_from_there_on(broker: StandIn, reposi
     assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) - first[0].size_bytes
 
 
-def test_another_history_whose_log_shrinks_before_it_is_read(
+def test_log_of_a_new_history_may_shrink_before_it_is_read(
     broker: StandIn, repository: Path
 ) -> None:
     back_up(broker, repository)
@@ -553,7 +555,7 @@ def test_another_history_whose_log_shrinks_before_it_is_read(
 # --------------------------------------------------------------------- where it ends, and when
 
 
-def test_the_second_replacement_of_every_directory_counts(
+def test_every_second_replacement_of_a_directory_is_detected(
     broker: StandIn, repository: Path
 ) -> None:
     broker.is_paused = True
@@ -577,7 +579,7 @@ def test_the_second_replacement_of_every_directory_counts(
     assert [partition_in(manifest, name).end_offset for name in (ORDERS, "payments-0")] == [9, 12]
 
 
-def test_a_stopped_broker_is_not_waited_for(broker: StandIn, repository: Path) -> None:
+def test_stopped_broker_is_not_awaited(broker: StandIn, repository: Path) -> None:
     broker.is_paused = True
     for path in broker.paths:
         (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":5}')
@@ -586,7 +588,7 @@ def test_a_stopped_broker_is_not_waited_for(broker: StandIn, repository: Path) -
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_a_broker_that_was_killed_has_what_it_had_written(
+def test_backup_of_a_killed_broker_has_its_written_records(
     broker: StandIn, repository: Path
 ) -> None:
     broker.is_paused = True
@@ -598,7 +600,7 @@ def test_a_broker_that_was_killed_has_what_it_had_written(
     assert partition_in(manifest, ORDERS).end_offset == 12
 
 
-def test_what_was_there_before_anything_was_cut_is_settled(
+def test_replacement_finished_before_the_capture_is_not_awaited(
     broker: StandIn, repository: Path
 ) -> None:
     _, manifest = back_up(
@@ -614,7 +616,7 @@ def test_what_was_there_before_anything_was_cut_is_settled(
     assert (found.settled_offset, found.end_offset) == (24, 30)
 
 
-def test_coordinators_are_cut_first_and_the_metadata_log_last(
+def test_internal_topics_are_captured_first_and_the_metadata_log_last(
     broker: StandIn, repository: Path
 ) -> None:
     topics = ["__transaction_state-0", "__consumer_offsets-3", "zebra-0", "__cluster_metadata-0"]
@@ -644,7 +646,7 @@ def test_coordinators_are_cut_first_and_the_metadata_log_last(
 # ------------------------------------------------------------------- nothing of it is touched
 
 
-def test_nothing_in_the_directories_is_changed(broker: StandIn, repository: Path) -> None:
+def test_backup_changes_no_file_of_the_broker(broker: StandIn, repository: Path) -> None:
     broker.is_paused = True
     for path in broker.paths:
         (path / ".kafka_cleanshutdown").touch()
@@ -654,7 +656,7 @@ def test_nothing_in_the_directories_is_changed(broker: StandIn, repository: Path
     assert {path: states_of(path) for path in broker.paths} == before
 
 
-def test_the_repository_may_not_lie_in_the_directories(broker: StandIn) -> None:
+def test_repository_within_a_data_directory_is_rejected(broker: StandIn) -> None:
     with pytest.raises(InputError, match="lies inside the input"):
         back_up(broker, broker.paths[0] / "backups")
 
@@ -662,7 +664,7 @@ def test_the_repository_may_not_lie_in_the_directories(broker: StandIn) -> None:
 # --------------------------------------------------------------------------- killed and failed
 
 
-def test_what_a_killed_run_has_put_is_used(broker: StandIn, repository: Path) -> None:
+def test_objects_of_a_killed_backup_are_reused(broker: StandIn, repository: Path) -> None:
     broker.append(ORDERS, 2000, value_size=500)
 
     def die() -> None:
@@ -686,7 +688,7 @@ def test_what_a_killed_run_has_put_is_used(broker: StandIn, repository: Path) ->
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_store_that_fails_leaves_the_repository_as_it_was(
+def test_failing_store_leaves_the_repository_unchanged(
     broker: StandIn, repository: Path, number: int
 ) -> None:
     broker.create("payments-0", 2)
@@ -713,7 +715,7 @@ def test_a_store_that_fails_leaves_the_repository_as_it_was(
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_a_directory_that_is_gone_ends_the_run(broker: StandIn, repository: Path) -> None:
+def test_missing_data_directory_ends_the_backup(broker: StandIn, repository: Path) -> None:
     back_up(broker, repository)
     runs = open_repository(str(repository)).backup_ids()
 

@@ -46,7 +46,7 @@ def partition(taken: BackupResult, topic: str) -> PartitionBackup:
     return next(each for each in manifest_of(taken).partitions if each.topic == topic)
 
 
-def test_directories_that_are_as_they_were_are_not_listed(
+def test_unchanged_directories_are_not_listed_again(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = back_up(data)
@@ -68,7 +68,7 @@ def test_directories_that_are_as_they_were_are_not_listed(
     ] == [each for each in manifest_of(first).partitions if each.topic != CLUSTER_METADATA_TOPIC]
 
 
-def test_data_directories_are_listed_once_while_nothing_comes_or_goes(
+def test_data_directories_are_listed_once_while_unchanged(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back_up(data)
@@ -93,7 +93,7 @@ def test_data_directories_are_listed_once_while_nothing_comes_or_goes(
             assert any(each.startswith(f"data/{name}-0-") for each in folders)
 
 
-def test_what_is_appended_after_the_look_is_in_the_cut(data: Path) -> None:
+def test_records_appended_after_the_listing_are_captured(data: Path) -> None:
     first = partition(back_up(data), "audit.trail")
     end = first.end_offset
     batch = write_record_batch([Record(1, b"key", b"value")], end, BatchFields(leader_epoch=0))
@@ -111,7 +111,7 @@ def test_what_is_appended_after_the_look_is_in_the_cut(data: Path) -> None:
     assert (found.end_offset, found.settled_offset) == (end + 1, end)
 
 
-def test_what_is_appended_to_a_last_log_is_stored(data: Path) -> None:
+def test_records_appended_to_the_active_segment_are_stored(data: Path) -> None:
     first = partition(back_up(data), "audit.trail")
     end = first.end_offset
     batch = write_record_batch([Record(1, b"key", b"value")], end, BatchFields(leader_epoch=0))
@@ -124,7 +124,7 @@ def test_what_is_appended_to_a_last_log_is_stored(data: Path) -> None:
     assert partition(back_up(data), "audit.trail").chunks == second.chunks
 
 
-def test_a_log_that_is_replaced_is_looked_at(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_log_is_listed_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = partition(back_up(data), "audit.trail")
     log = sorted((data / "audit.trail-0").glob("*.log"))[1]
     cleaned = log.with_suffix(".log.cleaned")
@@ -141,7 +141,7 @@ def test_a_log_that_is_replaced_is_looked_at(data: Path, monkeypatch: pytest.Mon
     assert partition(back_up(data), "audit.trail").seen_directory is not None
 
 
-def test_a_directory_of_that_name_with_another_topic_is_looked_at(data: Path) -> None:
+def test_directory_of_a_recreated_topic_is_listed_again(data: Path) -> None:
     back_up(data)
     other = data / "orders.eu-west-0"
     shutil.rmtree(data / "audit.trail-0")
@@ -229,7 +229,7 @@ CHANGES: list[Callable[[StandIn, str], object]] = [
 ]
 
 
-def test_another_look_finds_what_a_first_one_finds(
+def test_incremental_listing_equals_a_full_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever has changed since the look that a process remembers."""
@@ -261,7 +261,7 @@ def test_another_look_finds_what_a_first_one_finds(
     assert 30 < kept < 290
 
 
-def test_another_look_opens_last_logs_alone_but_all_that_are_cleaned(tmp_path: Path) -> None:
+def test_incremental_listing_opens_active_and_cleaned_logs_only(tmp_path: Path) -> None:
     broker = StandIn(tmp_path)
     for name in ("cleaned-0", "plain-0"):
         broker.create(name)
@@ -278,7 +278,7 @@ def test_another_look_opens_last_logs_alone_but_all_that_are_cleaned(tmp_path: P
     assert all(log.descriptor < 0 for each in again.values() for log in each.logs)
 
 
-def test_a_preallocated_log_that_looks_the_same_is_measured(tmp_path: Path) -> None:
+def test_preallocated_log_of_equal_size_is_measured(tmp_path: Path) -> None:
     broker = StandIn(tmp_path)
     broker.create("orders-0")
     preallocate(broker, "orders-0")

@@ -49,7 +49,7 @@ def test_golden_files_are_small() -> None:
     assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < 3_000_000
 
 
-def test_golden_segments_are_refused_in_every_way() -> None:
+def test_golden_segments_cover_every_rejection() -> None:
     assert {one.kafka.refusal for one in ALL} >= REFUSALS
 
 
@@ -59,7 +59,7 @@ def test_golden_segment_is_built_as_kafka_recovered_it(one: GoldenSegment, tmp_p
     assert built == one.kafka or compressed_marker_refused(one.segment, built)
 
 
-def test_golden_segments_are_cut_for_every_reason(tmp_path: Path) -> None:
+def test_golden_segments_cover_every_truncation(tmp_path: Path) -> None:
     cut = [one for one in ALL if one.kafka.valid_bytes not in (None, len(one.segment.log))]
     reasons = {recovered_by_build(tmp_path / "build", one.segment).reason or "" for one in cut}
     assert {reason.split()[0] for reason in reasons} >= STOPS

@@ -66,7 +66,7 @@ def _interleaved(table: pa.Table) -> pa.Table:
 
 @FORMS
 @pytest.mark.parametrize("arrange", [pa.Table.combine_chunks, _interleaved, _shuffled])
-def test_parquet_gives_the_bytes_that_the_logs_give(
+def test_parquet_build_equals_log_build(
     tmp_path: Path, form: _Form, arrange: Callable[[pa.Table], pa.Table]
 ) -> None:
     rows = _build(arrange(form(dump())), tmp_path)
@@ -76,7 +76,7 @@ def test_parquet_gives_the_bytes_that_the_logs_give(
     assert leftovers(tmp_path) == []
 
 
-def test_the_rows_of_a_segment_may_lie_in_many_files(tmp_path: Path) -> None:
+def test_segment_with_rows_in_many_files_is_built(tmp_path: Path) -> None:
     table = raw_table(dump())
     folder = tmp_path / "in"
     folder.mkdir()
@@ -90,7 +90,7 @@ def test_the_rows_of_a_segment_may_lie_in_many_files(tmp_path: Path) -> None:
     assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
 
 
-def test_other_integer_widths_and_strings_are_the_same(tmp_path: Path) -> None:
+def test_other_integer_widths_and_string_types_are_accepted(tmp_path: Path) -> None:
     narrow = pa.schema(
         [
             ("topic", pa.dictionary(pa.int32(), pa.string())),
@@ -116,7 +116,7 @@ def test_other_integer_widths_and_strings_are_the_same(tmp_path: Path) -> None:
         pytest.param(20, None, "null in column position_bytes, in row", id="null"),
     ],
 )
-def test_positions_that_are_no_log_fail(
+def test_contradictory_positions_fail(
     tmp_path: Path, form: _Form, row: int, value: int | None, reason: str
 ) -> None:
     (report,) = _build(change(form(ONE), row, "position_bytes", value), tmp_path)
@@ -127,7 +127,7 @@ def test_positions_that_are_no_log_fail(
 
 
 @FORMS
-def test_a_row_that_comes_twice_overlaps(tmp_path: Path, form: _Form) -> None:
+def test_duplicate_row_is_reported_as_overlap(tmp_path: Path, form: _Form) -> None:
     table = form(ONE)
     doubled = pa.concat_tables([table.slice(0, 20), table.slice(19)])
 
@@ -139,7 +139,7 @@ def test_a_row_that_comes_twice_overlaps(tmp_path: Path, form: _Form) -> None:
 
 
 @FORMS
-def test_a_row_that_is_missing_leaves_a_gap(tmp_path: Path, form: _Form) -> None:
+def test_missing_row_is_reported_as_gap(tmp_path: Path, form: _Form) -> None:
     table = form(ONE)
 
     (report,) = _build(pa.concat_tables([table.slice(0, 20), table.slice(21)]), tmp_path)
@@ -163,7 +163,7 @@ def test_a_row_that_is_missing_leaves_a_gap(tmp_path: Path, form: _Form) -> None
         ("max_timestamp_ms", None, "null in column max_timestamp_ms"),
     ],
 )
-def test_values_that_no_log_holds_fail(
+def test_impossible_values_fail(
     tmp_path: Path, column: str, value: int | None, reason: str
 ) -> None:
     table = metadata_table(ONE)
@@ -176,7 +176,7 @@ def test_values_that_no_log_holds_fail(
     assert leftovers(tmp_path) == []
 
 
-def test_a_damaged_raw_batch_truncates_as_in_a_log(tmp_path: Path) -> None:
+def test_damaged_raw_batch_truncates_as_in_a_log(tmp_path: Path) -> None:
     data = bytearray(ONE["t", 3, 30][20])
     data[-1] ^= 1
     segments = {("t", 3, 30): [*ONE["t", 3, 30][:20], bytes(data), *ONE["t", 3, 30][21:]]}
@@ -190,9 +190,7 @@ def test_a_damaged_raw_batch_truncates_as_in_a_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["..", "../up", "a/b", "", "x" * 250])
-def test_a_topic_that_is_no_folder_name_fails_and_writes_nowhere(
-    tmp_path: Path, topic: str
-) -> None:
+def test_topic_that_is_not_a_folder_name_fails_without_output(tmp_path: Path, topic: str) -> None:
     table = metadata_table({(topic, 0, 0): ONE["t", 3, 30], **ONE})
 
     rows = _build(table, tmp_path)
@@ -204,7 +202,7 @@ def test_a_topic_that_is_no_folder_name_fails_and_writes_nowhere(
     }
 
 
-def test_fail_fast_begins_nothing_more(tmp_path: Path) -> None:
+def test_fail_fast_starts_no_further_segment(tmp_path: Path) -> None:
     table = metadata_table({("..", 0, 0): ONE["t", 3, 30], **ONE})
 
     rows = _build(table, tmp_path, fail_fast=True)
@@ -223,7 +221,7 @@ def test_without_rows_there_is_nothing_to_do(tmp_path: Path) -> None:
         _build(metadata_table(ONE).slice(0, 0), tmp_path)
 
 
-def test_all_that_is_wrong_with_the_columns_is_said_at_once(tmp_path: Path) -> None:
+def test_all_column_errors_are_reported_at_once(tmp_path: Path) -> None:
     table = metadata_table(ONE).drop_columns(["size_bytes", "last_offset"])
     table = table.set_column(1, "partition", table["partition"].cast(pa.string()))
 
@@ -238,7 +236,7 @@ def test_all_that_is_wrong_with_the_columns_is_said_at_once(tmp_path: Path) -> N
         assert problem in str(error.value)
 
 
-def test_raw_batches_win_over_metadata(tmp_path: Path) -> None:
+def test_raw_batches_override_metadata_columns(tmp_path: Path) -> None:
     table = metadata_table(ONE).append_column("batch", raw_table(ONE)["batch"])
     path = write_parquet(tmp_path / "in.parquet", table)
 
@@ -249,7 +247,7 @@ def test_raw_batches_win_over_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing.parquet", "text.parquet", "folder", "*.nothing"])
-def test_an_input_that_is_no_parquet_is_refused(tmp_path: Path, name: str) -> None:
+def test_input_that_is_not_parquet_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "text.parquet").write_text("text")
     (tmp_path / "folder").mkdir()
 
@@ -265,7 +263,7 @@ def test_parquet_is_not_built_in_place(tmp_path: Path) -> None:
         built_parquet_rows(source, in_place)
 
 
-def test_a_file_damaged_in_the_middle_is_the_reason_of_each_of_its_segments(
+def test_parquet_file_damaged_in_the_middle_fails_its_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_BINS_PER_WORKER", 1)
@@ -286,7 +284,7 @@ def test_a_file_damaged_in_the_middle_is_the_reason_of_each_of_its_segments(
     assert index_files(tmp_path) == {}
 
 
-def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
+def test_unsorted_table_above_the_memory_limit_is_an_environment_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "scratch"
@@ -305,7 +303,7 @@ def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
 
 @pytest.mark.parametrize("row_group_size", [100, 10_000])
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_many_segments_of_one_row_group_are_each_built(
+def test_all_segments_of_one_row_group_are_built(
     tmp_path: Path, *, is_shuffled: bool, row_group_size: int
 ) -> None:
     segments = {("orders", number % 7, number * 3): log(number * 3, 3) for number in range(400)}
@@ -322,7 +320,7 @@ def test_many_segments_of_one_row_group_are_each_built(
     assert [row.status for row in rows] == ["built"] * 400
 
 
-def test_rows_in_order_are_taken_as_they_are_wherever_row_groups_end(tmp_path: Path) -> None:
+def test_sorted_rows_are_not_sorted_again_across_row_groups(tmp_path: Path) -> None:
     segments = {("orders", 0, number * 3): log(number * 3, 3) for number in range(400)}
     path = tmp_path / "in.parquet"
     pq.write_table(metadata_table(segments), path, row_group_size=100)

@@ -52,7 +52,7 @@ def build(source: ParquetInput, target: Path) -> list[SegmentReport]:
 
 
 @FORMS
-def test_a_folder_in_a_bucket_gives_the_bytes_of_a_local_one(
+def test_parquet_build_from_a_bucket_equals_local_build(
     tmp_path: Path, bucket: str, form: _Form
 ) -> None:
     folder = write_folder(tmp_path / "in", form)
@@ -70,9 +70,7 @@ def test_a_folder_in_a_bucket_gives_the_bytes_of_a_local_one(
     assert index_files(tmp_path / "there") == index_files(tmp_path / "here")
 
 
-def test_the_command_reads_files_and_globs_and_writes_to_a_bucket(
-    tmp_path: Path, bucket: str
-) -> None:
+def test_command_reads_files_and_globs_and_writes_to_a_bucket(tmp_path: Path, bucket: str) -> None:
     folder = write_folder(tmp_path / "in", raw_table)
     uri = upload(folder, f"{bucket}/in")
     assert build_here("--input", folder, "--output", tmp_path / "here").returncode == 0
@@ -90,7 +88,7 @@ def test_the_command_reads_files_and_globs_and_writes_to_a_bucket(
     )
 
 
-def test_a_file_that_is_replaced_after_it_was_counted_fails_by_name(
+def test_file_that_is_replaced_after_it_was_counted_fails_by_name(
     tmp_path: Path, bucket: str
 ) -> None:
     local = write_parquet(tmp_path / "in.parquet", raw_table(dump()))
@@ -108,7 +106,7 @@ def test_a_file_that_is_replaced_after_it_was_counted_fails_by_name(
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
-def test_what_is_not_parquet_is_refused_by_name(bucket: str, name: str) -> None:
+def test_object_that_is_not_parquet_is_rejected_with_its_path(bucket: str, name: str) -> None:
     store_of(bucket).put(f"{bucket}/{name}", b"topic,partition")
     done = build_here(
         *("--input", f"{bucket}/{name}", "--format", "parquet", "--output", f"{bucket}/out")
@@ -117,7 +115,7 @@ def test_what_is_not_parquet_is_refused_by_name(bucket: str, name: str) -> None:
     assert (f"{bucket}/{name}" in done.stderr, "not a Parquet file" in done.stderr) == (True, True)
 
 
-def test_hdfs_is_read_too(hdfs: HdfsServer, tmp_path: Path) -> None:
+def test_input_on_hdfs_is_read(hdfs: HdfsServer, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "in", raw_table)
     uri = upload(folder, f"{hdfs.uri}/parquet/in")
 

@@ -61,7 +61,7 @@ def _outcomes(rows: list[SegmentReport]) -> list[tuple[object, ...]]:
 
 
 @FORMS
-def test_parquet_gives_every_file_that_the_logs_give(tmp_path: Path, form: _Form) -> None:
+def test_parquet_build_writes_every_file_of_a_log_build(tmp_path: Path, form: _Form) -> None:
     data = _data(tmp_path / "logs")
     expected = _from_logs(data, tmp_path / "expected")
 
@@ -76,7 +76,7 @@ def test_parquet_gives_every_file_that_the_logs_give(tmp_path: Path, form: _Form
 
 
 @FORMS
-def test_segments_of_a_partition_may_lie_anywhere(tmp_path: Path, form: _Form) -> None:
+def test_segments_of_a_partition_are_found_in_any_file(tmp_path: Path, form: _Form) -> None:
     data = _data(tmp_path / "logs")
     _from_logs(data, tmp_path / "expected")
     table = form(data)
@@ -87,9 +87,7 @@ def test_segments_of_a_partition_may_lie_anywhere(tmp_path: Path, form: _Form) -
 
 
 @FORMS
-def test_markers_without_records_and_old_messages_count_as_in_the_logs(
-    tmp_path: Path, form: _Form
-) -> None:
+def test_empty_markers_and_old_messages_are_built_as_from_logs(tmp_path: Path, form: _Form) -> None:
     logs = segments(2)
     end = max(logs) + 200
     logs[end] = b"".join(
@@ -108,7 +106,7 @@ def test_markers_without_records_and_old_messages_count_as_in_the_logs(
 
 
 @FORMS
-def test_after_a_segment_that_fails_there_are_no_snapshots(tmp_path: Path, form: _Form) -> None:
+def test_segments_after_a_failed_one_get_no_snapshots(tmp_path: Path, form: _Form) -> None:
     data = write(tmp_path / "logs" / "t-0", segments(3, producers=1))
     table = form(data)
     gap = table.slice(0, 40)
@@ -125,7 +123,7 @@ def test_after_a_segment_that_fails_there_are_no_snapshots(tmp_path: Path, form:
     assert f"{third:020d}.snapshot" not in names
 
 
-def test_checkpoints_beside_the_input_have_no_say(tmp_path: Path) -> None:
+def test_checkpoints_next_to_parquet_input_are_ignored(tmp_path: Path) -> None:
     data = write(tmp_path / "both" / "t-0", segments(2))
     write_parquet(data / "in.parquet", raw_batch_table(data))
     (data / "t-0" / "leader-epoch-checkpoint").write_text("garbage")

@@ -59,7 +59,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
 @pytest.mark.parametrize("in_place", [False, True], ids=["output", "in place"])
-def test_what_is_asked_for_is_written_and_nothing_else(
+def test_only_requested_files_are_written(
     data: Path,
     tmp_path: Path,
     settings: BuildSettings,
@@ -88,7 +88,7 @@ def test_what_is_asked_for_is_written_and_nothing_else(
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
-def test_what_is_not_asked_for_is_left_as_it_is(
+def test_files_not_requested_are_unchanged(
     data: Path, tmp_path: Path, settings: BuildSettings, outputs: frozenset[BuildOutput]
 ) -> None:
     build(data, settings)
@@ -105,7 +105,7 @@ def test_what_is_not_asked_for_is_left_as_it_is(
     }
 
 
-def test_behind_a_failed_segment_only_those_are_built_in_which_nothing_was_aborted(
+def test_segments_after_a_failed_one_are_built_only_without_aborted_transactions(
     data: Path, tmp_path: Path, settings: BuildSettings
 ) -> None:
     first, second, _, fourth = sorted(segments(4))
@@ -132,7 +132,7 @@ def test_behind_a_failed_segment_only_those_are_built_in_which_nothing_was_abort
     }
 
 
-def test_a_malformed_checkpoint_fails_its_partition_and_no_other(
+def test_malformed_checkpoint_fails_only_its_partition(
     data: Path, tmp_path: Path, settings: BuildSettings
 ) -> None:
     write(data / "other-0", segments(2))
@@ -150,7 +150,7 @@ def test_a_malformed_checkpoint_fails_its_partition_and_no_other(
     assert list((tmp_path / "out" / FOLDER).iterdir()) == []
 
 
-def test_a_producer_that_is_idle_when_a_broker_starts_is_in_no_snapshot(
+def test_producer_expired_at_the_given_time_is_in_no_snapshot(
     data: Path, tmp_path: Path, settings: BuildSettings
 ) -> None:
     build(data, settings)
@@ -170,7 +170,7 @@ def test_a_producer_that_is_idle_when_a_broker_starts_is_in_no_snapshot(
     assert [one.producers for one in rows] < [one.producers for one in kept]
 
 
-def test_an_empty_last_segment_has_the_snapshot_in_front_of_it(
+def test_empty_active_segment_keeps_the_snapshot_at_its_base_offset(
     data: Path, tmp_path: Path, settings: BuildSettings
 ) -> None:
     end = sorted(segments(5))[4]

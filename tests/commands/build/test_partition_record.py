@@ -39,24 +39,24 @@ RECORD = BuildManifest(
 )
 
 
-def test_a_record_survives_writing_and_reading() -> None:
+def test_build_record_is_read_as_written() -> None:
     assert BuildManifest.from_bytes(RECORD.to_bytes()) == RECORD
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.9, 0.999])
-def test_a_record_with_a_flipped_byte_is_none(share: float) -> None:
+def test_build_record_with_a_flipped_byte_is_ignored(share: float) -> None:
     data = bytearray(RECORD.to_bytes())
     data[int(share * len(data))] ^= 1
     assert BuildManifest.from_bytes(bytes(data)) is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.99])
-def test_a_record_that_was_cut_is_none(share: float) -> None:
+def test_truncated_build_record_is_ignored(share: float) -> None:
     data = RECORD.to_bytes()
     assert BuildManifest.from_bytes(data[: int(share * len(data))]) is None
 
 
-def test_without_a_record_there_is_none(tmp_path: Path) -> None:
+def test_missing_build_record_is_none(tmp_path: Path) -> None:
     assert BuildManifest.read(str(tmp_path)) is None
 
 
@@ -65,7 +65,7 @@ def _published(path: Path) -> RecordedFile:
     return RecordedFile(PublishedFile.of(str(path)), entry.file_version()[1])
 
 
-def test_a_change_that_leaves_size_and_time_is_noticed(tmp_path: Path) -> None:
+def test_change_that_keeps_size_and_time_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "a.index"
     path.write_bytes(b"12345678")
     before = path.stat()
@@ -76,7 +76,7 @@ def test_a_change_that_leaves_size_and_time_is_noticed(tmp_path: Path) -> None:
     assert not file.is_intact(str(tmp_path), entry)
 
 
-def test_a_copy_is_intact_by_its_bytes(tmp_path: Path) -> None:
+def test_copy_is_recognized_as_intact_by_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.index"
     path.write_bytes(b"12345678")
     file = _published(path)

@@ -134,7 +134,7 @@ def _check_every_index(found: _Files, builds: tuple[_Files, _Files]) -> None:
     "outputs", [frozenset(BuildOutput), STATE_ALONE], ids=["all", "state alone"]
 )
 @pytest.mark.parametrize("is_cut", [False, True], ids=["sound", "with a torn end"])
-def test_what_an_attempt_left_at_any_step_is_finished_by_the_next(
+def test_publication_killed_at_any_step_is_finished_by_the_next_attempt(
     tmp_path: Path, outputs: frozenset[BuildOutput], *, in_place: bool, is_cut: bool
 ) -> None:
     settings = _settings(in_place=in_place, outputs=outputs)
@@ -166,7 +166,7 @@ def test_what_an_attempt_left_at_any_step_is_finished_by_the_next(
     assert steps > len(logs)
 
 
-def test_an_attempt_is_done_again_although_the_first_one_was_done(tmp_path: Path) -> None:
+def test_completed_publication_can_be_repeated(tmp_path: Path) -> None:
     # As when the machine that ran it is lost before its rows have arrived.
     place = _Place(tmp_path, segments(5), _settings(in_place=True))
     staged = place.stage("scan")
@@ -179,7 +179,7 @@ def test_an_attempt_is_done_again_although_the_first_one_was_done(tmp_path: Path
     assert built_files(place.out) == files
 
 
-def test_files_that_an_attempt_gave_up_are_not_taken_for_published(tmp_path: Path) -> None:
+def test_files_of_an_abandoned_attempt_are_not_taken_as_published(tmp_path: Path) -> None:
     # The old ones with their records are still there, and must not pass for those of this run.
     place = _Place(tmp_path, segments(5), _settings(in_place=False))
     staged = place.stage("scan")
@@ -192,7 +192,7 @@ def test_files_that_an_attempt_gave_up_are_not_taken_for_published(tmp_path: Pat
     assert built_files(place.out) == place.before
 
 
-def test_an_older_transaction_index_does_not_stay_where_nothing_is_aborted_now(
+def test_old_transaction_index_without_aborted_transactions_is_deleted(
     tmp_path: Path,
 ) -> None:
     in_transaction = batch(0, 1, producer_id=9, producer_epoch=0, transactional=True)

@@ -27,7 +27,7 @@ def columns(number: int, count: int, size_bytes: int = 100) -> PartitionSegments
 
 
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12))
-def test_groups_hold_whole_partitions_in_their_order(lengths: list[int], most: int) -> None:
+def test_groups_have_complete_partitions_in_order(lengths: list[int], most: int) -> None:
     groups = [lengths[group] for group in group_partitions(lengths, max_segments=most)]
 
     assert [length for group in groups for length in group] == lengths
@@ -36,7 +36,7 @@ def test_groups_hold_whole_partitions_in_their_order(lengths: list[int], most: i
         assert sum(group) + following[0] > most
 
 
-def test_waves_hold_whole_partitions_and_not_too_many_segments(
+def test_rounds_have_complete_partitions_and_bounded_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WAVE_SEGMENTS", 1000)
@@ -50,7 +50,7 @@ def test_waves_hold_whole_partitions_and_not_too_many_segments(
     assert len(partitions) == len(set(partitions)) == 40
 
 
-def test_the_largest_partitions_come_first() -> None:
+def test_largest_partitions_come_first() -> None:
     table = SegmentTable([columns(number, 2, size) for number, size in enumerate((5, 900, 70))])
     groups = partition_groups(table, max_bytes=100, max_segments=1000)
     assert [[each.partition.partition for each in group.partitions] for group in groups] == [
@@ -60,7 +60,7 @@ def test_the_largest_partitions_come_first() -> None:
     ]
 
 
-def test_planning_makes_no_segment_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_creates_no_segment_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SegmentTable([columns(number, 1000) for number in range(100)])
     monkeypatch.setattr(PartitionSegments, "files", lambda _: pytest.fail("objects were made"))
     assert sum(len(wave.segments) for wave in plan_waves(table)) == len(table)

@@ -56,14 +56,14 @@ def test_zeros_at_the_end_of_any_other_segment_are_damage(tmp_path: Path) -> Non
     assert first.position_bytes == len(batch(0))
 
 
-def test_the_offset_after_the_largest_one_fits_the_report(tmp_path: Path) -> None:
+def test_log_end_after_the_largest_offset_fits_the_report(tmp_path: Path) -> None:
     log_of(tmp_path / "dump" / "t-0", INT64_MAX, batch(INT64_MAX, records=1))
     (row,) = built(tmp_path)
     assert row.status == "built"
     assert report_table([row]).column("next_offset").to_pylist() == [-(2**63)]
 
 
-def test_a_log_that_is_gone_is_a_failed_row_and_the_next_is_built(tmp_path: Path) -> None:
+def test_vanished_log_is_a_failed_row_and_the_next_is_built(tmp_path: Path) -> None:
     gone = log_of(tmp_path / "dump" / "t-0", 0, batch(0))
     log_of(tmp_path / "dump" / "t-0", 3, batch(3))
     segments = list_dump([str(tmp_path / "dump")], topics=None).segments
@@ -73,7 +73,7 @@ def test_a_log_that_is_gone_is_a_failed_row_and_the_next_is_built(tmp_path: Path
     assert str(gone) in str(rows[0].reason)
 
 
-def test_one_log_is_built_whatever_its_folder_is_called(tmp_path: Path) -> None:
+def test_single_log_in_any_folder_is_built(tmp_path: Path) -> None:
     log = log_of(tmp_path / "broken", 7, batch(7))
     (tmp_path / "out").mkdir()
     row = build_segment_files(log, tmp_path / "out")
@@ -82,7 +82,7 @@ def test_one_log_is_built_whatever_its_folder_is_called(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "00000000000000000007.timeindex").stat().st_size == 12
 
 
-def test_one_log_is_not_built_into_its_own_folder(tmp_path: Path) -> None:
+def test_output_in_the_folder_of_a_single_log_is_rejected(tmp_path: Path) -> None:
     log = log_of(tmp_path / "t-0", 7, batch(7))
     with pytest.raises(InputError, match="folder of the log"):
         build_segment_files(log, tmp_path / "t-0")
@@ -94,7 +94,7 @@ def log(tmp_path: Path) -> Path:
     return log_of(tmp_path / "dump" / "topic-0", 0, b"".join(REPEATED))
 
 
-def test_a_build_reports_batches_that_go_back_each_time(tmp_path: Path, log: Path) -> None:
+def test_build_reports_backward_offsets_in_every_run(tmp_path: Path, log: Path) -> None:
     built = [kafka_index.build_indexes(log.parent.parent, tmp_path / "indexes") for _ in range(2)]
 
     position = len(REPEATED[0]) + len(REPEATED[1])
@@ -106,7 +106,7 @@ def test_a_build_reports_batches_that_go_back_each_time(tmp_path: Path, log: Pat
     assert [one.rows["status"].to_pylist() for one in built] == [["built"], ["unchanged"]]
 
 
-def test_the_command_and_its_page_say_so_each_time(tmp_path: Path, log: Path) -> None:
+def test_command_and_page_report_backward_offsets_in_every_run(tmp_path: Path, log: Path) -> None:
     for name in ("first.html", "second.html"):
         done = run_here(
             *("build", "--input", log.parent.parent, "--output", tmp_path / "indexes"),
@@ -118,7 +118,7 @@ def test_the_command_and_its_page_say_so_each_time(tmp_path: Path, log: Path) ->
         assert "1 segment of 1 damaged" in (tmp_path / name).read_text()
 
 
-def test_a_rewrite_leaves_such_a_partition_out(tmp_path: Path, log: Path) -> None:
+def test_rewrite_skips_a_partition_with_backward_offsets(tmp_path: Path, log: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("none\n")
     report = tmp_path / "rows.json"

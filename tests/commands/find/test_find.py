@@ -56,7 +56,7 @@ def dump() -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_what_is_found_are_the_records_of_the_table(
+def test_find_returns_the_matching_rows_of_the_table(
     dump: list[dict[str, Any]], options: tuple[str, ...], holds: Any
 ) -> None:
     found = rows(find(0, DUMP, *options, "--json"))
@@ -72,7 +72,7 @@ def _matches(key: bytes | None, start: bytes, end: bytes) -> bool:
 
 
 @pytest.mark.parametrize("codec", [0, *PACKERS])
-def test_a_record_is_found_in_any_codec_with_its_headers(tmp_path: Path, codec: int) -> None:
+def test_record_is_found_in_any_codec_with_its_headers(tmp_path: Path, codec: int) -> None:
     noise = batch_of(0, [(1000, b"other", b"x")] * 5, codec)
     wanted = batch_of(5, [(1000, b"a", b"1"), (1000, b"k\xff", b"2"), (1000, None, b"3")], codec)
     headers = batch(
@@ -100,7 +100,7 @@ def test_records_are_a_table_for_people(tmp_path: Path) -> None:
     ]
 
 
-def test_times_are_those_of_each_record(tmp_path: Path) -> None:
+def test_find_by_time_uses_record_timestamps(tmp_path: Path) -> None:
     times = [50, 10, 40, 20, -1]
     log = b"".join(batch_of(at, [(time, b"k", b"v")]) for at, time in enumerate(times))
     write_partition(tmp_path, {0: log})
@@ -114,7 +114,7 @@ def test_times_are_those_of_each_record(tmp_path: Path) -> None:
         assert [row["offset"] for row in found] == offsets
 
 
-def test_a_limit_is_kept_across_splits(tmp_path: Path) -> None:
+def test_limit_is_kept_across_splits(tmp_path: Path) -> None:
     for number in range(3):
         log = b"".join(batch_of(at, [(1000, b"k", b"v")] * 3) for at in range(0, 30, 3))
         write_partition(tmp_path, {0: log}, f"t-{number}")
@@ -123,7 +123,9 @@ def test_a_limit_is_kept_across_splits(tmp_path: Path) -> None:
     assert [(row["partition"], row["offset"]) for row in found] == expected
 
 
-def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_matches_are_returned_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 35_000, 7))
     write_partition(tmp_path, {0: log}, indexed=True)
     monkeypatch.setattr("kafka_index.core.query.matches.MATCHED_BYTES", 1 << 20)
@@ -163,7 +165,7 @@ def offsets_of(matches: Iterable[SplitMatches]) -> list[int]:
     return [at for one in matches for rows in one.batches for at in rows["offset"].to_pylist()]
 
 
-def test_what_comes_back_at_a_time_is_bounded(tmp_path: Path) -> None:
+def test_chunk_of_matches_is_bounded(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 3500, 7))
     write_partition(tmp_path, {0: log})
     (split,) = plan_read(tmp_path, settings=OF_K).splits
@@ -172,7 +174,7 @@ def test_what_comes_back_at_a_time_is_bounded(tmp_path: Path) -> None:
     assert offsets_of(found) == list(range(3500))
 
 
-def test_a_split_is_resumed_where_its_last_match_is(tmp_path: Path) -> None:
+def test_split_is_resumed_after_its_last_match(tmp_path: Path) -> None:
     segments = {
         start: b"".join(
             batch_of(at, [(1000, b"k", bytes(40_000))]) for at in range(start, start + 100)
@@ -188,7 +190,7 @@ def test_a_split_is_resumed_where_its_last_match_is(tmp_path: Path) -> None:
     assert found[-2].rest.size_bytes < 3 << 20
 
 
-def test_a_record_larger_than_what_comes_back_at_a_time_is_found(tmp_path: Path) -> None:
+def test_record_larger_than_a_chunk_is_found(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(200_000))]) for at in range(3))
     write_partition(tmp_path, {0: log})
     (split,) = plan_read(tmp_path, settings=OF_K).splits
@@ -198,7 +200,7 @@ def test_a_record_larger_than_what_comes_back_at_a_time_is_found(tmp_path: Path)
     assert matches.rest.first_offset == 1
 
 
-def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
+def test_find_skips_and_reports_damage(tmp_path: Path) -> None:
     log = batch_of(0, [(1000, b"k", b"v")]) + batch(1, 1, crc=7) + batch_of(2, [(1000, b"k", None)])
     write_partition(tmp_path, {0: log})
     text = find(1, tmp_path, "--key", "k", "--json")
@@ -208,7 +210,7 @@ def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
     assert "bad_crc" in find(1, tmp_path, "--key", "absent")
 
 
-def test_damage_is_reported_once_however_often_a_split_is_resumed(tmp_path: Path) -> None:
+def test_damage_of_a_resumed_split_is_reported_once(tmp_path: Path) -> None:
     def segment(start: int) -> bytes:
         bad = batch(start + 5, 1, crc=7)
         sound = (batch_of(start + at, [(1000, b"k", bytes(200_000))]) for at in range(10))
@@ -229,7 +231,7 @@ def outcome(tmp_path: Path, *arguments: Argument) -> tuple[int, str, dict[str, A
     return done.returncode, done.stderr, json.loads(path.read_text())
 
 
-def test_no_match_is_an_answer(tmp_path: Path) -> None:
+def test_find_without_a_match_succeeds(tmp_path: Path) -> None:
     write_partition(tmp_path / "dump", {0: batch_of(0, [(1000, b"k", b"v")])})
     code, said, summary = outcome(tmp_path, "--key", "absent")
     assert (code, summary["outcome"], summary["error"]) == (0, "done", None)
@@ -251,7 +253,7 @@ def test_no_match_is_an_answer(tmp_path: Path) -> None:
     assert outcome(tmp_path, "--kye", "absent")[2]["outcome"] == "usage"
 
 
-def test_no_match_in_a_damaged_log_is_not_a_clean_answer(tmp_path: Path) -> None:
+def test_find_without_a_match_in_a_damaged_log_reports_damage(tmp_path: Path) -> None:
     data = bytearray(b"".join(batch_of(at, [(1000, b"k", b"v")]) for at in range(3)))
     data[100] ^= 1
     write_partition(tmp_path / "dump", {0: bytes(data)})
@@ -264,7 +266,7 @@ def test_no_match_in_a_damaged_log_is_not_a_clean_answer(tmp_path: Path) -> None
         assert "at byte 70" in said
 
 
-def test_what_was_not_searched_is_named(tmp_path: Path) -> None:
+def test_skipped_partitions_of_a_search_are_reported(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     log = b"".join(batch_of(at, [(MAY + at, b"k", b"v")]) for at in range(3))
     folder = write_partition(dump, {0: log})
@@ -289,7 +291,7 @@ def test_what_was_not_searched_is_named(tmp_path: Path) -> None:
         (("--from", MAY + 1, "--to", MAY + 2), "within the times of the input"),
     ],
 )
-def test_a_range_without_a_match_is_said_with_the_times_there_are(
+def test_empty_time_range_of_a_search_reports_the_existing_times(
     tmp_path: Path, given: Sequence[Argument], place: str
 ) -> None:
     log = b"".join(batch_of(at, [(MAY + at, b"k", b"v")]) for at in (0, 5))
@@ -317,7 +319,7 @@ def test_records_of_kafkas_own_topics_are_printed_decoded() -> None:
         (("--key", "k", "--from", "soon"), "neither milliseconds nor a time"),
     ],
 )
-def test_conditions_that_make_no_sense_are_refused(
+def test_contradictory_conditions_are_rejected(
     tmp_path: Path, options: tuple[str, ...], reason: str
 ) -> None:
     write_partition(tmp_path, {0: batch(0)})

@@ -51,14 +51,14 @@ def damage(data: Path) -> Path:
     return path
 
 
-def test_a_sound_dump_exits_with_0_and_says_so(data: Path) -> None:
+def test_intact_dump_is_exit_code_0_with_a_conclusion(data: Path) -> None:
     done = run_here("verify", "--input", data)
 
     assert done.returncode == ExitCode.DONE, done.stderr
     assert "nothing harmful was found" in done.stdout
 
 
-def test_damage_exits_with_1_and_names_file_byte_and_effect(data: Path) -> None:
+def test_damage_is_exit_code_1_with_file_byte_and_effect(data: Path) -> None:
     path = damage(data)
 
     done = run_here("verify", "--input", data)
@@ -69,7 +69,7 @@ def test_damage_exits_with_1_and_names_file_byte_and_effect(data: Path) -> None:
     assert "Consumers cannot read past" in line
 
 
-def test_headers_alone_say_what_they_do_not_show(data: Path) -> None:
+def test_headers_only_verification_names_its_limits(data: Path) -> None:
     damage(data)
 
     done = run_here("verify", "--input", data, "--fast")
@@ -85,14 +85,16 @@ def test_nothing_found_exits_with_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [(), ("--against", "x", "--fast"), ("--against", "x", "--indexes", "y")]
 )
-def test_options_that_do_not_go_together_exit_with_2(data: Path, options: tuple[str, ...]) -> None:
+def test_contradictory_options_of_verify_are_exit_code_2(
+    data: Path, options: tuple[str, ...]
+) -> None:
     given = ("--input", data) if options else ()
 
     assert run_here("verify", *given, *options).returncode == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
-def test_the_report_has_the_schema_of_the_rows(data: Path, tmp_path: Path, ending: str) -> None:
+def test_report_has_the_schema_of_the_rows(data: Path, tmp_path: Path, ending: str) -> None:
     report = tmp_path / f"report.{ending}"
 
     assert run_here("verify", "--input", data, "--report", report).returncode == ExitCode.DONE
@@ -107,9 +109,7 @@ def test_the_report_has_the_schema_of_the_rows(data: Path, tmp_path: Path, endin
         assert {tuple(row) for row in rows} == {tuple(VERIFY_SCHEMA.names)}
 
 
-def test_files_of_a_build_are_verified_where_it_has_written_them(
-    data: Path, tmp_path: Path
-) -> None:
+def test_built_files_in_another_folder_are_verified(data: Path, tmp_path: Path) -> None:
     built = tmp_path / "built"
     assert run_here("build", "--input", data, "--output", built).returncode == ExitCode.DONE
     given = ("verify", "--input", data, "--indexes", built)
@@ -123,7 +123,7 @@ def test_files_of_a_build_are_verified_where_it_has_written_them(
     assert str(index) in done.stdout
 
 
-def test_copies_that_diverged_exit_with_1(data: Path, tmp_path: Path) -> None:
+def test_diverged_copies_are_exit_code_1(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(data, other)
     assert run_here("verify", "--input", data, "--against", other).returncode == ExitCode.DONE
@@ -138,7 +138,7 @@ def test_copies_that_diverged_exit_with_1(data: Path, tmp_path: Path) -> None:
     assert "diverged at offset 2117 under epochs 0 and 0" in done.stdout
 
 
-def test_a_name_that_is_not_text_is_reported(data: Path, tmp_path: Path) -> None:
+def test_name_that_is_not_text_is_reported(data: Path, tmp_path: Path) -> None:
     name = os.fsencode(data / PARTITION) + b"/\xff\n.log"
     with open(name, "wb"):
         pass
@@ -153,7 +153,7 @@ def test_a_name_that_is_not_text_is_reported(data: Path, tmp_path: Path) -> None
     ]
 
 
-def test_a_log_that_changes_meanwhile_is_named_and_worth_a_retry(
+def test_log_changed_during_verification_is_reported_as_retriable(
     data: Path, tmp_path: Path
 ) -> None:
     path = max((data / PARTITION).glob("*.log"))
@@ -187,7 +187,7 @@ def of_kind(rows: list[Row], kind: FileKind) -> list[Row]:
 
 
 @pytest.mark.parametrize(("number", "logs_only"), [(0, True), (1, True), (1, False), (-1, False)])
-def test_a_log_that_may_not_be_read_is_worth_a_retry_and_no_damage(
+def test_log_without_permission_is_retriable_and_not_damage(
     data: Path, tmp_path: Path, number: int, *, logs_only: bool
 ) -> None:
     if logs_only:
@@ -208,7 +208,7 @@ def test_a_log_that_may_not_be_read_is_worth_a_retry_and_no_damage(
     assert f"{log.name}: log: unreadable" in printed
 
 
-def test_files_that_may_not_be_read_are_rows_and_the_run_continues(
+def test_files_without_permission_are_rows_and_the_run_continues(
     data: Path, tmp_path: Path
 ) -> None:
     log = max((data / PARTITION).glob("*.log"))
@@ -226,7 +226,7 @@ def test_files_that_may_not_be_read_are_rows_and_the_run_continues(
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_what_is_no_file_in_the_place_of_indexes_is_damage_and_not_waited_for(
+def test_special_file_named_like_an_index_is_damage_without_waiting(
     data: Path, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     log = min((data / PARTITION).glob("*.log"))
@@ -243,7 +243,7 @@ def test_what_is_no_file_in_the_place_of_indexes_is_damage_and_not_waited_for(
     assert of_kind(rows, FileKind.PARTITION)
 
 
-def test_a_snapshot_that_vanishes_is_worth_a_retry(data: Path, tmp_path: Path) -> None:
+def test_snapshot_that_vanishes_is_retriable(data: Path, tmp_path: Path) -> None:
     path = max((data / PARTITION).glob("*.snapshot"))
     gate = Gate(tmp_path / "gate", Step("open", path.name, 1))
     process = start("--input", data, "--threads", 1, command_name="verify", gate=gate)
@@ -256,7 +256,7 @@ def test_a_snapshot_that_vanishes_is_worth_a_retry(data: Path, tmp_path: Path) -
     assert f"{path.name}: snapshot: unreadable" in done.stdout
 
 
-def test_a_report_that_finds_no_room_is_worth_a_retry_and_leaves_the_older_one(
+def test_report_on_a_full_disk_is_retriable_and_keeps_the_older_one(
     data: Path, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", "4k") as disk:
@@ -271,7 +271,7 @@ def test_a_report_that_finds_no_room_is_worth_a_retry_and_leaves_the_older_one(
         assert [path.name for path in disk.iterdir()] == [report.name]
 
 
-def test_no_room_for_what_files_should_be_is_worth_a_retry(data: Path, tmp_path: Path) -> None:
+def test_full_scratch_disk_of_verify_is_retriable(data: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "16k") as disk:
         done = run_program(
             *COMMAND, "verify", "--input", str(data), variables={"TMPDIR": str(disk)}
@@ -282,7 +282,7 @@ def test_no_room_for_what_files_should_be_is_worth_a_retry(data: Path, tmp_path:
     assert "harmful file" not in done.stdout
 
 
-def test_a_harmful_file_says_what_was_expected_and_found(tmp_path: Path) -> None:
+def test_harmful_file_reports_expected_and_found(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     (log, *_) = sorted((DUMP / "payments-0").glob("*.timeindex"))
     (data / "payments-0" / log.name).write_bytes(log.read_bytes()[:-1])
@@ -305,7 +305,7 @@ def arguments(at: Setting) -> list[Argument]:
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("has_directory", [True, False])
-def test_what_brokers_uploaded_is_right_with_their_directory_and_without(
+def test_uploaded_segments_are_valid_with_and_without_log_directory(
     name: str, *, has_directory: bool
 ) -> None:
     at = setting(name)
@@ -317,7 +317,7 @@ def test_what_brokers_uploaded_is_right_with_their_directory_and_without(
     assert "identical" in done.stdout
 
 
-def test_an_uploaded_index_that_leads_astray_is_found() -> None:
+def test_misleading_uploaded_index_is_reported() -> None:
     at = setting("local")
     indexes = sorted(Path(at.remote).rglob("*.timeindex"), key=lambda path: path.stat().st_size)
     path = indexes[-1]
@@ -339,7 +339,9 @@ def classes(found: Verification) -> list[tuple[str, str, FileClass, bool]]:
     )
 
 
-def test_rows_are_those_of_the_same_files_on_a_disk(configured_bucket: str, tmp_path: Path) -> None:
+def test_verification_of_a_store_equals_local_verification(
+    configured_bucket: str, tmp_path: Path
+) -> None:
     data = copy_dump(tmp_path / "data", "payments-0")
     index = min((data / "payments-0").glob("*.index"))
     index.write_bytes(index.read_bytes()[:-3])

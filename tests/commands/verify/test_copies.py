@@ -80,7 +80,7 @@ def test_copies_are_compared_by_their_batches(
     assert found.format(*words) in row[1]
 
 
-def test_a_partition_that_one_copy_lacks_is_missing() -> None:
+def test_partition_that_one_copy_lacks_is_missing() -> None:
     segment = SegmentFile("orders", 0, 0, "/x/orders-0/00000000000000000000.log", 1, 0)
 
     row = comparison_finding((CopySegments([segment]), CopySegments(())), "test")
@@ -88,7 +88,7 @@ def test_a_partition_that_one_copy_lacks_is_missing() -> None:
     assert (row.file_class, row.harmful) == (FileClass.MISSING, True)
 
 
-def test_a_log_that_is_gone_is_a_row(tmp_path: Path) -> None:
+def test_vanished_log_is_a_row_of_the_comparison(tmp_path: Path) -> None:
     ours = write(tmp_path / "ours", {0: [records(0)]})
     theirs = write(tmp_path / "theirs", {0: [records(0)]})
     Path(theirs[0].log_path).unlink()
@@ -108,7 +108,7 @@ def form(request: pytest.FixtureRequest) -> CleanedLogs:
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-def test_what_a_cleaner_does_is_no_difference(
+def test_compaction_is_not_a_difference_of_copies(
     tmp_path: Path, form: CleanedLogs, *, is_first: bool
 ) -> None:
     before = write_partition(tmp_path / "before", form.before)
@@ -121,7 +121,7 @@ def test_what_a_cleaner_does_is_no_difference(
     assert done.stdout.endswith("no harmful difference was found in 1 partition\n")
 
 
-def test_what_is_missing_above_the_cleaner_is_a_difference(
+def test_records_missing_above_the_cleaner_checkpoint_are_a_difference(
     tmp_path: Path, form: CleanedLogs
 ) -> None:
     before = write_partition(tmp_path / "before", form.before)
@@ -137,7 +137,7 @@ def test_what_is_missing_above_the_cleaner_is_a_difference(
 
 
 @pytest.mark.parametrize("codec", [0, 1, 4])
-def test_a_record_that_changed_is_a_difference_in_a_cleaned_batch_too(
+def test_record_that_changed_is_a_difference_in_a_cleaned_batch_too(
     tmp_path: Path, codec: int
 ) -> None:
     whole = packed_batch(0, [(0, T), (1, T), (2, T)], codec)
@@ -219,7 +219,7 @@ def without_last_record(log: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(("epoch", "last"), [(5, 2), (0, 5)])
-def test_what_a_cleaner_keeps_of_a_batch_is_a_difference(
+def test_missing_records_that_a_cleaner_keeps_are_a_difference(
     tmp_path: Path, epoch: int, last: int
 ) -> None:
     whole = packed_batch(0, [(0, T), (1, T), (2, T)])

@@ -92,7 +92,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-def test_what_a_broker_left_is_right(data: Path) -> None:
+def test_files_of_a_stopped_broker_are_valid(data: Path) -> None:
     found = verified(data)
 
     assert not found.is_harmful
@@ -110,7 +110,7 @@ def test_every_file_has_a_row(data: Path) -> None:
     }
 
 
-def test_a_bad_checksum_is_named_with_its_byte_and_what_is_lost(data: Path) -> None:
+def test_bad_checksum_is_named_with_its_byte_and_what_is_lost(data: Path) -> None:
     first = logs(data)[0]
     flip(first, first.stat().st_size - 1)
 
@@ -140,7 +140,7 @@ def test_headers_alone_do_not_show_a_bad_checksum(data: Path) -> None:
         (lambda log: log + bytes(4096), FileClass.PADDED),
     ],
 )
-def test_an_unfinished_end_of_the_active_log_is_safe_without_the_marker_alone(
+def test_torn_tail_is_safe_only_without_the_clean_shutdown_file(
     data: Path, change: Callable[[bytes], bytes], file_class: FileClass
 ) -> None:
     last = logs(data)[-1]
@@ -157,7 +157,7 @@ def test_an_unfinished_end_of_the_active_log_is_safe_without_the_marker_alone(
     assert [(row.file_class, row.harmful) for row in without] == [(file_class, False)]
 
 
-def test_a_missing_segment_is_a_gap(data: Path) -> None:
+def test_missing_segment_is_a_gap(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
 
@@ -171,7 +171,7 @@ def test_a_missing_segment_is_a_gap(data: Path) -> None:
     assert [(lost.first_offset, lost.end_offset) for lost in one.lost] == [(1063, 2117)]
 
 
-def test_offsets_that_compaction_removed_are_not_missing(data: Path) -> None:
+def test_offsets_removed_by_compaction_are_not_a_gap(data: Path) -> None:
     (data / "cleaner-offset-checkpoint").unlink()
 
     assert [row for row in findings(data) if row.harmful] == []
@@ -204,7 +204,7 @@ def test_metadata_says_which_topics_are_compacted(
 @pytest.mark.parametrize(
     ("setting", "why"), [("compact", "cannot be known"), ("delete", "topic is not compacted")]
 )
-def test_a_broker_says_which_topics_without_a_policy_are_compacted(
+def test_broker_says_which_topics_without_a_policy_are_compacted(
     data: Path, tmp_path: Path, setting: str, why: str
 ) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
@@ -235,7 +235,7 @@ def test_a_broker_says_which_topics_without_a_policy_are_compacted(
 
 
 @pytest.mark.parametrize("policy", [None, "compact"])
-def test_a_policy_that_the_metadata_does_not_set_is_not_known(
+def test_cleanup_policy_absent_from_the_metadata_is_unknown(
     data: Path, tmp_path: Path, policy: str | None
 ) -> None:
     config = cluster_record(
@@ -255,7 +255,7 @@ def test_a_policy_that_the_metadata_does_not_set_is_not_known(
     assert known.cleanup_policy == policy
 
 
-def test_metadata_shows_another_topic_id(data: Path, tmp_path: Path) -> None:
+def test_topic_id_that_differs_from_the_metadata_is_reported(data: Path, tmp_path: Path) -> None:
     folder = metadata_of(tmp_path / METADATA_LOG, uuid_of(7), "delete")
 
     found = verify([data], topics="app-logs", metadata=folder, threads=1)
@@ -267,7 +267,7 @@ def test_metadata_shows_another_topic_id(data: Path, tmp_path: Path) -> None:
     assert uuid_of(7) in (harmful[0].expected or "")
 
 
-def test_damaged_metadata_of_the_dump_says_nothing(data: Path) -> None:
+def test_damaged_metadata_log_of_the_dump_is_not_used(data: Path) -> None:
     folder = metadata_of(data / METADATA_LOG, uuid_of(7), "delete")
     flip(folder / "00000000000000000000.log", -1)
 
@@ -353,7 +353,7 @@ def replace_by_next(path: Path) -> None:
         (".timeindex", Path.unlink, FileClass.MISSING, True),
     ],
 )
-def test_an_index_is_judged_by_what_it_leads_to(
+def test_index_is_valid_if_its_entries_lead_to_their_batches(
     data: Path, suffix: str, change: Callable[[Path], None], file_class: FileClass, *, harmful: bool
 ) -> None:
     path = logs(data)[0].with_suffix(suffix)
@@ -365,7 +365,7 @@ def test_an_index_is_judged_by_what_it_leads_to(
     assert row.effect
 
 
-def test_an_index_of_the_active_segment_that_a_start_rebuilds_is_harmless(data: Path) -> None:
+def test_index_of_the_active_segment_that_a_start_rebuilds_is_harmless(data: Path) -> None:
     path = logs(data)[-1].with_suffix(".timeindex")
     pad(path)
     assert only(data).harmful
@@ -396,7 +396,7 @@ def reverse_entries(path: Path) -> None:
         (reverse_entries, FileClass.CORRUPT),
     ],
 )
-def test_a_transaction_index_must_hold_every_aborted_transaction(
+def test_transaction_index_must_hold_every_aborted_transaction(
     data: Path, change: Callable[[Path], object], file_class: FileClass
 ) -> None:
     path = transactions(data)
@@ -409,7 +409,7 @@ def test_a_transaction_index_must_hold_every_aborted_transaction(
     ]
 
 
-def test_no_snapshot_at_all_behind_the_marker_loses_the_producers(data: Path) -> None:
+def test_missing_snapshots_after_a_clean_shutdown_lose_the_producers(data: Path) -> None:
     for path in (data / PAYMENTS).glob("*.snapshot"):
         path.unlink()
 
@@ -418,7 +418,7 @@ def test_no_snapshot_at_all_behind_the_marker_loses_the_producers(data: Path) ->
     assert (row.kind, row.file_class, row.harmful) == (FileKind.SNAPSHOT, FileClass.MISSING, True)
 
 
-def test_a_snapshot_with_a_wrong_checksum_is_passed_over(data: Path) -> None:
+def test_snapshot_with_a_wrong_checksum_is_skipped(data: Path) -> None:
     path = max((data / PAYMENTS).glob("*.snapshot"))
     flip(path, path.stat().st_size - 1)
 
@@ -430,7 +430,7 @@ def test_a_snapshot_with_a_wrong_checksum_is_passed_over(data: Path) -> None:
 
 
 @pytest.mark.parametrize("with_marker", [True, False])
-def test_a_last_snapshot_of_other_producers_is_written_anew_without_the_marker(
+def test_last_snapshot_with_wrong_producers_is_rewritten_after_an_unclean_shutdown(
     data: Path, *, with_marker: bool
 ) -> None:
     path = max((data / PAYMENTS).glob("*.snapshot"))
@@ -449,7 +449,7 @@ def test_a_last_snapshot_of_other_producers_is_written_anew_without_the_marker(
 
 
 @pytest.mark.parametrize("text", ["0\n1\nx 0\n", "0\n2\n0 0\n", "0\n0\n", "0\n1\n0 500\n"])
-def test_epochs_must_be_those_of_the_batches(data: Path, text: str) -> None:
+def test_leader_epochs_that_differ_from_the_batches_are_reported(data: Path, text: str) -> None:
     path = data / PARTITION / "leader-epoch-checkpoint"
     path.write_text(text)
 
@@ -458,7 +458,7 @@ def test_epochs_must_be_those_of_the_batches(data: Path, text: str) -> None:
     assert (row.path, row.harmful) == (str(path), True)
 
 
-def test_a_partition_without_its_metadata_is_stray(data: Path) -> None:
+def test_partition_without_its_metadata_is_stray(data: Path) -> None:
     (data / PARTITION / "partition.metadata").unlink()
 
     row = only(data)
@@ -478,7 +478,7 @@ def test_a_partition_without_its_metadata_is_stray(data: Path) -> None:
         (MARKER, "?", False),
     ],
 )
-def test_root_files_are_judged_by_what_a_broker_makes_of_them(
+def test_root_files_are_classified_like_by_a_broker(
     data: Path, name: str, text: str, *, harmful: bool
 ) -> None:
     (data / name).write_text(text)
@@ -516,7 +516,7 @@ def test_logs_alone_are_one_line_and_no_damage(data: Path) -> None:
         ("x.log", FileClass.CORRUPT, True),
     ],
 )
-def test_files_of_no_segment_are_named(
+def test_files_without_a_segment_are_reported(
     data: Path, name: str, file_class: FileClass, *, harmful: bool
 ) -> None:
     (data / PARTITION / name).write_bytes(b"")
@@ -526,7 +526,7 @@ def test_files_of_no_segment_are_named(
     assert (row.file_class, row.harmful) == (file_class, harmful)
 
 
-def test_the_row_of_a_partition_says_what_a_start_does_to_it(data: Path) -> None:
+def test_partition_row_describes_the_effect_of_a_start(data: Path) -> None:
     last = logs(data)[-1]
     _, position = offset_entries(last.with_suffix(".index"))[-1]
     last.write_bytes(last.read_bytes()[: position + 100])
@@ -539,7 +539,7 @@ def test_the_row_of_a_partition_says_what_a_start_does_to_it(data: Path) -> None
     assert "loses or hides" in (row.effect or "")
 
 
-def test_an_index_whose_log_is_gone_shows_that_records_are(data: Path) -> None:
+def test_index_without_its_log_shows_missing_records(data: Path) -> None:
     first = logs(data)[0]
     first.unlink()
 
@@ -548,7 +548,7 @@ def test_an_index_whose_log_is_gone_shows_that_records_are(data: Path) -> None:
     assert {Path(row.path).suffix for row in orphans if row.harmful} == {".index", ".timeindex"}
 
 
-def test_an_empty_time_index_is_short(data: Path) -> None:
+def test_empty_time_index_lacks_entries(data: Path) -> None:
     path = logs(data)[0].with_suffix(".timeindex")
     path.write_bytes(b"")
 
@@ -565,7 +565,7 @@ def test_an_empty_time_index_is_short(data: Path) -> None:
         ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n", Outcome.REFUSED, "does not start"),
     ],
 )
-def test_the_row_of_a_partition_without_a_topic_id_says_what_predict_says(
+def test_partition_row_without_a_topic_id_agrees_with_predict(
     data: Path, text: str | None, outcome: Outcome, effect: str
 ) -> None:
     path = data / PARTITION / "partition.metadata"

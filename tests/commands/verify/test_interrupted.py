@@ -25,7 +25,7 @@ def found_in(data: Path) -> dict[Path, tuple[int, bytes]]:
     }
 
 
-def test_a_verification_that_is_killed_leaves_the_report_whole_or_as_it_was(
+def test_killed_verification_leaves_a_complete_or_the_older_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = copy_dump(tmp_path / "dump", *PARTITIONS)

@@ -169,13 +169,13 @@ def refuses(
 
 
 @pytest.mark.parametrize("case", _REFUSED)
-def test_what_keeps_a_broker_from_starting_is_harmful(data: Path, case: str) -> None:
+def test_fault_that_prevents_a_broker_start_is_harmful(data: Path, case: str) -> None:
     _REFUSED[case](data)
 
     assert refuses(data) == (True, True)
 
 
-def test_a_snapshot_that_cannot_be_written_and_costs_records_is_harmful(data: Path) -> None:
+def test_snapshot_that_cannot_be_written_and_costs_records_is_harmful(data: Path) -> None:
     (data / ".kafka_cleanshutdown").unlink()
     snapshot_directory(data)
 
@@ -187,13 +187,13 @@ def test_a_snapshot_that_cannot_be_written_and_costs_records_is_harmful(data: Pa
 
 
 @pytest.mark.parametrize("case", _STARTS)
-def test_what_a_broker_starts_with_is_not_refused(data: Path, case: str) -> None:
+def test_fault_that_a_broker_tolerates_is_not_harmful(data: Path, case: str) -> None:
     _STARTS[case](data)
 
     assert refuses(data) == (False, False)
 
 
-def test_a_metadata_log_beside_that_of_the_same_broker_is_harmful(data: Path) -> None:
+def test_second_metadata_log_of_a_broker_is_harmful(data: Path) -> None:
     (data / "__cluster_metadata-0").mkdir()
     log = data.parent / "metadata" / "__cluster_metadata-0"
     log.mkdir(parents=True)
@@ -211,7 +211,7 @@ def test_a_metadata_log_beside_that_of_the_same_broker_is_harmful(data: Path) ->
     assert rows() == []
 
 
-def test_the_directory_of_a_metadata_log_that_is_an_input_too_is_judged_once(data: Path) -> None:
+def test_metadata_directory_that_is_also_an_input_is_checked_once(data: Path) -> None:
     settings = metadata_elsewhere(data)
     metadata = Path(settings["metadata.log.dir"])
     (data / "__cluster_metadata-0").rmdir()
@@ -224,7 +224,7 @@ def test_the_directory_of_a_metadata_log_that_is_an_input_too_is_judged_once(dat
     assert harmful == [str(metadata / "meta.properties")]
 
 
-def test_what_kubernetes_mounts_is_one_directory(tmp_path: Path) -> None:
+def test_kubernetes_volume_mount_is_one_directory(tmp_path: Path) -> None:
     """The entries of a ConfigMap are links into ``..data``, which is a link to a folder by time."""
     mounted, folder = tmp_path / "mounted", tmp_path / "mounted" / "..2026_11_23_07_00_00.1"
     shutil.copytree(DUMP, folder, ignore=shutil.ignore_patterns("[!apm]*-[0-9]", "__*"))
@@ -275,9 +275,7 @@ _SETTINGS: dict[str, tuple[Callable[[Path], dict[str, str]], bool]] = {
 
 
 @pytest.mark.parametrize("case", _SETTINGS)
-def test_the_settings_of_the_broker_are_compared_with_its_directories(
-    data: Path, case: str
-) -> None:
+def test_settings_of_the_broker_are_compared_with_its_directories(data: Path, case: str) -> None:
     settings, is_refused = _SETTINGS[case]
 
     assert refuses(data, settings(data), [str(data)]) == (is_refused, is_refused)

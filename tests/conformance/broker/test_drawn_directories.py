@@ -137,7 +137,7 @@ def stopped(room: Path) -> Stopped:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_drawn_directory_is_called_safe_that_is_not(
+def test_random_directory_predicted_as_safe_starts_without_loss(
     room: Path, stopped: Stopped, seed: int
 ) -> None:
     verdicts: Counter[Verdict | str] = Counter()
@@ -158,7 +158,7 @@ def test_no_drawn_directory_is_called_safe_that_is_not(
 
 
 @pytest.mark.parametrize("verdict", _STARTED_NOW, ids=str)
-def test_a_broker_starts_on_a_drawn_directory_as_predicted(
+def test_broker_starts_on_a_random_directory_as_predicted(
     room: Path, stopped: Stopped, verdict: Verdict
 ) -> None:
     kinds: set[str] = set()

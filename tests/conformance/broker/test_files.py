@@ -101,12 +101,12 @@ def test_every_topic_has_rolled_on_leader_and_follower(written: Written) -> None
                 assert segments[f"{topic.name}-{partition}"] >= 2, (home, topic.name)
 
 
-def test_files_of_a_live_leader_are_ours(written: Written, tmp_path: Path) -> None:
+def test_files_of_a_live_leader_equal_built_files(written: Written, tmp_path: Path) -> None:
     build(written.leader.data, written.config, tmp_path)
     assert not differences(written.leader.data, tmp_path, is_known_to_live_brokers_alone)
 
 
-def test_files_of_a_live_leader_are_ours_with_the_settings_in_its_metadata_log(
+def test_files_of_a_live_leader_equal_files_built_with_its_metadata_settings(
     written: Written, tmp_path: Path
 ) -> None:
     leader = written.leader
@@ -115,7 +115,7 @@ def test_files_of_a_live_leader_are_ours_with_the_settings_in_its_metadata_log(
     assert not differences(leader.data, tmp_path, is_known_to_live_brokers_alone)
 
 
-def test_files_of_a_live_follower_are_ours(written: Written, tmp_path: Path) -> None:
+def test_files_of_a_live_follower_equal_built_files(written: Written, tmp_path: Path) -> None:
     build(written.follower.data, written.config, tmp_path)
 
     def excluded(name: Path) -> bool:
@@ -124,7 +124,7 @@ def test_files_of_a_live_follower_are_ours(written: Written, tmp_path: Path) -> 
     assert not differences(written.follower.data, tmp_path, excluded)
 
 
-def test_aborted_transactions_of_a_live_follower_are_ours_but_for_later_last_stable_offsets(
+def test_aborted_transactions_of_a_live_follower_equal_built_ones_except_last_stable_offsets(
     written: Written, tmp_path: Path
 ) -> None:
     # It appends several batches at once, and sees transactions that begin after a marker.
@@ -166,7 +166,7 @@ def test_files_of_live_brokers_are_harmful_only_if_a_follower_hides_transactions
     assert all("in the order of their transaction markers" in text for text in unserved)
 
 
-def test_a_live_broker_remembers_producers_and_transactions_that_compaction_took_away(
+def test_live_broker_keeps_producers_and_transactions_removed_by_compaction(
     written: Written, tmp_path: Path
 ) -> None:
     data = written.leader.data
@@ -184,7 +184,7 @@ def test_a_live_broker_remembers_producers_and_transactions_that_compaction_took
         assert ours <= remembered, name
 
 
-def test_files_of_a_live_broker_of_an_older_version_are_ours(
+def test_files_of_a_live_older_broker_equal_built_files(
     written: Written, older: Home, tmp_path: Path
 ) -> None:
     assert set(segments_by_partition(older.data)) >= {f"{topic.name}-0" for topic in TOPICS}
@@ -192,7 +192,7 @@ def test_files_of_a_live_broker_of_an_older_version_are_ours(
     assert not differences(older.data, tmp_path, is_known_to_live_brokers_alone)
 
 
-def test_files_that_a_broker_rebuilds_from_logs_alone_are_ours(
+def test_files_rebuilt_by_a_broker_equal_built_files(
     written: Written, rebuilt: Recovered, tmp_path: Path
 ) -> None:
     assert not changed_logs(rebuilt.before.data, rebuilt.after.data)
@@ -200,7 +200,7 @@ def test_files_that_a_broker_rebuilds_from_logs_alone_are_ours(
     assert not differences(rebuilt.after.data, tmp_path)
 
 
-def test_compaction_took_records_away(written: Written) -> None:
+def test_compaction_removed_records_of_the_test_topic(written: Written) -> None:
     for topic in (*TOPICS, *FOLLOWED):
         for partition in range(topic.partitions if topic.is_compacted else 0):
             name = f"{topic.name}-{partition}"
@@ -210,7 +210,7 @@ def test_compaction_took_records_away(written: Written) -> None:
                 ), name
 
 
-def test_a_killed_broker_leaves_room_after_the_last_entries_and_records(
+def test_killed_broker_leaves_preallocated_tails(
     written: Written, killed: Recovered, tmp_path: Path
 ) -> None:
     rows = build(killed.before.data, written.config, tmp_path)
@@ -221,7 +221,7 @@ def test_a_killed_broker_leaves_room_after_the_last_entries_and_records(
             assert (killed.before.data / log.with_suffix(suffix)).stat().st_size == size_bytes
 
 
-def test_files_of_a_killed_broker_are_ours_and_what_it_had_written_of_the_last_ones(
+def test_files_of_a_killed_broker_are_prefixes_of_built_files(
     written: Written, killed: Recovered, tmp_path: Path
 ) -> None:
     build(killed.before.data, written.config, tmp_path)
@@ -243,7 +243,7 @@ def test_files_of_a_killed_broker_are_ours_and_what_it_had_written_of_the_last_o
             }, name
 
 
-def test_files_that_a_broker_recovers_after_it_was_killed_are_ours(
+def test_files_recovered_by_a_killed_broker_equal_built_files(
     written: Written, killed: Recovered, tmp_path: Path
 ) -> None:
     assert not changed_logs(killed.before.data, killed.after.data)

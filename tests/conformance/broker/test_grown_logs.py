@@ -67,7 +67,7 @@ def is_doubt(line: str) -> bool:
     return any(word in line for word in ("WARN", "ERROR", "Recovering", "orrupt"))
 
 
-def test_a_broker_appends_to_a_log_that_we_appended_to(room: Path) -> None:
+def test_broker_appends_to_a_log_grown_by_the_append_module(room: Path) -> None:
     home = Home(room / "grown")
     with Broker(home) as broker, Client(broker.bootstrap, room) as client:
         client.create(_TOPIC)

@@ -154,7 +154,7 @@ def check_broker(dump: Dump, root: Path, *, is_over: bool) -> None:
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-def test_a_killed_restore_is_not_started_on_or_is_whole(
+def test_broker_rejects_a_killed_restore_or_finds_it_complete(
     tmp_path: Path, dump: Dump, judge: Judge, runs: KilledRuns, number: int
 ) -> None:
     draw = random.Random(_SEED * KILLS + number)
@@ -182,7 +182,7 @@ def test_a_killed_restore_is_not_started_on_or_is_whole(
 
 @pytest.mark.skipif(not IN_FULL, reason="make campaign kills these")
 @pytest.mark.parametrize("number", range(4))
-def test_a_restore_on_spark_that_is_killed_is_completed(
+def test_restore_on_spark_that_is_killed_is_completed(
     tmp_path: Path, dump: Dump, judge: Judge, number: int
 ) -> None:
     root = tmp_path / "out"

@@ -135,7 +135,7 @@ def kafkas_image(folder: Path) -> dict[str, Any]:
     return image
 
 
-def test_nothing_is_unknown_or_damaged(written: Written) -> None:
+def test_metadata_of_a_broker_has_no_unknown_or_damaged_records(written: Written) -> None:
     assert written.found.faults.first == []
     unknown = [
         name for counts in written.found.counts.values() for name in counts if not name.is_known
@@ -208,7 +208,7 @@ def test_transactions_are_those_that_the_broker_describes(written: Written) -> N
     } == written.answer["transactions"]
 
 
-def test_the_image_is_that_of_kafka(written: Written) -> None:
+def test_metadata_image_equals_that_of_kafka(written: Written) -> None:
     assert written.found.cluster is not None
     assert written.found.sources[0].snapshot is not None
     theirs = kafkas_image(written.home.metadata / "__cluster_metadata-0")

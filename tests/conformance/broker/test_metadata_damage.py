@@ -97,7 +97,7 @@ def stopped_settings(home: Home) -> Path:
 
 
 @pytest.mark.parametrize("name", list(QUORUM_STATES)[::_EVERY])
-def test_a_quorum_state_is_read_as_kafka_reads_it(
+def test_quorum_state_is_read_as_kafka_reads_it(
     tmp_path: Path, stopped: Home, raft: Judge, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
@@ -109,7 +109,7 @@ def test_a_quorum_state_is_read_as_kafka_reads_it(
 
 
 @pytest.mark.parametrize("name", list(QUORUM_STATES)[2 :: 5 * _EVERY])
-def test_the_commands_know_on_which_quorum_state_a_node_starts(
+def test_commands_know_on_which_quorum_state_a_node_starts(
     tmp_path: Path, stopped: Home, raft: Judge, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
@@ -117,7 +117,7 @@ def test_the_commands_know_on_which_quorum_state_a_node_starts(
 
 
 @pytest.mark.parametrize("name", list(METADATA_LOGS)[2::_EVERY])
-def test_the_commands_know_on_which_metadata_log_a_node_starts(
+def test_commands_know_on_which_metadata_log_a_node_starts(
     tmp_path: Path, stopped: Home, raft: Judge, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", METADATA_LOGS[name])
@@ -126,7 +126,7 @@ def test_the_commands_know_on_which_metadata_log_a_node_starts(
 
 
 @pytest.mark.parametrize("name", _STARTED)
-def test_a_broker_starts_where_the_judge_does(
+def test_broker_starts_on_quorum_states_as_the_reference_does(
     tmp_path: Path, stopped: Home, raft: Judge, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", METADATA_LOGS.get(name) or QUORUM_STATES[name])

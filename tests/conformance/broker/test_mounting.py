@@ -178,18 +178,18 @@ def mounted(written: Written, room: Path) -> Mounted:
     )
 
 
-def test_a_broker_reads_nothing_again(mounted: Mounted) -> None:
+def test_broker_on_built_indexes_recovers_no_segment(mounted: Mounted) -> None:
     assert _BELIEVED in mounted.log_text
     assert not _reading_again(mounted.log_text)
 
 
-def test_a_broker_on_logs_alone_logs_that_it_reads_each_segment_again(rebuilt: Recovered) -> None:
+def test_broker_on_logs_without_indexes_recovers_each_segment(rebuilt: Recovered) -> None:
     assert _BELIEVED not in rebuilt.log_text
     segments = segments_by_partition(rebuilt.before.data).total()
     assert len(_reading_again(rebuilt.log_text)) > segments
 
 
-def test_a_broker_leaves_our_files_as_they_are_but_begins_an_epoch(mounted: Mounted) -> None:
+def test_broker_keeps_built_files_except_for_a_new_epoch(mounted: Mounted) -> None:
     assert mounted.files_before
     changed = {
         name
@@ -200,7 +200,7 @@ def test_a_broker_leaves_our_files_as_they_are_but_begins_an_epoch(mounted: Moun
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_consumers_get_what_they_got_before(
+def test_consumers_read_the_same_records_as_before(
     written: Written, mounted: Mounted, isolation: str
 ) -> None:
     before, now = written.digests[isolation], mounted.digests[isolation]
@@ -209,9 +209,7 @@ def test_consumers_get_what_they_got_before(
     assert all(digest.records for digest in now.values())
 
 
-def test_the_leader_knows_the_producers_that_it_knew_before(
-    written: Written, mounted: Mounted
-) -> None:
+def test_leader_has_the_same_producers_as_before(written: Written, mounted: Mounted) -> None:
     # Where records were compacted, so were producers; and some records are from long ago.
     expired = time.time() * 1000 - _PRODUCER_EXPIRATION_MS
     known = 0
@@ -224,7 +222,7 @@ def test_the_leader_knows_the_producers_that_it_knew_before(
     assert known > len(_MOUNTED)
 
 
-def test_times_are_answered_as_by_our_lookups(mounted: Mounted) -> None:
+def test_broker_answers_times_like_lookup(mounted: Mounted) -> None:
     assert len(mounted.times) > 100 * len(_MOUNTED)
     different = [
         (query, broker, ours)
@@ -234,7 +232,7 @@ def test_times_are_answered_as_by_our_lookups(mounted: Mounted) -> None:
     assert not different, _summary(different)
 
 
-def test_offsets_are_answered_as_by_our_lookups(mounted: Mounted) -> None:
+def test_broker_answers_offsets_like_lookup(mounted: Mounted) -> None:
     assert len({broker for _, broker, _ in mounted.offsets}) > 100
     different = [
         (query, broker, ours)

@@ -125,7 +125,7 @@ def records_of(repository: Path, run: str, topic: str) -> dict[tuple[int, int], 
     return dict(zip(keys, table["value"].to_pylist(), strict=True))
 
 
-def test_every_run_has_all_that_was_acknowledged_before_it(tmp_path: Path) -> None:
+def test_every_backup_has_all_records_acknowledged_before_it(tmp_path: Path) -> None:
     home = Home(tmp_path / "broker")
     other = home.root / "data2"
     repository = tmp_path / "repository"
@@ -165,7 +165,7 @@ _ERASED = [b"7", b"8"]
 _KEPT = ("orders", "events", "trimmed")
 
 
-def test_erased_keys_do_not_come_back_and_all_else_keeps_its_offset(tmp_path: Path) -> None:
+def test_restored_backup_lacks_erased_keys_and_keeps_other_offsets(tmp_path: Path) -> None:
     home, fresh = Home(tmp_path / "broker"), Home(tmp_path / "fresh")
     repository = tmp_path / "repository"
     with Broker(home, more_settings=_INTERVAL) as broker, Load(broker.bootstrap) as load:

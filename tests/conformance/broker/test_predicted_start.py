@@ -220,7 +220,7 @@ def ask(home: Home, room: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("number", range(DIRECTORIES))
-def test_a_directory_starts_as_predicted(room: Path, stopped: Home, number: int) -> None:
+def test_directory_starts_as_predicted(room: Path, stopped: Home, number: int) -> None:
     draw = random.Random(_SEED + number)
     home = stopped.copy_to(room / f"started-{number}")
     states = change(home.data, draw, number)
@@ -247,7 +247,7 @@ def test_a_directory_starts_as_predicted(room: Path, stopped: Home, number: int)
     shutil.rmtree(home.root)
 
 
-def test_retention_deletes_what_was_predicted(room: Path, stopped: Home) -> None:
+def test_retention_deletes_the_predicted_segments(room: Path, stopped: Home) -> None:
     home = stopped.copy_to(room / "retained")
     partitions = {one.topic: one for one in predicted(home).partitions}
     sized, aged, kept = (partitions[topic.name] for topic in RETAINED)

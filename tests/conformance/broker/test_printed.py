@@ -64,7 +64,7 @@ def broker(room: Path) -> Iterator[Broker]:
         yield running
 
 
-def test_all_tools_are_asked() -> None:
+def test_every_tool_of_the_page_is_tested() -> None:
     asked = {step.command.split()[0] for step in steps_of(PAGE) if step.language != OURS}
     assert asked == {*_TOOLS, _KCAT}
 
@@ -77,7 +77,7 @@ def test_kcat_is_required_where_kafka_is(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize("tool", [*_TOOLS, _KCAT])
-def test_a_tool_prints_what_the_page_says(tool: str, broker: Broker, tmp_path: Path) -> None:
+def test_tool_prints_the_output_on_the_page(tool: str, broker: Broker, tmp_path: Path) -> None:
     with needing_kafka():
         program = _program(tool)
     shutil.copytree(DUMP, tmp_path / "dump")
@@ -151,7 +151,7 @@ def both(
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize(("topic", "partition"), PARTITIONS)
-def test_all_records_of_a_partition_are_printed_alike(
+def test_records_of_a_partition_are_printed_as_by_kcat(
     topic: str, partition: int, isolation: str, broker: Broker
 ) -> None:
     theirs, ours = both(
@@ -185,7 +185,7 @@ def test_formats_have_the_meaning_of_kcat(form: str, more: tuple[str, ...], brok
     ],
     ids=str,
 )
-def test_ranges_are_those_of_kcat(
+def test_ranges_have_the_meaning_of_kcat(
     of_kcat: tuple[object, ...], of_cat: tuple[object, ...], broker: Broker
 ) -> None:
     # Its times rise, and no offset is missing.
@@ -195,7 +195,7 @@ def test_ranges_are_those_of_kcat(
     assert ours == theirs
 
 
-def test_records_that_are_empty_or_no_text_are_printed_alike(broker: Broker) -> None:
+def test_empty_and_binary_records_are_printed_as_by_kcat(broker: Broker) -> None:
     to = ("-P", "-t", "app-logs", "-p", 1)
     headers = ("-H", "a=1", "-H", "empty=", "-H", "none")
     given = b"key:value\n:no key\nno value:\n\xff\x00\xfe:\x1b[31m\x80\n"

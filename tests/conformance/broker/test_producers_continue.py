@@ -80,13 +80,13 @@ def went_on(room: Path) -> WentOn:
     return WentOn(at_stop, at_start, at_end, digests, segments)
 
 
-def test_the_leader_knows_producers_and_open_transactions_as_before(went_on: WentOn) -> None:
+def test_leader_has_the_same_producers_and_open_transactions(went_on: WentOn) -> None:
     assert went_on.segments >= 2
     assert went_on.at_start == went_on.at_stop
     assert sum(one.current_txn_first_offset is not None for one in went_on.at_start) == 1
 
 
-def test_an_idempotent_producer_continues_its_sequence(went_on: WentOn) -> None:
+def test_idempotent_producer_continues_its_sequence(went_on: WentOn) -> None:
     before = max(went_on.at_start, key=lambda one: one.last_sequence)
     (after,) = (one for one in went_on.at_end if one.producer_id == before.producer_id)
     assert before.last_sequence == PLAIN_BATCHES[0] - 1
@@ -94,7 +94,7 @@ def test_an_idempotent_producer_continues_its_sequence(went_on: WentOn) -> None:
     assert after.producer_epoch == before.producer_epoch
 
 
-def test_transactions_are_finished_and_begun_and_every_record_is_read_once(went_on: WentOn) -> None:
+def test_transactions_continue_and_every_record_is_read_once(went_on: WentOn) -> None:
     plain, left_open = sum(PLAIN_BATCHES), sum(LEFT_OPEN)
     assert went_on.digests["read_uncommitted"].records == plain + left_open + 3 * 5 + 2
     assert went_on.digests["read_committed"].records == plain + left_open + 2 * 5 + 2

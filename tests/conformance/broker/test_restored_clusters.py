@@ -190,7 +190,7 @@ def restored(request: pytest.FixtureRequest, room: Path, original: Original) -> 
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_consumers_get_what_they_got_before(
+def test_consumers_read_the_same_records_as_before(
     original: Original, restored: Restored, isolation: str
 ) -> None:
     assert restored.answers.digests[isolation] == original.answers.digests[isolation]
@@ -201,7 +201,7 @@ def test_log_starts_are_as_before(original: Original, restored: Restored) -> Non
     assert str(TRIMMED_TO) in restored.answers.starts
 
 
-def test_leaders_know_the_producers_that_they_knew(original: Original, restored: Restored) -> None:
+def test_leaders_have_the_same_producers_as_before(original: Original, restored: Restored) -> None:
     before, now = original.answers.producers, restored.answers.producers
     names = [name for name in before if not name.startswith("restored.profiles")]
     assert {name: now[name] for name in names} == {name: before[name] for name in names}
@@ -222,7 +222,9 @@ def test_transactional_ids_are_as_before(original: Original, restored: Restored)
     assert ids == {name: (one["producer_id"], one["timeout_ms"]) for name, one in before.items()}
 
 
-def test_no_segment_is_read_again_and_no_partition_is_unknown(restored: Restored) -> None:
+def test_restored_start_recovers_no_segment_and_finds_no_stray_partition(
+    restored: Restored,
+) -> None:
     lines = [line for line in restored.log_text.splitlines() if _CLUSTER_METADATA not in line]
     surprising = [line for line in lines if any(text in line for text in _SURPRISES)]
     assert surprising == []
@@ -241,7 +243,7 @@ def test_coordinators_load_groups_once(restored: Restored) -> None:
     assert loads
 
 
-def test_the_start_reads_no_more_than_a_clean_restart(
+def test_restored_start_reads_as_much_as_a_clean_restart(
     original: Original, restored: Restored
 ) -> None:
     assert restored.bytes_read <= 1.1 * original.bytes_read
@@ -252,11 +254,11 @@ def test_empty_brokers_follow_the_restored_one(original: Original, restored: Res
         assert restored.followed == original.answers.digests[ISOLATIONS[0]]
 
 
-def test_nothing_is_lost(restored: Restored) -> None:
+def test_restored_cluster_loses_no_record(restored: Restored) -> None:
     assert {row["status"] for row in restored.report} == {"restored"}
 
 
-def test_groups_begin_at_the_end_of_a_log_that_was_cut(room: Path, original: Original) -> None:
+def test_groups_of_a_truncated_log_start_at_its_end(room: Path, original: Original) -> None:
     home, limits = Home(room / "restored-clamped"), room / "limits.json"
     Broker(home)  # formats its directories
     limits.write_text('{"orders": {"0": 5}}')

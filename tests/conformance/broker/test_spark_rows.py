@@ -189,7 +189,7 @@ def test_rows_are_those_of_sparks_kafka_source(read: Read, name: str) -> None:
         assert found[column].equals(expected[column]), column
 
 
-def test_the_reads_have_rows_of_every_kind(read: Read) -> None:
+def test_reads_cover_every_kind_of_row(read: Read) -> None:
     whole, committed = (read.rows(name, _KAFKA) for name in ("everything", "committed"))
     assert 0 < committed.num_rows < whole.num_rows
     assert set(whole["timestampType"].to_pylist()) == {0, 1}
@@ -204,7 +204,7 @@ def test_the_reads_have_rows_of_every_kind(read: Read) -> None:
 
 
 @pytest.mark.parametrize("name", _BOTH_FAIL)
-def test_what_sparks_kafka_source_refuses_is_refused(read: Read, name: str) -> None:
+def test_options_rejected_by_sparks_kafka_source_are_rejected(read: Read, name: str) -> None:
     errors = read.errors.get(name, {})
     assert set(errors) == {_KAFKA, _LOGS}
     assert _BOTH_FAIL[name] in errors[_LOGS]

@@ -201,7 +201,7 @@ def check(root: Path, rounds: Sequence[Round], ledger: Path, scratch: Path) -> d
     return dict(counts)
 
 
-def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:
+def test_backups_of_three_brokers_have_all_acknowledged_records(room: Path) -> None:
     rng = random.Random(20261123)
     root, ledger, repository = room / "backed-up", room / "backed-up.ledger", room / "repository"
     cluster = Three(root, own_settings(root))
@@ -236,7 +236,7 @@ def test_runs_of_three_brokers_hold_what_was_acknowledged(room: Path) -> None:
 
 
 @pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
-def test_an_unclean_election_begins_another_history(room: Path) -> None:
+def test_unclean_election_begins_another_history(room: Path) -> None:
     """A run has the history of the leader of its time, also beside the agent of the old one."""
     root, repository, nothing = room / "elected", room / "elected-backups", room / "elected.ledger"
     nothing.touch()

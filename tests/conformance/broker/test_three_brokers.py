@@ -229,7 +229,9 @@ def _restored(loaded: Loaded, way: Way, room: Path, limits: Limits) -> tuple[Res
 # Three brokers and their load, which need a quiet machine for minutes.
 @pytest.mark.skipif(drawn(10) != 10, reason="make campaign restores these")
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_load_continues_on_what_was_restored(room: Path, loaded: Loaded, way: Way) -> None:
+def test_producers_and_consumers_continue_on_the_restored_cluster(
+    room: Path, loaded: Loaded, way: Way
+) -> None:
     folder = room / f"three-{way}"
     folder.mkdir()
     suffix = _RENAMED_SUFFIX if way.renamed else ""

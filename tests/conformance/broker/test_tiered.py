@@ -142,7 +142,7 @@ def test_records_are_those_that_consumers_got(tiered: Tiered, isolation: str) ->
         assert found == tiered.digests[isolation][f"{topic}-{number}"], (topic, number)
 
 
-def test_times_are_answered_as_the_broker_did(tiered: Tiered) -> None:
+def test_times_are_answered_like_by_the_broker(tiered: Tiered) -> None:
     inventory = collect_inventory([str(tiered.data)], tiered=tiered.options)
     topics, numbers, times = zip(*tiered.queries, strict=True)
     with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
@@ -166,7 +166,7 @@ def test_times_are_answered_as_the_broker_did(tiered: Tiered) -> None:
     )
 
 
-def test_a_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_path: Path) -> None:
+def test_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = build_here(
         "--input", tiered.data, "--tiered", tiered.options.uris[0], "--output", tmp_path / "out",

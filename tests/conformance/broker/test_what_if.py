@@ -69,7 +69,7 @@ def log_bytes(home: Home) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("limit", ["bytes", "ms", "both"])
-def test_retention_keeps_what_was_predicted(room: Path, stopped: Home, limit: str) -> None:
+def test_retention_keeps_the_predicted_segments(room: Path, stopped: Home, limit: str) -> None:
     before = stats(stopped)
     now_ms = time.time_ns() // 10**6
     row = before[NAMES[0]]
@@ -99,7 +99,7 @@ def test_retention_keeps_what_was_predicted(room: Path, stopped: Home, limit: st
     }
 
 
-def test_compaction_keeps_what_was_predicted(room: Path, stopped: Home) -> None:
+def test_compaction_keeps_the_predicted_records(room: Path, stopped: Home) -> None:
     expected = stats(stopped, compact=True)
     home = stopped.copy_to(room / "compacted")
     active = {

@@ -162,10 +162,10 @@ def test_consumers_read_exactly_the_records_that_were_imported(
     assert mounted.found[isolation]["imported-0"] == expected
 
 
-def test_the_leader_knows_producers_and_open_transactions_as_before(mounted: Mounted) -> None:
+def test_leader_has_the_same_producers_and_open_transactions(mounted: Mounted) -> None:
     assert mounted.at_start == mounted.at_stop
     assert sum(one.current_txn_first_offset is not None for one in mounted.at_start) == 1
 
 
-def test_open_producers_go_on_after_a_rewrite(mounted: Mounted) -> None:
+def test_open_producers_continue_after_a_rewrite(mounted: Mounted) -> None:
     assert mounted.of_open.records == mounted.open_records

@@ -34,23 +34,23 @@ PARTITIONS = st.builds(
 
 
 @given(st.dictionaries(PARTITIONS, st.integers(0, INT64_MAX)))
-def test_offsets_survive_writing_and_reading(offsets: dict[TopicPartition, int]) -> None:
+def test_offset_checkpoint_is_read_as_written(offsets: dict[TopicPartition, int]) -> None:
     assert parse_offset_checkpoint(format_offset_checkpoint(offsets)) == offsets
 
 
 @given(st.lists(st.builds(EpochEntry, st.integers(0, INT32_MAX), st.integers(0, INT64_MAX))))
-def test_epochs_survive_writing_and_reading(epochs: list[EpochEntry]) -> None:
+def test_epoch_checkpoint_is_read_as_written(epochs: list[EpochEntry]) -> None:
     assert parse_leader_epoch_checkpoint(format_leader_epoch_checkpoint(epochs)) == epochs
 
 
-def test_the_texts_are_the_ones_a_broker_writes() -> None:
+def test_checkpoint_texts_equal_those_of_a_broker() -> None:
     offsets = {TopicPartition("or-ders", 1): 368801, TopicPartition("x", 0): 0}
     assert format_offset_checkpoint(offsets) == "0\n2\nor-ders 1 368801\nx 0 0\n"
     assert format_leader_epoch_checkpoint([EpochEntry(4, 77)]) == "0\n1\n4 77\n"
 
 
 @pytest.mark.parametrize("text", ["", "0\n", "0\n0\n", "0\r\n0"])
-def test_a_checkpoint_without_entries_is_empty(text: str) -> None:
+def test_checkpoint_without_entries_is_empty(text: str) -> None:
     assert parse_offset_checkpoint(text) == {}
 
 
@@ -76,14 +76,14 @@ def test_blanks_between_words_may_be_several() -> None:
         (f"{'9' * 5000}\n", r"line 1 .*expected 0.*\(5000 char"),
     ],
 )
-def test_a_malformed_checkpoint_is_refused_with_its_place(text: str, message: str) -> None:
+def test_malformed_checkpoint_is_rejected_with_its_place(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         parse_offset_checkpoint(text, path="/data/recovery-point-offset-checkpoint")
     assert caught.value.path == "/data/recovery-point-offset-checkpoint"
 
 
 @pytest.mark.parametrize("epoch", ["04", "+4", "0" * 5000 + "4", "\u0664", "+\u0660\uff14"])
-def test_zeros_a_plus_and_other_scripts_are_read_as_java_does(epoch: str) -> None:
+def test_leading_zeros_plus_signs_and_other_digits_are_read_as_by_java(epoch: str) -> None:
     assert parse_leader_epoch_checkpoint(f"0\n1\n{epoch} 77\n") == [EpochEntry(4, 77)]
 
 
@@ -94,7 +94,7 @@ def test_zeros_a_plus_and_other_scripts_are_read_as_java_does(epoch: str) -> Non
         *(f"{'9' * 5000} 1", f"1 {'9' * 5000}", f"1 -{'9' * 20}"),
     ],
 )
-def test_what_java_does_not_read_as_two_numbers_is_refused(line: str) -> None:
+def test_checkpoint_line_that_java_rejects_is_rejected(line: str) -> None:
     with pytest.raises(InputError, match="line 3"):
         parse_leader_epoch_checkpoint(f"0\n1\n{line}\n")
 

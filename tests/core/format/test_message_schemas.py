@@ -30,13 +30,13 @@ Point 7 versions=0-2 flexible=1+
 )
 
 
-def test_an_old_version_has_fixed_lengths() -> None:
+def test_old_version_has_fixed_lengths() -> None:
     data = POINT.encode({"name": "ab", "x": -2, "places": None}, 0)
 
     assert data == b"\x00\x02ab" + b"\xff\xfe" + b"\xff\xff\xff\xff"
 
 
-def test_a_flexible_version_has_compact_lengths_and_tagged_fields() -> None:
+def test_flexible_version_has_compact_lengths_and_tagged_fields() -> None:
     data = POINT.encode({"name": "ab", "x": 1, "ids": [5], "places": [], "note": "z"}, 1)
 
     assert (
@@ -57,24 +57,24 @@ def test_every_kind_of_field_is_read_as_it_was_written() -> None:
     assert POINT.decode(POINT.encode(point, 2), 2) == point
 
 
-def test_a_field_that_a_version_lacks_has_its_default() -> None:
+def test_field_that_a_version_lacks_has_its_default() -> None:
     point = POINT.decode(POINT.encode({"name": "a", "x": 1, "places": None}, 0), 0)
 
     assert (point["ids"], point["note"], point["home"], point["places"]) == ([], None, None, None)
 
 
-def test_a_tag_of_a_later_release_is_passed_over() -> None:
+def test_unknown_tagged_field_is_skipped() -> None:
     later = b"\x02a" + b"\x00\x01" + b"\x01" + b"\x01" + b"\x01\x09\x03xyz"
 
     assert POINT.decode(later, 1)["name"] == "a"
 
 
-def test_a_version_that_does_not_exist_is_refused() -> None:
+def test_version_that_does_not_exist_is_rejected() -> None:
     with pytest.raises(CorruptRecordError, match=r"unknown version of Point .*0 to 2.*3"):
         POINT.decode(b"", 3)
 
 
-def test_a_message_that_ends_too_early_is_refused() -> None:
+def test_message_that_ends_too_early_is_rejected() -> None:
     data = POINT.encode({"name": "ab", "x": 1, "places": []}, 0)
 
     for size in range(len(data)):
@@ -82,17 +82,17 @@ def test_a_message_that_ends_too_early_is_refused() -> None:
             POINT.decode(data[:size], 0)
 
 
-def test_an_array_longer_than_its_message_is_refused_before_memory_is_taken() -> None:
+def test_array_longer_than_its_message_is_rejected_before_memory_is_taken() -> None:
     with pytest.raises(CorruptRecordError, match="more elements than bytes"):
         POINT.decode(b"\x00\x00" + b"\x00\x01" + b"\x7f\xff\xff\xff", 0)
 
 
-def test_null_where_a_field_cannot_be_null_is_refused() -> None:
+def test_null_where_a_field_cannot_be_null_is_rejected() -> None:
     with pytest.raises(CorruptRecordError, match="name is null"):
         POINT.decode(b"\xff\xff" + b"\x00\x01" + b"\xff\xff\xff\xff", 0)
 
 
-def test_a_message_as_json_has_the_fields_of_its_version() -> None:
+def test_message_as_json_has_the_fields_of_its_version() -> None:
     point = POINT.decode(POINT.encode({"name": "a", "x": 1, "places": None}, 1), 1)
 
     assert POINT.as_json(point, 0) == {"name": "a", "x": 1, "places": None}
@@ -113,7 +113,7 @@ def test_unsigned_varints(value: int) -> None:
     assert (reader.unsigned_varint(), reader.remaining) == (value, 0)
 
 
-def test_a_varint_without_an_end_is_refused() -> None:
+def test_varint_without_an_end_is_rejected() -> None:
     with pytest.raises(CorruptRecordError, match="too long"):
         MessageReader(b"\xff" * 9).unsigned_varint()
 

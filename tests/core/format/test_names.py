@@ -42,9 +42,7 @@ def test_every_partition_is_found_again_from_its_directory_name(topic: str, numb
         ("__cluster_metadata-0", "__cluster_metadata", 0),
     ],
 )
-def test_the_partition_is_the_text_after_the_last_dash(
-    name: str, topic: str, partition: int
-) -> None:
+def test_partition_is_the_text_after_the_last_dash(name: str, topic: str, partition: int) -> None:
     assert parse_partition_directory(name) == TopicPartition(topic, partition)
 
 
@@ -54,20 +52,20 @@ def test_the_partition_is_the_text_after_the_last_dash(
      "my orders-0", "..-0", "t" * 250 + "-0", "lost+found", "remote-log-index-cache",
      "orders-0\n"],
 )  # fmt: skip
-def test_a_name_that_no_broker_gives_is_not_a_partition(name: str) -> None:
+def test_name_that_no_broker_gives_is_not_a_partition(name: str) -> None:
     assert parse_partition_directory(name) is None
     assert split_directory_name(name) is None
 
 
 @pytest.mark.parametrize("mark", ["delete", "future", "stray"])
-def test_a_marked_directory_is_not_live_but_names_its_partition(mark: str) -> None:
+def test_renamed_directory_is_not_live_but_names_its_partition(mark: str) -> None:
     name = f"eu.or-ders-7.{UUID}-{mark}"
     assert parse_partition_directory(name) is None
     assert split_directory_name(name) == (TopicPartition("eu.or-ders", 7), DirectoryKind(mark))
 
 
 @pytest.mark.parametrize("name", ["orders-delete", "orders-7-delete", f"orders.{UUID}-delete"])
-def test_a_mark_without_partition_and_id_is_another_directory(name: str) -> None:
+def test_directory_suffix_without_partition_and_id_is_unknown(name: str) -> None:
     assert split_directory_name(name) is None
 
 
@@ -83,7 +81,7 @@ def test_every_segment_file_is_found_again_from_its_name(
     assert parse_segment_file(name) == SegmentFileName(base_offset, kind, transient)
 
 
-def test_a_segment_name_has_twenty_digits() -> None:
+def test_segment_name_has_twenty_digits() -> None:
     assert segment_file_name(368769, ".index") == "00000000000000368769.index"
 
 
@@ -99,12 +97,12 @@ def test_other_names_are_not_segment_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("base_offset", [-1, INT64_MAX + 1])
-def test_an_offset_out_of_range_has_no_name(base_offset: int) -> None:
+def test_offset_out_of_range_has_no_name(base_offset: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         segment_file_name(base_offset, ".log")
 
 
-def test_the_index_of_a_swapped_log_is_swapped_too() -> None:
+def test_index_of_a_swapped_log_is_swapped_too() -> None:
     assert index_name_for("00000000000000000005.log", ".index") == "00000000000000000005.index"
     assert (
         index_name_for("00000000000000000005.log.swap", ".timeindex")
@@ -112,7 +110,7 @@ def test_the_index_of_a_swapped_log_is_swapped_too() -> None:
     )
 
 
-def test_only_a_log_has_index_names() -> None:
+def test_index_names_are_derived_from_logs_only() -> None:
     with pytest.raises(ValueError, match="not the name of a log"):
         index_name_for("00000000000000000005.index", ".timeindex")
 
@@ -139,7 +137,7 @@ WITH_PASSWORD = [
 
 
 @pytest.mark.parametrize("uri", WITH_PASSWORD)
-def test_a_password_is_found_and_hidden(uri: str) -> None:
+def test_password_is_found_and_hidden(uri: str) -> None:
     assert has_password(uri)
     hidden = hide_passwords(f"cannot read '{uri}': it is not there")
     assert CANARY not in hidden
@@ -163,6 +161,6 @@ def test_a_password_is_found_and_hidden(uri: str) -> None:
         "id=/a/b",
     ],
 )
-def test_other_paths_hold_none(path: str) -> None:
+def test_path_without_a_password_is_unchanged(path: str) -> None:
     assert not has_password(path)
     assert hide_passwords(path) == path

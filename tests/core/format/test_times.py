@@ -48,7 +48,7 @@ NOW = MAY + 12 * 3_600_000 + 7
         ("-2w", NOW - 14 * DAY),
     ],
 )
-def test_a_time_is_milliseconds(given: Time, expected: int) -> None:
+def test_time_is_parsed_to_milliseconds(given: Time, expected: int) -> None:
     assert parse_time(given, now=NOW) == expected
 
 
@@ -85,13 +85,13 @@ def test_a_time_is_milliseconds(given: Time, expected: int) -> None:
         ("9" * 5000, "neither milliseconds nor a time"),
     ],
 )
-def test_what_is_no_time_or_of_another_unit_is_refused(given: Time, message: str) -> None:
+def test_invalid_time_or_unit_is_rejected(given: Time, message: str) -> None:
     with pytest.raises(InputError) as error:
         parse_time(given, now=NOW)
     assert message in str(error.value)
 
 
-def test_relative_times_are_known_as_such() -> None:
+def test_relative_time_is_recognized() -> None:
     for text in ("now", "today", "Yesterday", " -7d "):
         assert is_relative(text)
     for other in ("2024-05-01", str(MAY), "ms:7", "-7", MAY, date(2024, 5, 1)):

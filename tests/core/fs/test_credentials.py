@@ -41,19 +41,19 @@ def reads(bucket: str, *options: str) -> bool:
     return store.read(f"s3://{bucket}/a") == b"bytes"
 
 
-def test_the_environment(s3: S3Server, bucket: str) -> None:
+def test_credentials_are_read_from_the_environment(s3: S3Server, bucket: str) -> None:
     with s3_environment(s3, AWS_ALLOW_HTTP=None):
         assert reads(bucket)
 
 
-def test_options_win_over_the_environment(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+def test_options_override_the_environment(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(s3.secret_key + "\n")
     wrong = {"AWS_SECRET_ACCESS_KEY": "x", "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     with s3_environment(s3, **wrong):
         assert reads(bucket, f"endpoint={s3.endpoint}", f"secret_access_key=@{tmp_path / 'secret'}")
 
 
-def test_a_profile_of_the_credentials_file(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+def test_credentials_are_read_from_a_profile(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "credentials").write_text(
         f"[other]\naws_access_key_id = {s3.access_key}\naws_secret_access_key = y\n"
         f"[mine]\naws_access_key_id = {s3.access_key}\naws_secret_access_key = {s3.secret_key}\n"
@@ -66,7 +66,7 @@ def test_a_profile_of_the_credentials_file(s3: S3Server, bucket: str, tmp_path: 
         reads(bucket, "profile=other")
 
 
-def test_a_default_profile_with_region_and_endpoint(
+def test_default_profile_sets_region_and_endpoint(
     s3: S3Server, bucket: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text(
@@ -77,9 +77,7 @@ def test_a_default_profile_with_region_and_endpoint(
         assert reads(bucket)
 
 
-def test_keys_of_the_environment_win_over_a_profile(
-    s3: S3Server, bucket: str, tmp_path: Path
-) -> None:
+def test_environment_keys_override_a_profile(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = x\naws_secret_access_key = y\n"
     )
@@ -87,7 +85,7 @@ def test_keys_of_the_environment_win_over_a_profile(
         assert reads(bucket)
 
 
-def test_a_profile_says_where_requests_go_whose_keys_are_in_the_environment(
+def test_profile_sets_the_endpoint_for_environment_keys(
     s3: S3Server, bucket: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text(
@@ -98,7 +96,7 @@ def test_a_profile_says_where_requests_go_whose_keys_are_in_the_environment(
         assert reads(bucket)
 
 
-def test_a_profile_whose_credentials_a_program_prints(
+def test_profile_with_credential_process_is_supported(
     s3: S3Server, bucket: str, tmp_path: Path
 ) -> None:
     answer = {
@@ -115,7 +113,9 @@ def test_a_profile_whose_credentials_a_program_prints(
         assert reads(bucket)
 
 
-def test_a_program_that_fails_is_named_with_its_profile(s3: S3Server, tmp_path: Path) -> None:
+def test_failing_credential_process_is_reported_with_its_profile(
+    s3: S3Server, tmp_path: Path
+) -> None:
     (tmp_path / "config").write_text(
         f"[profile mine]\ncredential_process = {sys.executable} -c 'print(\"hidden\")'\n"
     )
@@ -127,7 +127,7 @@ def test_a_program_that_fails_is_named_with_its_profile(s3: S3Server, tmp_path: 
     assert "hidden" not in str(caught.value)
 
 
-def test_a_profile_whose_role_another_one_assumes_asks_its_server(
+def test_profile_with_assumed_role_uses_its_sts_endpoint(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config").write_text(
@@ -144,7 +144,7 @@ def test_a_profile_whose_role_another_one_assumes_asks_its_server(
         reads("bucket", "profile=mine")
 
 
-def test_keys_that_a_tool_rewrites_are_read_again(s3: S3Server, tmp_path: Path) -> None:
+def test_rewritten_credentials_file_is_read_again(s3: S3Server, tmp_path: Path) -> None:
     path = tmp_path / "credentials"
     path.write_text("[mine]\naws_access_key_id = a\naws_secret_access_key = b\n")
     with s3_environment(s3, **NO_KEYS):
@@ -155,7 +155,7 @@ def test_keys_that_a_tool_rewrites_are_read_again(s3: S3Server, tmp_path: Path) 
         assert provider()["access_key_id"] == "c"
 
 
-def test_a_profile_that_does_not_exist_is_named(s3: S3Server) -> None:
+def test_profile_that_does_not_exist_is_reported(s3: S3Server) -> None:
     with (
         s3_environment(s3, **NO_KEYS, AWS_PROFILE="none"),
         pytest.raises(ConfigError, match="the AWS profile none does not exist"),
@@ -163,9 +163,7 @@ def test_a_profile_that_does_not_exist_is_named(s3: S3Server) -> None:
         reads("bucket")
 
 
-def test_a_profile_needs_boto3(
-    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_profile_needs_boto3(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)
     (tmp_path / "config").write_text("[profile mine]\nrole_arn = arn:x\nsource_profile = default\n")
     with (
@@ -175,7 +173,7 @@ def test_a_profile_needs_boto3(
         reads("bucket", "profile=mine")
 
 
-def test_a_file_that_is_not_a_settings_file_is_not_shown(s3: S3Server, tmp_path: Path) -> None:
+def test_file_that_is_not_a_settings_file_is_not_shown(s3: S3Server, tmp_path: Path) -> None:
     (tmp_path / "credentials").write_text("aws_secret_access_key = hidden\n")
     with s3_environment(s3, **NO_KEYS), pytest.raises(ConfigError) as caught:
         reads("bucket")
@@ -183,7 +181,7 @@ def test_a_file_that_is_not_a_settings_file_is_not_shown(s3: S3Server, tmp_path:
     assert "hidden" not in str(caught.value)
 
 
-def test_half_of_a_key_is_no_credential(s3: S3Server) -> None:
+def test_access_key_without_secret_is_rejected(s3: S3Server) -> None:
     with (
         s3_environment(s3, AWS_ACCESS_KEY_ID=None),
         pytest.raises(ReadError, match="no credentials were found"),
@@ -191,7 +189,7 @@ def test_half_of_a_key_is_no_credential(s3: S3Server) -> None:
         ObjectStore("s3://bucket", HASTY).info("s3://bucket/a")
 
 
-def test_a_url_that_holds_a_secret_is_refused() -> None:
+def test_url_that_holds_a_secret_is_rejected() -> None:
     for value in ("http://user:hidden@proxy:3128", "https://host/?sv=1&sig=hidden"):
         with pytest.raises(ConfigError) as caught:
             parse_storage_options([f"proxy_url={value}"])
@@ -201,7 +199,7 @@ def test_a_url_that_holds_a_secret_is_refused() -> None:
     )
 
 
-def test_no_credentials_at_all_is_known_at_once(s3: S3Server) -> None:
+def test_missing_credentials_are_reported_at_once(s3: S3Server) -> None:
     with (
         s3_environment(s3, **NO_KEYS, AWS_EC2_METADATA_DISABLED="true"),
         pytest.raises(ReadError, match="s3://bucket: no credentials were found"),
@@ -209,6 +207,6 @@ def test_no_credentials_at_all_is_known_at_once(s3: S3Server) -> None:
         ObjectStore("s3://bucket", StorageOptions())
 
 
-def test_a_public_bucket_needs_no_credentials(s3: S3Server) -> None:
+def test_public_bucket_needs_no_credentials(s3: S3Server) -> None:
     with s3_environment(s3, **NO_KEYS, AWS_EC2_METADATA_DISABLED="true"):
         ObjectStore("s3://bucket", parse_storage_options(["skip_signature=true"]))

@@ -66,19 +66,19 @@ class ReadTests:
     def directory(self) -> Directory:
         raise NotImplementedError
 
-    def test_a_read_returns_the_bytes_or_the_first_ones(self, directory: Directory) -> None:
+    def test_read_returns_the_bytes_or_the_first_ones(self, directory: Directory) -> None:
         for path, data in directory.files.items():
             assert directory.store.read(path) == data
             assert directory.store.read(path, 10) == data[:10]
             assert directory.store.info(path).size_bytes == len(data)
 
-    def test_a_stream_from_any_position_has_every_byte_in_order(self, directory: Directory) -> None:
+    def test_stream_from_any_position_has_every_byte_in_order(self, directory: Directory) -> None:
         for path, data in directory.files.items():
             with closing(directory.store.open(path)) as source:
                 for start in (0, len(data) // 3, len(data)):
                     assert b"".join(map(bytes, source.stream(start))) == data[start:]
 
-    def test_a_read_beyond_the_end_is_shorter(self, directory: Directory) -> None:
+    def test_read_beyond_the_end_is_shorter(self, directory: Directory) -> None:
         path, data = max(directory.files.items(), key=lambda item: len(item[1]))
         end = len(data)
         with closing(directory.store.open(path)) as source:
@@ -88,7 +88,7 @@ class ReadTests:
             with pytest.raises(ValueError, match="negative"):
                 source.read_at(-1, 5)
 
-    def test_ranges_are_what_they_are_in_the_file(self, directory: Directory) -> None:
+    def test_byte_ranges_equal_slices_of_the_file(self, directory: Directory) -> None:
         path, data = max(directory.files.items(), key=lambda item: len(item[1]))
         position = st.integers(0, len(data))
         with closing(directory.store.open(path)) as source:
@@ -135,7 +135,7 @@ class ReadTests:
                 assert scanned[path].linked_out() is None
                 assert scanned[path].file_version()[0] == info.size_bytes
 
-    def test_what_is_there_is_told_from_what_is_not(self, directory: Directory) -> None:
+    def test_existing_and_missing_paths_are_distinguished(self, directory: Directory) -> None:
         store, none = directory.store, f"{directory.root}/none"
         assert store.is_directory(directory.root)
         assert not store.is_directory(none)
@@ -143,7 +143,7 @@ class ReadTests:
         assert not store.is_file(none)
         assert not any(map(store.is_special, [directory.root, none, *directory.files]))
 
-    def test_what_does_not_exist_is_not_found(self, directory: Directory) -> None:
+    def test_missing_file_raises_not_found(self, directory: Directory) -> None:
         store, none = directory.store, f"{directory.root}/none"
         with pytest.raises(FileNotFoundError):
             store.info(none)
@@ -176,21 +176,21 @@ class StoreTests(ReadTests):
             place.store, place.root, {place.at(name): data for name, data in contents.items()}
         )
 
-    def test_an_empty_file_is_a_file(self, place: Place) -> None:
+    def test_empty_file_is_a_file(self, place: Place) -> None:
         place.put(empty=b"")
 
         assert place.store.read(place.at("empty")) == b""
         assert place.store.read(place.at("empty"), 10) == b""
         assert list(place.store.open(place.at("empty")).stream()) == []
 
-    def test_a_put_replaces_and_a_put_if_absent_does_not(self, place: Place) -> None:
+    def test_put_replaces_and_a_put_if_absent_does_not(self, place: Place) -> None:
         place.put(a=b"1")
         place.put(a=b"22")
         assert not place.store.put(place.at("a"), b"333", if_absent=True)
         assert place.store.read(place.at("a")) == b"22"
         assert place.store.put(place.at("b"), b"333", if_absent=True)
 
-    def test_of_puts_if_absent_at_the_same_time_one_is_first(self, place: Place) -> None:
+    def test_one_of_concurrent_puts_if_absent_succeeds(self, place: Place) -> None:
         puts = [f"{n}".encode() * 1000 for n in range(8)]
         with ThreadPoolExecutor(len(puts)) as pool:
             path = place.at("lock")
@@ -199,9 +199,7 @@ class StoreTests(ReadTests):
         assert won.count(True) == 1
         assert place.store.read(place.at("lock")) == puts[won.index(True)]
 
-    def test_a_file_is_replaced_in_the_version_that_was_seen_and_in_no_other(
-        self, place: Place
-    ) -> None:
+    def test_file_is_replaced_only_in_the_expected_version(self, place: Place) -> None:
         place.put(a=b"1")
         path = place.at("a")
         seen = place.store.info(path)
@@ -212,7 +210,7 @@ class StoreTests(ReadTests):
         assert not place.store.replace(place.at("none"), b"1", seen)
         assert place.tree()["path"].to_pylist() == ["a"]
 
-    def test_of_those_that_replace_a_file_at_the_same_time_one_succeeds(self, place: Place) -> None:
+    def test_one_of_concurrent_replacements_succeeds(self, place: Place) -> None:
         place.put(a=b"1")
         path = place.at("a")
         seen = place.store.info(path)
@@ -230,7 +228,7 @@ class StoreTests(ReadTests):
         assert won.count(True) == 1
         assert place.store.read(path) == contents[won.index(True)]
 
-    def test_a_directory_has_its_files_and_directories(self, place: Place) -> None:
+    def test_directory_has_its_files_and_directories(self, place: Place) -> None:
         place.put(a__b=b"1", a__c__d=b"22", e=b"333")
 
         entries = place.store.list_directory(place.at("a"))
@@ -238,7 +236,7 @@ class StoreTests(ReadTests):
         found = [(entry.path, entry.is_directory, entry.size_bytes) for entry in entries]
         assert found == [(place.at("a/b"), False, 1), (place.at("a/c"), True, 0)]
 
-    def test_a_tree_is_in_the_order_of_the_paths(self, place: Place) -> None:
+    def test_tree_is_in_the_order_of_the_paths(self, place: Place) -> None:
         names = ["a/b", "a-1/b", "a/c/d", "a.b", "b", "a/c-d"]
         for name in names:
             place.put(**{name: b"1"})
@@ -246,20 +244,20 @@ class StoreTests(ReadTests):
         assert place.tree()["path"].to_pylist() == sorted(names)
         assert place.tree("a")["path"].to_pylist() == ["b", "c-d", "c/d"]
 
-    def test_a_rename_replaces(self, place: Place) -> None:
+    def test_rename_replaces_the_target(self, place: Place) -> None:
         place.put(a=b"1", b=b"22")
         place.store.rename(place.at("a"), place.at("b"))
 
         assert place.tree()["path"].to_pylist() == ["b"]
         assert place.store.read(place.at("b")) == b"1"
 
-    def test_deleting_what_is_not_there_is_fine(self, place: Place) -> None:
+    def test_deletion_of_a_missing_file_succeeds(self, place: Place) -> None:
         place.put(a=b"1", b=b"22")
         place.store.delete([place.at("none"), place.at("a"), place.at("none too")])
 
         assert place.tree()["path"].to_pylist() == ["b"]
 
-    def test_names_that_are_not_plain(self, place: Place) -> None:
+    def test_names_with_special_characters_are_supported(self, place: Place) -> None:
         names = ["x=1/sp ace", "100%41", "année", "q?&#+[]"]
         for name in names:
             place.put(**{name: name.encode()})
@@ -268,7 +266,7 @@ class StoreTests(ReadTests):
         for name in names:
             assert place.store.read(place.at(name)) == name.encode()
 
-    def test_a_stream_may_be_left(self, place: Place) -> None:
+    def test_unfinished_stream_can_be_closed(self, place: Place) -> None:
         place.put(big=bytes(30 << 20))
         source = place.store.open(place.at("big"))
 
@@ -278,7 +276,7 @@ class StoreTests(ReadTests):
         assert not first.any()
         source.close()
 
-    def test_a_file_that_was_replaced_has_changed(self, place: Place) -> None:
+    def test_file_that_was_replaced_has_changed(self, place: Place) -> None:
         place.put(a=b"1" * 1000)
         source = place.store.open(place.at("a"))
         assert source.changed() is None
@@ -288,20 +286,20 @@ class StoreTests(ReadTests):
         assert source.changed() is not None
         source.close()
 
-    def test_a_made_directory_takes_files(self, place: Place) -> None:
+    def test_made_directory_takes_files(self, place: Place) -> None:
         place.store.make_directory(place.at("a/b"))
         place.store.make_writable_directory(place.at("a/b"))
         place.put(a__b__c=b"1")
         place.store.make_durable([place.at("a/b")], "make it durable")
         assert place.tree()["path"].to_pylist() == ["a/b/c"]
 
-    def test_a_deleted_tree_is_gone_and_nothing_else(self, place: Place) -> None:
+    def test_deleted_tree_is_gone_and_nothing_else(self, place: Place) -> None:
         place.put(a__b=b"1", a__c__d=b"22", a2=b"333")
         place.store.delete_tree(place.at("a"))
         place.store.delete_tree(place.at("none"))
         assert [entry.path for entry in place.store.list_directory(place.root)] == [place.at("a2")]
 
-    def test_a_created_file_appears_when_it_is_committed(self, place: Place) -> None:
+    def test_created_file_appears_when_it_is_committed(self, place: Place) -> None:
         place.put(a=b"old")
         path = place.at("a")
         with place.store.create(path, what="file") as file:
@@ -314,7 +312,7 @@ class StoreTests(ReadTests):
         assert place.store.read(path) == b"new"
         assert place.tree()["path"].to_pylist() == ["a"]
 
-    def test_a_compressed_file_is_decompressed_while_it_is_read(self, place: Place) -> None:
+    def test_compressed_file_is_decompressed_while_it_is_read(self, place: Place) -> None:
         place.put(**{"a.gz": gzip.compress(b"1" * 100_000)})
         with place.store.input_stream(place.at("a.gz")) as stream:
             assert stream.read() == b"1" * 100_000
@@ -330,7 +328,7 @@ def _put_if_absent(store: Store, path: str, data: bytes) -> bool:
 class VersionedTests:
     """What stores whose listings name a version can do, besides."""
 
-    def test_a_file_that_was_replaced_after_it_was_listed_is_not_read(self, place: Place) -> None:
+    def test_file_that_was_replaced_after_it_was_listed_is_not_read(self, place: Place) -> None:
         place.put(a=b"1" * 1000)
         listed = place.store.info(place.at("a"))
         place.put(a=b"2" * 999)

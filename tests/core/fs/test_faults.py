@@ -23,7 +23,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_read_and_written_is_right(s3: S3Server, seed: int) -> None:
+def test_reads_and_writes_are_right_despite_faults(s3: S3Server, seed: int) -> None:
     bucket = s3.new_bucket()
     root = f"s3://{bucket}"
     with (
@@ -53,7 +53,7 @@ def _names(store: ObjectStore, path: str) -> list[str]:
     return [name for page in store.list_tree(path) for name in page["path"].to_pylist()]
 
 
-def test_a_listing_that_breaks_off_is_continued(s3: S3Server) -> None:
+def test_listing_that_breaks_off_is_continued(s3: S3Server) -> None:
     """Pages of a thousand, each of which is cut once."""
     bucket = s3.new_bucket()
     names = [f"{n:06d}" for n in range(2500)]
@@ -71,7 +71,7 @@ def test_a_listing_that_breaks_off_is_continued(s3: S3Server) -> None:
         assert "cut" in {request.fault for request in proxy.requests}
 
 
-def test_a_put_that_was_not_answered_is_a_put(s3: S3Server) -> None:
+def test_put_without_a_response_is_retried(s3: S3Server) -> None:
     """The first request wrote the object, and the second one found it there."""
     bucket = s3.new_bucket()
     with (
@@ -83,7 +83,7 @@ def test_a_put_that_was_not_answered_is_a_put(s3: S3Server) -> None:
         assert not store.put(f"s3://{bucket}/a", b"other", if_absent=True)
 
 
-def test_a_store_that_asks_for_patience(s3: S3Server) -> None:
+def test_throttled_request_is_retried(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint, Faults(unavailable=1.0, status=429, in_a_row=2)) as proxy,
@@ -94,7 +94,7 @@ def test_a_store_that_asks_for_patience(s3: S3Server) -> None:
         assert [request.status for request in proxy.requests] == [429, 429, 200] * 2
 
 
-def test_an_object_is_there_whole_or_not_at_all(s3: S3Server) -> None:
+def test_object_is_written_completely_or_not_at_all(s3: S3Server) -> None:
     """However large, it is one request: a put that failed leaves no part of an upload."""
     bucket = s3.new_bucket()
     with (
@@ -105,7 +105,7 @@ def test_an_object_is_there_whole_or_not_at_all(s3: S3Server) -> None:
         assert [(r.method, r.query) for r in proxy.requests] == [("PUT", "")]
 
 
-def test_a_stream_asks_for_each_byte_once_and_no_more_than_its_window_ahead(s3: S3Server) -> None:
+def test_stream_requests_each_byte_once_within_its_window(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     pieces = 40
     with (
@@ -122,7 +122,7 @@ def test_a_stream_asks_for_each_byte_once_and_no_more_than_its_window_ahead(s3: 
         assert proxy.sent_bytes("/a") == source.size_bytes
 
 
-def test_near_ranges_share_a_request_and_far_ones_do_not(s3: S3Server) -> None:
+def test_adjacent_ranges_share_a_request(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     gap = remote_file.MAX_GAP_BYTES
     with (
@@ -139,7 +139,7 @@ def test_near_ranges_share_a_request_and_far_ones_do_not(s3: S3Server) -> None:
         assert proxy.sent_bytes("/a") == 130 + gap + 10
 
 
-def test_a_file_that_was_listed_is_opened_without_a_request(s3: S3Server) -> None:
+def test_file_that_was_listed_is_opened_without_a_request(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint) as proxy,
@@ -153,7 +153,7 @@ def test_a_file_that_was_listed_is_opened_without_a_request(s3: S3Server) -> Non
         assert [(r.method, r.range) for r in proxy.requests] == [("GET", "bytes=2-4")]
 
 
-def test_no_more_reads_are_under_way_than_a_process_may_have(
+def test_concurrent_reads_are_bounded_per_process(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_file, "request_slots", BoundedSemaphore(2))

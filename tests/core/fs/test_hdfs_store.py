@@ -28,7 +28,7 @@ def store(hdfs: HdfsServer) -> HdfsStore:
     return HdfsStore(hdfs.uri, StorageOptions())
 
 
-def test_who_may_not_read_is_told_so(
+def test_missing_read_permission_is_reported(
     hdfs: HdfsServer, store: HdfsStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(f"{root}/a", b"1")
@@ -47,19 +47,19 @@ def test_who_may_not_read_is_told_so(
     assert "org.apache" not in str(caught.value)
 
 
-def test_a_name_node_that_is_not_there_is_worth_a_retry() -> None:
+def test_unreachable_name_node_is_retriable() -> None:
     with pytest.raises(ReadError, match="Connection refused") as caught:
         HdfsStore("hdfs://127.0.0.1:1", HASTY).list_directory("hdfs://127.0.0.1:1/a")
 
     assert is_retriable(caught.value)
 
 
-def test_a_name_service_that_no_configuration_defines() -> None:
+def test_undefined_name_service_is_rejected() -> None:
     with pytest.raises(InputError, match="HADOOP_CONF_DIR"):
         HdfsStore("hdfs://nameservice", StorageOptions())
 
 
-def test_the_default_file_system_of_hadoops_configuration(
+def test_default_file_system_is_that_of_the_hadoop_configuration(
     hdfs: HdfsServer, store: HdfsStore, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(f"{root}/a", b"1")
@@ -73,7 +73,7 @@ def test_the_default_file_system_of_hadoops_configuration(
     assert default.read(f"{path}/a") == b"1"
 
 
-def test_a_name_service_whose_first_name_node_is_down(
+def test_name_service_with_a_dead_first_name_node_is_reached(
     hdfs: HdfsServer, store: HdfsStore, root: str, tmp_path: Path
 ) -> None:
     store.put(f"{root}/a", b"1")
@@ -97,7 +97,7 @@ def _write_site(path: Path, properties: dict[str, str]) -> None:
     path.write_text(f"<configuration>{''.join(rows)}</configuration>")
 
 
-def test_a_file_that_grew_is_not_the_listed_one(
+def test_grown_file_differs_from_the_listed_one(
     hdfs: HdfsServer, store: HdfsStore, root: str
 ) -> None:
     store.put(f"{root}/a", b"12345")
@@ -109,7 +109,7 @@ def test_a_file_that_grew_is_not_the_listed_one(
         store.open(f"{root}/a", listed)
 
 
-def test_a_file_is_written_under_a_name_that_is_swept(
+def test_temporary_name_of_a_file_is_recognized_for_cleanup(
     store: HdfsStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that dies before its rename leaves a scratch file, and not the file."""
@@ -129,7 +129,7 @@ def test_a_file_is_written_under_a_name_that_is_swept(
     assert is_scratch(names[0])
 
 
-def test_a_put_over_a_directory_leaves_nothing(store: HdfsStore, root: str) -> None:
+def test_put_over_a_directory_leaves_no_temporary_file(store: HdfsStore, root: str) -> None:
     store.put(f"{root}/a/b", b"1")
     with pytest.raises(PublishError):
         store.put(f"{root}/a", b"2")

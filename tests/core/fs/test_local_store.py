@@ -14,12 +14,12 @@ from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.registry import store_of
 
 
-def test_an_unknown_scheme_is_refused() -> None:
+def test_unknown_scheme_is_rejected() -> None:
     with pytest.raises(InputError, match="ftp:// are not supported"):
         store_of("ftp://host/path")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     path = str(tmp_path)
 
     with pytest.raises(InputError, match="cannot read the file: Is a directory") as raised:
@@ -28,7 +28,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert raised.value.path == path
 
 
-def test_a_file_appears_when_it_is_committed_and_not_before(tmp_path: Path) -> None:
+def test_file_appears_when_it_is_committed_and_not_before(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with AtomicFile(str(path)) as file:
@@ -39,7 +39,7 @@ def test_a_file_appears_when_it_is_committed_and_not_before(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_that_is_not_committed_leaves_the_older_one_and_nothing_else(tmp_path: Path) -> None:
+def test_file_that_is_not_committed_leaves_the_older_one_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with AtomicFile(str(path)) as file:
@@ -48,7 +48,7 @@ def test_a_file_that_is_not_committed_leaves_the_older_one_and_nothing_else(tmp_
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_second_writer_of_the_same_file_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+def test_second_writer_of_the_same_file_is_rejected_and_disturbs_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "report.csv")
     with AtomicFile(path, what="report") as file:
         file.write(b"first")
@@ -62,7 +62,7 @@ def test_a_second_writer_of_the_same_file_is_refused_and_disturbs_nothing(tmp_pa
     assert Path(path).read_bytes() == b"2nd"
 
 
-def test_what_a_killed_run_left_is_written_over(tmp_path: Path) -> None:
+def test_leftover_of_a_killed_run_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / ".file.tmp").write_bytes(b"longer than what comes now")
     with AtomicFile(str(tmp_path / "file")) as file:
         file.write(b"new")
@@ -71,7 +71,7 @@ def test_what_a_killed_run_left_is_written_over(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_that_goes_while_a_directory_is_listed_hides_no_other(
+def test_file_deleted_during_a_listing_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
@@ -90,7 +90,7 @@ def test_a_file_that_goes_while_a_directory_is_listed_hides_no_other(
     assert [each.path for each in found] == [str(tmp_path / "a")]
 
 
-def test_what_a_killed_run_left_that_had_linked_it_stays_whole(tmp_path: Path) -> None:
+def test_hard_linked_leftover_of_a_killed_run_stays_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with AtomicFile(str(path)) as file:
         file.write(b"first")
@@ -106,12 +106,12 @@ def test_what_a_killed_run_left_that_had_linked_it_stays_whole(tmp_path: Path) -
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_folder_that_is_missing_is_found_out_at_once(tmp_path: Path) -> None:
+def test_missing_folder_is_reported_before_writing(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="cannot write the report"):
         AtomicFile(str(tmp_path / "gone" / "file"), what="report")
 
 
-def test_a_final_path_that_cannot_be_replaced_leaves_no_scratch_file(tmp_path: Path) -> None:
+def test_final_path_that_cannot_be_replaced_leaves_no_scratch_file(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
     with pytest.raises(PublishError, match="a directory stands"):  # noqa: SIM117
         with AtomicFile(str(tmp_path / "file")) as file:

@@ -20,7 +20,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_mapped_file_shows_the_bytes_of_the_file(log: Path) -> None:
+def test_mapped_file_shows_the_bytes_of_the_file(log: Path) -> None:
     with MappedFile(log) as mapped:
         assert mapped.array.dtype == np.uint8
         assert mapped.array.tobytes() == log.read_bytes()
@@ -28,12 +28,12 @@ def test_a_mapped_file_shows_the_bytes_of_the_file(log: Path) -> None:
         assert mapped.mtime_ns == log.stat().st_mtime_ns
 
 
-def test_a_mapped_file_cannot_be_written_through(log: Path) -> None:
+def test_mapped_file_cannot_be_written_through(log: Path) -> None:
     with MappedFile(log) as mapped, pytest.raises(ValueError, match="read-only"):
         mapped.array[0] = 1
 
 
-def test_reading_past_the_end_gives_what_there_is(log: Path) -> None:
+def test_read_past_the_end_is_shortened(log: Path) -> None:
     source: ByteSource = MappedFile(log)
     assert source.read_at(198, 10).tolist() == [198, 199]
     assert source.read_at(500, 10).size == 0
@@ -42,14 +42,14 @@ def test_reading_past_the_end_gives_what_there_is(log: Path) -> None:
     source.close()
 
 
-def test_an_empty_file_is_an_empty_array(tmp_path: Path) -> None:
+def test_empty_file_is_an_empty_array(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with MappedFile(tmp_path / "empty") as mapped:
         mapped.advise_sequential()
         assert mapped.array.size == 0
 
 
-def test_a_view_outlives_the_closing_of_its_file(log: Path) -> None:
+def test_view_outlives_the_closing_of_its_file(log: Path) -> None:
     mapped = MappedFile(log)
     mapped.advise_random()
     view = mapped.read_at(10, 5)
@@ -75,38 +75,38 @@ def test_many_files_do_not_use_up_descriptors(log: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+def test_special_file_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(InputError, match="not a regular file"):
             MappedFile(path)
 
 
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+def test_missing_file_is_rejected_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file") as caught:
         MappedFile(tmp_path / "gone")
     assert caught.value.path == str(tmp_path / "gone")
 
 
-def test_an_untouched_file_has_not_changed(log: Path) -> None:
+def test_untouched_file_has_not_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         assert mapped.changed() is None
 
 
-def test_a_file_that_grew_says_so(log: Path) -> None:
+def test_grown_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         with log.open("ab") as file:
             file.write(b"x")
         assert mapped.changed() == "it grew from 200 to 201 bytes"
 
 
-def test_a_file_that_was_cut_says_so(log: Path) -> None:
+def test_truncated_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         os.truncate(log, 7)
         assert mapped.changed() == "it was cut from 200 to 7 bytes"
 
 
-def test_a_file_that_was_replaced_says_so(log: Path) -> None:
+def test_replaced_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         other = log.with_suffix(".new")
         other.write_bytes(log.read_bytes())
@@ -114,13 +114,13 @@ def test_a_file_that_was_replaced_says_so(log: Path) -> None:
         assert mapped.changed() == "it was replaced by another file"
 
 
-def test_a_file_modified_in_place_says_so(log: Path) -> None:
+def test_modified_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         os.utime(log, ns=(1, 1))
         assert mapped.changed() == "it was modified"
 
 
-def test_a_file_that_was_removed_says_so(log: Path) -> None:
+def test_removed_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         log.unlink()
         assert mapped.changed() == "it was removed"

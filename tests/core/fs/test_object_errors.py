@@ -37,7 +37,7 @@ def failure(act: Callable[[], object]) -> KafkaIndexError:
     return caught.value
 
 
-def test_a_wrong_secret_is_denied_and_not_shown(s3: S3Server) -> None:
+def test_wrong_secret_is_denied_and_not_shown(s3: S3Server) -> None:
     if s3.kind != "versitygw":
         pytest.skip("moto accepts every secret")
     bucket = s3.new_bucket()
@@ -51,7 +51,7 @@ def test_a_wrong_secret_is_denied_and_not_shown(s3: S3Server) -> None:
     assert wrong not in str(error)
 
 
-def test_a_bucket_that_does_not_exist_is_the_users_fault(s3: S3Server) -> None:
+def test_missing_bucket_is_wrong_usage(s3: S3Server) -> None:
     with object_store(s3, "no-such-bucket") as store:
         error = failure(lambda: list(store.list_tree("s3://no-such-bucket/a")))
         written = failure(lambda: store.put("s3://no-such-bucket/a", b"1"))
@@ -64,7 +64,7 @@ def test_a_bucket_that_does_not_exist_is_the_users_fault(s3: S3Server) -> None:
     assert "NoSuchBucket" in str(written)
 
 
-def test_an_endpoint_that_nothing_listens_at_is_worth_a_retry(s3: S3Server) -> None:
+def test_unreachable_endpoint_is_retriable(s3: S3Server) -> None:
     with object_store(s3.through("http://127.0.0.1:1"), "bucket", HASTY) as store:
         error = failure(lambda: store.info("s3://bucket/a"))
 
@@ -73,7 +73,7 @@ def test_an_endpoint_that_nothing_listens_at_is_worth_a_retry(s3: S3Server) -> N
     assert "AWS_ENDPOINT_URL" in str(error)
 
 
-def test_a_host_that_is_not_known(s3: S3Server) -> None:
+def test_unknown_host_is_reported(s3: S3Server) -> None:
     with object_store(s3.through("http://store.invalid"), "bucket", HASTY) as store:
         error = failure(lambda: store.list_directory("s3://bucket/a"))
 
@@ -81,7 +81,7 @@ def test_a_host_that_is_not_known(s3: S3Server) -> None:
     assert "store.invalid" in str(error)
 
 
-def test_a_store_that_stays_unavailable_is_worth_a_retry(s3: S3Server) -> None:
+def test_store_that_stays_unavailable_is_retriable(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint, Faults(unavailable=1.0, in_a_row=1000)) as proxy,
@@ -94,7 +94,7 @@ def test_a_store_that_stays_unavailable_is_worth_a_retry(s3: S3Server) -> None:
     assert len(proxy.requests) == 3
 
 
-def test_an_answer_that_does_not_come_is_worth_a_retry(s3: S3Server) -> None:
+def test_response_timeout_is_retriable(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     options = StorageOptions((*HASTY.items, ("timeout", "1s")))
     with (
@@ -107,7 +107,7 @@ def test_an_answer_that_does_not_come_is_worth_a_retry(s3: S3Server) -> None:
     assert "did not answer in time" in str(error)
 
 
-def test_an_object_that_is_replaced_while_it_is_read(s3: S3Server) -> None:
+def test_object_replaced_during_a_read_is_an_error(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     path = f"s3://{bucket}/00000000000000000000.log"
     with object_store(s3, bucket) as store:
@@ -124,7 +124,7 @@ def test_an_object_that_is_replaced_while_it_is_read(s3: S3Server) -> None:
 
 
 @pytest.mark.parametrize("left", [b"", b"1" * 5, None])
-def test_an_object_that_is_cut_or_removed_while_it_is_read(
+def test_object_truncated_or_removed_during_a_read_is_an_error(
     s3: S3Server, left: bytes | None
 ) -> None:
     bucket = s3.new_bucket()
@@ -143,7 +143,7 @@ def test_an_object_that_is_cut_or_removed_while_it_is_read(
     assert error.position_bytes == 40
 
 
-def test_a_body_that_breaks_off_is_continued_in_the_same_version(s3: S3Server) -> None:
+def test_interrupted_response_is_resumed_in_the_same_version(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     path = f"s3://{bucket}/a"
     with (
@@ -157,7 +157,7 @@ def test_a_body_that_breaks_off_is_continued_in_the_same_version(s3: S3Server) -
         assert [request.fault for request in proxy.gets("/a")] == ["cut", None]
 
 
-def test_a_body_that_stops_is_continued_on_another_connection(s3: S3Server) -> None:
+def test_stalled_response_is_resumed_on_another_connection(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     options = StorageOptions((("read_timeout", "1s"),))
     with (
@@ -171,7 +171,7 @@ def test_a_body_that_stops_is_continued_on_another_connection(s3: S3Server) -> N
         assert "stalled" in {request.fault for request in proxy.gets("/a")}
 
 
-def test_an_unknown_option_is_named(s3: S3Server) -> None:
+def test_unknown_option_is_reported(s3: S3Server) -> None:
     with s3_environment(s3):
         error = failure(lambda: ObjectStore("s3://bucket", StorageOptions((("regoin", "x"),))))
 
@@ -180,7 +180,7 @@ def test_an_unknown_option_is_named(s3: S3Server) -> None:
 
 
 @pytest.mark.parametrize("key", ["timeout", "allow_http", "virtual_hosted_style_request"])
-def test_an_option_with_a_value_that_is_not_valid_is_named(s3: S3Server, key: str) -> None:
+def test_option_with_a_value_that_is_not_valid_is_reported(s3: S3Server, key: str) -> None:
     options = StorageOptions((("region", "us-east-1"), (key, "maybe")))
     with s3_environment(s3):
         error = failure(lambda: ObjectStore("s3://bucket", options))
@@ -190,7 +190,7 @@ def test_an_option_with_a_value_that_is_not_valid_is_named(s3: S3Server, key: st
 
 
 @pytest.mark.parametrize("endpoint", ["not a url", "ftp://host", "host:9000", "https://"])
-def test_an_endpoint_that_is_not_a_url(s3: S3Server, endpoint: str) -> None:
+def test_endpoint_that_is_not_a_url_is_rejected(s3: S3Server, endpoint: str) -> None:
     with s3_environment(s3.through(endpoint)):
         error = failure(lambda: ObjectStore("s3://bucket", StorageOptions()))
 
@@ -198,7 +198,7 @@ def test_an_endpoint_that_is_not_a_url(s3: S3Server, endpoint: str) -> None:
     assert "the endpoint is not a URL" in str(error)
 
 
-def test_options_of_other_stores_are_theirs(s3: S3Server) -> None:
+def test_options_of_other_stores_are_ignored(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     others = StorageOptions((("azure_endpoint", "x"), ("dfs.client.use.datanode.hostname", "true")))
     with object_store(s3, bucket, others) as store:
@@ -210,12 +210,12 @@ def test_options_of_other_stores_are_theirs(s3: S3Server) -> None:
     [("0x8D2A", '"0x8D2A"'), ('"0x8D2A"', '"0x8D2A"'), ('W/"a"', 'W/"a"'), ("", "")],
     ids=["as Azure lists it", "as HTTP has it", "weak", "none"],
 )
-def test_an_etag_has_its_quotes(e_tag: str, version: str) -> None:
+def test_etag_has_its_quotes(e_tag: str, version: str) -> None:
     assert _quoted(e_tag) == version
     assert _all_quoted(pa.array([e_tag, '"b"'])).to_pylist() == [version, '"b"']
 
 
-def test_they_are_directories_and_not_files_of_themselves(s3: S3Server) -> None:
+def test_directory_placeholder_objects_are_not_files(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     for directory in ("dump", "dump/orders-0", "dump/empty-0"):
         s3.filesystem().create_dir(f"{bucket}/{directory}")

@@ -26,7 +26,7 @@ def test_values_are_kept_under_lower_case_keys() -> None:
     )
 
 
-def test_a_secret_is_a_reference_until_it_is_resolved(tmp_path: Path) -> None:
+def test_secret_is_a_reference_until_it_is_resolved(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("hidden\n")
 
@@ -37,7 +37,7 @@ def test_a_secret_is_a_reference_until_it_is_resolved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["secret_access_key", "aws_session_token", "account_key"])
-def test_a_secret_by_value_is_refused_and_not_shown(key: str) -> None:
+def test_secret_by_value_is_rejected_and_not_shown(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_storage_options([f"{key}=hidden"])
 
@@ -47,24 +47,24 @@ def test_a_secret_by_value_is_refused_and_not_shown(key: str) -> None:
 
 @pytest.mark.parametrize("number", ["1_0", "\u0663", "-1", "", "9" * 5000])
 @pytest.mark.parametrize("key", ["max_retries", "retry_timeout"])
-def test_a_number_is_decimal_digits(key: str, number: str) -> None:
+def test_number_is_decimal_digits(key: str, number: str) -> None:
     with pytest.raises(ConfigError, match=f"{key} is not a number"):
         ObjectConfig.load("s3://bucket", parse_storage_options([f"{key}={number}"]))
 
 
-def test_a_repeated_option_is_refused() -> None:
+def test_repeated_option_is_rejected() -> None:
     with pytest.raises(ConfigError, match="given twice"):
         parse_storage_options(["region=a", "REGION=b"])
 
 
-def test_a_reference_to_a_missing_file_names_the_file(tmp_path: Path) -> None:
+def test_reference_to_a_missing_file_names_the_file(tmp_path: Path) -> None:
     options = parse_storage_options([f"token=@{tmp_path / 'none'}"])
 
     with pytest.raises(InputError, match="none"):
         options.resolve()
 
 
-def test_a_plain_path_is_local() -> None:
+def test_plain_path_is_local() -> None:
     assert isinstance(store_of("/a/b"), LocalStore)
     assert isinstance(store_of("a://b".replace("://", ":/")), LocalStore)
 
@@ -79,7 +79,7 @@ def test_a_plain_path_is_local() -> None:
         ("hdfs://h:1/a", "hdfs_native", "hdfs_store", "hdfs"),
     ],
 )
-def test_a_missing_library_names_its_extra(
+def test_missing_library_names_its_extra(
     monkeypatch: pytest.MonkeyPatch, uri: str, library: str, module: str, extra: str
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("kafka_index.core.fs.object_")]:
@@ -90,12 +90,12 @@ def test_a_missing_library_names_its_extra(
         store_of(uri)
 
 
-def test_an_unknown_scheme_lists_those_that_are_supported() -> None:
+def test_unknown_scheme_lists_those_that_are_supported() -> None:
     with pytest.raises(InputError, match=r"ftp:// are not supported.*s3://.*hdfs://"):
         store_of("ftp://host/a")
 
 
-def test_a_store_is_opened_once_until_the_options_change(s3: S3Server) -> None:
+def test_store_is_opened_once_until_the_options_change(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with s3_environment(s3):
         first = store_of(f"s3://{bucket}/a")
@@ -107,7 +107,7 @@ def test_a_store_is_opened_once_until_the_options_change(s3: S3Server) -> None:
             configure_stores(StorageOptions())
 
 
-def test_a_forked_process_is_refused_instead_of_hanging(s3: S3Server) -> None:
+def test_forked_process_is_rejected_instead_of_hanging(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with s3_environment(s3):
         store_of(f"s3://{bucket}/a")
@@ -136,7 +136,7 @@ def _try(path: str, answers: SimpleQueue[str]) -> None:
         ("wasbs://c@a.blob.core.windows.net", "c", "a"),
     ],
 )
-def test_azures_containers(uri: str, container: str, account: str) -> None:
+def test_azure_urls_name_container_and_account(uri: str, container: str, account: str) -> None:
     store = store_of(f"{uri}/key")
     assert store._store.config["container_name"] == container  # type: ignore[attr-defined]
     assert store._store.config["account_name"] == account  # type: ignore[attr-defined]

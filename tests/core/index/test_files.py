@@ -28,22 +28,20 @@ def written(kind: Kind, path: Path, entries: int) -> Path:
 # ---------------------------------------------------------------------------------- opening
 
 
-def test_a_new_file_has_the_largest_size_rounded_down_to_entries(
-    kind: Kind, tmp_path: Path
-) -> None:
+def test_new_file_has_the_largest_size_rounded_down_to_entries(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 1000)
     whole = 1000 // kind.entry_size
     assert (index.entries, index.max_entries) == (0, whole)
     assert Path(index.path).read_bytes() == bytes(whole * kind.entry_size)
 
 
-def test_less_than_one_entry_is_not_a_size(kind: Kind, tmp_path: Path) -> None:
+def test_index_size_below_one_entry_is_rejected(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{kind.entry_size} bytes"):
         kind.open(tmp_path / "x", kind.entry_size - 1)
     assert not (tmp_path / "x").exists()
 
 
-def test_an_existing_file_is_taken_as_full_of_entries(kind: Kind, tmp_path: Path) -> None:
+def test_existing_index_file_is_read_as_full(kind: Kind, tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(bytes(7 * kind.entry_size))
     index = kind.open(path, 100 * kind.entry_size)
@@ -51,12 +49,12 @@ def test_an_existing_file_is_taken_as_full_of_entries(kind: Kind, tmp_path: Path
     assert index.is_full
 
 
-def test_entries_are_there_when_the_file_is_opened_again(kind: Kind, tmp_path: Path) -> None:
+def test_reopened_index_has_its_entries(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(written(kind, tmp_path / "x", 5))
     assert [kind.found(index, number) for number in (0, 3, 4, 99)] == [0, 3, 4, 4]
 
 
-def test_an_empty_file_has_no_entries(kind: Kind, tmp_path: Path) -> None:
+def test_empty_file_has_no_entries(kind: Kind, tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     for writable in (True, False):
         index = kind.open(tmp_path / "x", writable=writable)
@@ -68,7 +66,7 @@ def test_an_empty_file_has_no_entries(kind: Kind, tmp_path: Path) -> None:
     assert (tmp_path / "x").stat().st_size == 0
 
 
-def test_a_size_that_is_not_a_multiple_fails_the_sanity_check_alone(
+def test_size_that_is_not_a_multiple_fails_the_sanity_check_only(
     kind: Kind, tmp_path: Path
 ) -> None:
     path = written(kind, tmp_path / "x", 3)
@@ -80,9 +78,7 @@ def test_a_size_that_is_not_a_multiple_fails_the_sanity_check_alone(
         index.sanity_check()
 
 
-def test_a_refused_append_does_not_cut_a_size_that_is_not_a_multiple(
-    kind: Kind, tmp_path: Path
-) -> None:
+def test_rejected_append_does_not_trim_a_malformed_size(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 3)
     path.write_bytes(path.read_bytes() + b"\1")
     index = kind.open(path)
@@ -91,17 +87,17 @@ def test_a_refused_append_does_not_cut_a_size_that_is_not_a_multiple(
     assert path.stat().st_size == 3 * kind.entry_size + 1
 
 
-def test_a_sound_file_passes_the_sanity_check(kind: Kind, tmp_path: Path) -> None:
+def test_intact_file_passes_the_sanity_check(kind: Kind, tmp_path: Path) -> None:
     kind.open(written(kind, tmp_path / "x", 3)).sanity_check()
 
 
-def test_a_missing_file_cannot_be_opened_for_reading(kind: Kind, tmp_path: Path) -> None:
+def test_missing_file_cannot_be_opened_for_reading(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         kind.open(tmp_path / "x", 1000, writable=False)
     assert not (tmp_path / "x").exists()
 
 
-def test_a_folder_that_is_missing_cannot_be_written_to(kind: Kind, tmp_path: Path) -> None:
+def test_folder_that_is_missing_cannot_be_written_to(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="No such file"):
         kind.open(tmp_path / "none" / "x", 1000)
 
@@ -109,7 +105,7 @@ def test_a_folder_that_is_missing_cannot_be_written_to(kind: Kind, tmp_path: Pat
 # ---------------------------------------------------------------------------------- reading
 
 
-def test_a_file_without_write_permission_can_be_read_by_anyone(kind: Kind, tmp_path: Path) -> None:
+def test_file_without_write_permission_can_be_read_by_anyone(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 3)
     path.chmod(0o444)
     open_to_all(tmp_path)
@@ -124,7 +120,7 @@ def test_a_file_without_write_permission_can_be_read_by_anyone(kind: Kind, tmp_p
     assert path.stat().st_size == 3 * kind.entry_size
 
 
-def test_an_index_that_is_only_read_is_mapped_read_only(kind: Kind, tmp_path: Path) -> None:
+def test_index_that_is_only_read_is_mapped_read_only(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 3)
     index = kind.open(path, writable=False)
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -132,7 +128,7 @@ def test_an_index_that_is_only_read_is_mapped_read_only(kind: Kind, tmp_path: Pa
     index.close()
 
 
-def test_an_index_that_is_only_read_cannot_be_changed(kind: Kind, tmp_path: Path) -> None:
+def test_index_that_is_only_read_cannot_be_changed(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 3)
     content = path.read_bytes()
     index = kind.open(path, writable=False)
@@ -151,7 +147,7 @@ def test_an_index_that_is_only_read_cannot_be_changed(kind: Kind, tmp_path: Path
 # ------------------------------------------------------------------------------------ sizes
 
 
-def test_a_growing_file_takes_no_more_than_its_entries_need(kind: Kind, tmp_path: Path) -> None:
+def test_growing_index_allocates_only_its_entries(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 10 << 20, growing=True)
     assert (index.length, index.max_entries) == (0, (10 << 20) // kind.entry_size)
     kind.add(index, 1000)
@@ -160,16 +156,14 @@ def test_a_growing_file_takes_no_more_than_its_entries_need(kind: Kind, tmp_path
     assert (tmp_path / "x").stat().st_size == 1000 * kind.entry_size
 
 
-def test_a_growing_file_ends_as_one_that_does_not_grow(kind: Kind, tmp_path: Path) -> None:
+def test_growing_index_equals_a_preallocated_one_after_close(kind: Kind, tmp_path: Path) -> None:
     for growing in (True, False):
         with kind.open(tmp_path / str(growing), 900 * kind.entry_size, growing=growing) as index:
             kind.add(index, 900)
     assert (tmp_path / "True").read_bytes() == (tmp_path / "False").read_bytes()
 
 
-def test_a_growing_file_grows_to_the_largest_size_and_not_beyond(
-    kind: Kind, tmp_path: Path
-) -> None:
+def test_growing_file_grows_to_the_largest_size_and_not_beyond(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 700 * kind.entry_size + 3, growing=True)
     kind.add(index, 700)
     with pytest.raises(Exception, match="full"):
@@ -177,7 +171,7 @@ def test_a_growing_file_grows_to_the_largest_size_and_not_beyond(
     assert index.length == 700 * kind.entry_size
 
 
-def test_a_growing_index_starts_empty_in_a_file_that_is_there(kind: Kind, tmp_path: Path) -> None:
+def test_growing_index_starts_empty_in_a_file_that_is_there(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(written(kind, tmp_path / "x", 5), 1000, growing=True)
     assert (index.entries, index.length) == (0, 0)
 
@@ -192,7 +186,7 @@ def test_resizing_rounds_down_and_keeps_entries(kind: Kind, tmp_path: Path) -> N
     assert [kind.found(index, number) for number in (4, 5, 24)] == [4, 5, 24]
 
 
-def test_an_index_cannot_be_made_smaller_than_its_entries(kind: Kind, tmp_path: Path) -> None:
+def test_index_cannot_be_made_smaller_than_its_entries(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20 * kind.entry_size)
     kind.add(index, 5)
     with pytest.raises(IndexFullError, match=f"expected {5 * kind.entry_size} bytes or more"):
@@ -201,7 +195,7 @@ def test_an_index_cannot_be_made_smaller_than_its_entries(kind: Kind, tmp_path: 
     assert kind.found(index, 9) == 4
 
 
-def test_trimming_cuts_after_the_last_entry(kind: Kind, tmp_path: Path) -> None:
+def test_trim_truncates_after_the_last_entry(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20 * kind.entry_size)
     kind.add(index, 5)
     index.trim_to_valid_size()
@@ -243,13 +237,13 @@ def test_closing_the_handle_alone_does_not_trim(kind: Kind, tmp_path: Path) -> N
     assert (tmp_path / "x").stat().st_size == 20 * kind.entry_size
 
 
-def test_closing_twice_is_closing_once(kind: Kind, tmp_path: Path) -> None:
+def test_second_close_has_no_effect(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 1000)
     index.close()
     index.close()
 
 
-def test_a_closed_index_neither_answers_nor_takes_entries(kind: Kind, tmp_path: Path) -> None:
+def test_closed_index_rejects_lookups_and_appends(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20 * kind.entry_size)
     kind.add(index, 3)
     index.close_handler()

@@ -52,7 +52,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_an_index_that_does_not_fit_cannot_be_created(kind: Kind, small: Path) -> None:
+def test_index_that_does_not_fit_cannot_be_created(kind: Kind, small: Path) -> None:
     with pytest.raises(PublishError, match="make room"):
         kind.open(small / "x", 1 << 20)
 
@@ -66,7 +66,7 @@ def test_growth_that_does_not_fit_is_an_error(kind: Kind, small: Path) -> None:
     index.close()
 
 
-def test_an_index_that_fits_is_filled_to_the_last_entry(kind: Kind, small: Path) -> None:
+def test_index_that_fits_is_filled_to_the_last_entry(kind: Kind, small: Path) -> None:
     index = kind.open(small / "x", ROOM // 2, growing=True)
     kind.add(index, index.max_entries)
     assert kind.found(index, 10**6) == index.entries - 1

@@ -89,7 +89,7 @@ def looks_of(index: Index) -> PartitionInspector:
 @pytest.mark.parametrize("one", [OFFSET, TIME], ids=lambda one: str(one.name))
 @settings(max_examples=drawn(100, one_in=4))
 @given(steps=STEPS, room=st.integers(12, 9000), growing=st.booleans())
-def test_whatever_is_done_memory_and_file_look_the_same(
+def test_in_memory_index_equals_file_index_after_every_operation(
     one: Kind, *, steps: list[Step], room: int, growing: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def test_whatever_is_done_memory_and_file_look_the_same(
         file.close()
 
 
-def test_an_index_in_memory_makes_no_file(
+def test_index_in_memory_makes_no_file(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -113,7 +113,7 @@ def test_an_index_in_memory_makes_no_file(
     assert os.listdir(tmp_path) == []
 
 
-def test_closing_lets_the_memory_go(kind: Kind) -> None:
+def test_close_releases_the_memory(kind: Kind) -> None:
     index = kind.open(IN_MEMORY, 1000)
     kind.add(index, 3)
     index.close_handler()
@@ -133,7 +133,7 @@ def test_less_than_an_entry_is_not_a_size_in_memory_either(kind: Kind) -> None:
         kind.open(IN_MEMORY, kind.entry_size - 1)
 
 
-def test_a_growing_index_takes_no_more_memory_than_it_needs(kind: Kind) -> None:
+def test_growing_index_takes_no_more_memory_than_it_needs(kind: Kind) -> None:
     index = kind.open(IN_MEMORY, 2**31 - 1, growing=True)
     assert index.length == 0
     kind.add(index, 3000)

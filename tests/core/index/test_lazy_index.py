@@ -23,13 +23,13 @@ def maps_of(path: Path) -> int:
     return sum(line.endswith(str(path)) for line in lines)
 
 
-def test_nothing_is_opened_before_it_is_asked_for(kind: Kind, tmp_path: Path) -> None:
+def test_lazy_index_is_not_opened_before_its_use(kind: Kind, tmp_path: Path) -> None:
     lazy = LazyIndex(lambda: kind.open(tmp_path / "missing", writable=False))
     assert not lazy.is_open
     lazy.close()
 
 
-def test_the_file_is_mapped_from_the_first_use_to_the_close(kind: Kind, tmp_path: Path) -> None:
+def test_lazy_index_is_mapped_from_first_use_to_close(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 5)
     lazy = LazyIndex(lambda: kind.open(path, writable=False))
     assert maps_of(path) == 0
@@ -39,7 +39,7 @@ def test_the_file_is_mapped_from_the_first_use_to_the_close(kind: Kind, tmp_path
     assert (maps_of(path), lazy.is_open) == (0, False)
 
 
-def test_the_same_index_is_given_as_long_as_it_is_open(kind: Kind, tmp_path: Path) -> None:
+def test_lazy_index_returns_one_object_while_open(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 5)
     lazy = LazyIndex(lambda: kind.open(path, writable=False))
     assert lazy.get() is lazy.get()
@@ -57,7 +57,7 @@ def test_after_a_close_the_file_is_opened_again(kind: Kind, tmp_path: Path) -> N
     lazy.close()
 
 
-def test_a_close_leaves_a_file_at_its_size(kind: Kind, tmp_path: Path) -> None:
+def test_close_leaves_a_file_at_its_size(kind: Kind, tmp_path: Path) -> None:
     # LazyIndex is for readers too: it must not trim what it only looked at.
     lazy = LazyIndex(lambda: kind.open(tmp_path / "x", 20 * kind.entry_size))
     lazy.get()
@@ -65,7 +65,7 @@ def test_a_close_leaves_a_file_at_its_size(kind: Kind, tmp_path: Path) -> None:
     assert (tmp_path / "x").stat().st_size == 20 * kind.entry_size
 
 
-def test_what_cannot_be_opened_is_tried_again(kind: Kind, tmp_path: Path) -> None:
+def test_failed_open_of_a_lazy_index_is_retried(kind: Kind, tmp_path: Path) -> None:
     path = tmp_path / "x"
     lazy: LazyIndex[AbstractIndex] = LazyIndex(lambda: kind.open(path, writable=False))
     with pytest.raises(InputError, match="No such file"):
@@ -76,7 +76,7 @@ def test_what_cannot_be_opened_is_tried_again(kind: Kind, tmp_path: Path) -> Non
     lazy.close()
 
 
-def test_an_index_that_was_let_go_cannot_be_used_any_more(kind: Kind) -> None:
+def test_released_index_cannot_be_used(kind: Kind) -> None:
     lazy = LazyIndex(lambda: kind.open(IN_MEMORY, 100))
     index = lazy.get()
     lazy.close()
@@ -84,7 +84,7 @@ def test_an_index_that_was_let_go_cannot_be_used_any_more(kind: Kind) -> None:
         kind.found(index, 0)
 
 
-def test_closing_twice_is_closing_once() -> None:
+def test_second_close_has_no_effect() -> None:
     lazy = LazyIndex(lambda: OFFSET.open(IN_MEMORY, 100))
     lazy.get()
     lazy.close()

@@ -58,26 +58,26 @@ def test_entries_are_relative_to_the_base_offset_and_big_endian(index: OffsetInd
 
 
 @pytest.mark.parametrize("offset", [51, 52])
-def test_an_offset_that_does_not_grow_is_refused(index: OffsetIndex, offset: int) -> None:
+def test_offset_that_does_not_grow_is_rejected(index: OffsetIndex, offset: int) -> None:
     with pytest.raises(InvalidOffsetError, match="more than 52"):
         appended(index, (52, 1)).append(offset, 2)
 
 
 @pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31])
-def test_an_offset_that_is_not_representable_is_refused(index: OffsetIndex, offset: int) -> None:
+def test_offset_that_is_not_representable_is_rejected(index: OffsetIndex, offset: int) -> None:
     assert not index.can_append_offset(offset)
     with pytest.raises(IndexOffsetOverflowError):
         index.append(offset, 0)
 
 
-def test_a_slot_outside_the_index_has_no_entry(index: OffsetIndex) -> None:
+def test_slot_outside_the_index_is_rejected(index: OffsetIndex) -> None:
     with pytest.raises(IndexError):
         appended(index, (49, 1)).entry(1)
     with pytest.raises(IndexError):
         index.entry(-1)
 
 
-def test_a_fetch_is_bounded_by_the_first_entry_at_or_after_its_end(index: OffsetIndex) -> None:
+def test_fetch_is_bounded_by_the_first_entry_at_or_after_its_end(index: OffsetIndex) -> None:
     first, *_, last = entries = [(BASE + number, 10 * number) for number in range(1, 5)]
     assert index.fetch_upper_bound_offset(OffsetPosition(BASE, 0), 5) is None
     appended(index, *entries)
@@ -87,12 +87,12 @@ def test_a_fetch_is_bounded_by_the_first_entry_at_or_after_its_end(index: Offset
     assert bounds == [entries[1], entries[1], entries[2], last, None]
 
 
-def test_the_first_entry_bounds_what_ends_before_it(index: OffsetIndex) -> None:
+def test_fetch_that_ends_before_the_first_entry_is_bounded_by_it(index: OffsetIndex) -> None:
     appended(index, (46, 10), (47, 20))
     assert index.fetch_upper_bound_offset(OffsetPosition(BASE, 0), 9) == (46, 10)
 
 
-def test_a_fetch_that_ends_exactly_at_the_first_entry_is_bounded_by_the_second(
+def test_fetch_that_ends_exactly_at_the_first_entry_is_bounded_by_the_second(
     index: OffsetIndex,
 ) -> None:
     # Kafka's search never compares slot 0 for equality.
@@ -102,7 +102,7 @@ def test_a_fetch_that_ends_exactly_at_the_first_entry_is_bounded_by_the_second(
     assert index.fetch_upper_bound_offset(OffsetPosition(BASE, 0), 10) == (47, 20)
 
 
-def test_a_last_offset_below_the_base_fails_the_sanity_check(tmp_path: Path) -> None:
+def test_last_offset_below_the_base_fails_the_sanity_check(tmp_path: Path) -> None:
     index = OffsetIndex(file_of(tmp_path / "0.index", (1, 0), (-3, 9)), BASE)
     with pytest.raises(CorruptIndexError, match="below the base offset"):
         index.sanity_check()
@@ -118,7 +118,7 @@ OFFSETS = st.integers(BASE - 1, BASE + 60) | st.sampled_from((BASE + 2**31 - 1, 
     sizes=st.lists(st.integers(1, 9), max_size=10),
     growing=st.booleans(),
 )
-def test_appending_many_is_appending_one_by_one(
+def test_bulk_append_equals_single_appends(
     *, entries: list[Entry], room: int, sizes: list[int], growing: bool
 ) -> None:
     twin = OffsetTwin(BASE, room)
@@ -156,7 +156,7 @@ TARGETS = st.integers(-10, 300) | st.sampled_from(
     TARGETS,
 )
 @example([4, 7, 10], [44, 48, 49, 51, 52, 55, 99], 53)
-def test_lookups_and_truncation_are_those_of_a_list(
+def test_lookups_and_truncation_equal_those_of_a_list(
     relative: list[int], targets: list[int], end: int
 ) -> None:
     twin = OffsetTwin(BASE, 100, [(BASE + one, one // 2) for one in relative])

@@ -33,7 +33,7 @@ def test_targets_come_in_order_with_their_rows(targets: list[int]) -> None:
 
 
 @given(st.integers(0, 62), INT64S, st.integers(2, 70))
-def test_any_spread_of_targets_is_sorted(bits: int, least: int, count: int) -> None:
+def test_targets_of_any_distribution_are_sorted(bits: int, least: int, count: int) -> None:
     # From one bit on the spread and the rows do not fit into one integer.
     least = min(least, INT64_MAX - (1 << bits))
     spread = [least + (1 << bits) * (row * 7 % count) // count for row in range(count)]
@@ -48,7 +48,7 @@ def test_many_targets_are_sorted(count: int, bits: int, least: int) -> None:
     assert_sorted(targets + least)
 
 
-def test_no_targets_are_in_order() -> None:
+def test_empty_targets_are_sorted() -> None:
     values, rows = ascending(np.empty(0, np.int64))
     assert (values.tolist(), rows.tolist()) == ([], [])
 

@@ -40,14 +40,14 @@ def test_zeros_after_the_entries_become_free_slots(kind: Kind, tmp_path: Path) -
     assert kind.found(index, 99) == 2
 
 
-def test_a_file_of_nothing_but_zeros_has_no_entries(kind: Kind, tmp_path: Path) -> None:
+def test_file_of_nothing_but_zeros_has_no_entries(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", *[(0, 0)] * 900)
     index.skip_padding()
     assert index.entries == 0
     assert kind.found(index, 99) == 0
 
 
-def test_the_last_entry_is_known_when_padding_is_skipped(tmp_path: Path) -> None:
+def test_last_entry_is_known_when_padding_is_skipped(tmp_path: Path) -> None:
     offsets = OffsetIndex(file_of(OFFSET, tmp_path / "o", (3, 8), (0, 0)), BASE, writable=False)
     times = TimeIndex(file_of(TIME, tmp_path / "t", (7, 3), (0, 0)), BASE, writable=False)
     offsets.skip_padding()
@@ -61,13 +61,13 @@ def test_without_padding_all_entries_stay(kind: Kind, tmp_path: Path) -> None:
     assert index.entries == 2
 
 
-def test_zeros_between_entries_are_no_padding(kind: Kind, tmp_path: Path) -> None:
+def test_zeros_between_entries_are_entries(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1), (0, 0), (2, 2))
     index.skip_padding()
     assert index.entries == 3
 
 
-def test_an_index_that_skips_padding_leaves_its_file_alone(kind: Kind, tmp_path: Path) -> None:
+def test_index_that_skips_padding_leaves_its_file_only(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1), (0, 0))
     content = (tmp_path / "x").read_bytes()
     index.skip_padding()
@@ -83,26 +83,26 @@ def test_rising_entries_are_in_order(kind: Kind, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [0, 1, -1])
-def test_a_key_that_does_not_rise_is_out_of_order(kind: Kind, tmp_path: Path, key: int) -> None:
+def test_key_that_does_not_rise_is_out_of_order(kind: Kind, tmp_path: Path, key: int) -> None:
     index = opened(kind, tmp_path / "x", (0, 0), (1, 1), (key, 2))
     assert index.find_disorder() == 2
 
 
-def test_positions_rise_but_offsets_may_stay(tmp_path: Path) -> None:
+def test_equal_offsets_with_rising_positions_are_in_order(tmp_path: Path) -> None:
     # The latest batch may be the last of one stretch of the log, and of the next none later.
     entries = (1, 5), (2, 5)
     assert opened(OFFSET, tmp_path / "o", *entries).find_disorder() == 1
     assert opened(TIME, tmp_path / "t", *entries).find_disorder() == NOT_FOUND
 
 
-def test_order_is_not_asked_of_padding_that_was_skipped(kind: Kind, tmp_path: Path) -> None:
+def test_skipped_padding_is_not_checked_for_order(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1), (0, 0))
     assert index.find_disorder() == 1
     index.skip_padding()
     assert index.find_disorder() == NOT_FOUND
 
 
-def test_a_closed_index_tells_no_order(kind: Kind, tmp_path: Path) -> None:
+def test_closed_index_tells_no_order(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1))
     index.close()
     with pytest.raises(ValueError, match="closed"):
@@ -146,7 +146,7 @@ def test_targets_at_the_ends_of_int64_find_the_ends_of_the_index(count: int, tar
     assert set(pairs(index.lookup_many(np.full(count, target)))) == {expected}
 
 
-def test_ascending_answers_go_to_the_rows_that_are_asked_for(kind: Kind, tmp_path: Path) -> None:
+def test_ascending_lookup_writes_only_the_given_rows(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 10), (2, 20))
     keys, values = np.full(4, -7), np.full(4, -7)
     base = BASE if kind is OFFSET else 0
@@ -156,7 +156,7 @@ def test_ascending_answers_go_to_the_rows_that_are_asked_for(kind: Kind, tmp_pat
     assert values.tolist() == [20 + added, -7, -7, 10 + added]
 
 
-def test_a_closed_index_answers_no_ascending_targets(kind: Kind, tmp_path: Path) -> None:
+def test_closed_index_answers_no_ascending_targets(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 10))
     index.close()
     one = np.zeros(1, np.int64)

@@ -88,9 +88,7 @@ def test_lookups_are_right_while_entries_are_appended(tmp_path: Path) -> None:
     index.close()
 
 
-def test_lookups_give_entries_that_were_there_while_others_are_dropped(
-    kind: Kind, tmp_path: Path
-) -> None:
+def test_lookups_are_right_during_truncation(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 3000 * kind.entry_size)
 
     def read() -> None:

@@ -54,24 +54,24 @@ def test_entries_are_relative_to_the_base_offset_and_big_endian(index: TimeIndex
     assert Path(index.path).read_bytes() == struct.pack(">qiqi", 1000, 4, 2**40, 7)
 
 
-def test_the_offset_index_is_full_one_entry_later(tmp_path: Path) -> None:
+def test_offset_index_is_full_one_entry_later(tmp_path: Path) -> None:
     assert TimeIndex(tmp_path / "0.timeindex", 0, 12).is_full
 
 
-def test_a_smaller_offset_is_refused_even_with_an_equal_timestamp(index: TimeIndex) -> None:
+def test_smaller_offset_is_rejected_even_with_an_equal_timestamp(index: TimeIndex) -> None:
     appended(index, (100, 50))
     for timestamp in (99, 100, 101):
         with pytest.raises(InvalidOffsetError, match="50 or more"):
             index.maybe_append(timestamp, 49)
 
 
-def test_a_smaller_timestamp_is_refused(index: TimeIndex) -> None:
+def test_smaller_timestamp_is_rejected(index: TimeIndex) -> None:
     with pytest.raises(InvalidTimestampError, match="100 or more"):
         appended(index, (100, 50)).maybe_append(99, 51)
 
 
 @pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31])
-def test_an_offset_that_is_not_representable_is_refused(index: TimeIndex, offset: int) -> None:
+def test_offset_that_is_not_representable_is_rejected(index: TimeIndex, offset: int) -> None:
     with pytest.raises(IndexOffsetOverflowError):
         index.maybe_append(100, offset)
     assert index.entries == 0
@@ -87,13 +87,13 @@ def test_truncation_goes_by_offset(index: TimeIndex) -> None:
     assert index.last_entry == (-1, BASE)
 
 
-def test_a_last_timestamp_below_the_first_fails_the_sanity_check(tmp_path: Path) -> None:
+def test_last_timestamp_below_the_first_fails_the_sanity_check(tmp_path: Path) -> None:
     index = TimeIndex(file_of(tmp_path / "0.timeindex", (100, 1), (90, 2)), BASE)
     with pytest.raises(CorruptIndexError, match="timestamp is below the first"):
         index.sanity_check()
 
 
-def test_a_last_offset_below_the_base_fails_the_sanity_check(tmp_path: Path) -> None:
+def test_last_offset_below_the_base_fails_the_sanity_check(tmp_path: Path) -> None:
     index = TimeIndex(file_of(tmp_path / "0.timeindex", (100, 1), (110, -2)), BASE)
     with pytest.raises(CorruptIndexError, match="below the base offset"):
         index.sanity_check()
@@ -121,7 +121,7 @@ def runs(draw: st.DrawFn) -> list[Entry]:
     parts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=10),
     growing=st.booleans(),
 )
-def test_appending_many_is_appending_one_by_one(
+def test_bulk_append_equals_single_appends(
     *, entries: list[Entry], room: int, parts: list[tuple[int, bool]], growing: bool
 ) -> None:
     twin = TimeTwin(BASE, room)

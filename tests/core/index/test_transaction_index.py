@@ -57,7 +57,7 @@ def packed(txns: list[Txn]) -> bytes:
 # -------------------------------------------------------------------------------- appending
 
 
-def test_the_file_does_not_exist_before_the_first_entry(path: Path) -> None:
+def test_file_does_not_exist_before_the_first_entry(path: Path) -> None:
     with opened(path) as index:
         assert (index.is_empty, index.length, rows(index.entries)) == (True, 0, [])
         index.flush()
@@ -85,34 +85,34 @@ def test_many_entries_are_appended_in_either_byte_order(
 
 
 @pytest.mark.parametrize("last_offset", [160, 159])
-def test_a_last_offset_that_does_not_grow_is_refused(path: Path, last_offset: int) -> None:
+def test_last_offset_that_does_not_grow_is_rejected(path: Path, last_offset: int) -> None:
     index = filled(path)
     with pytest.raises(InvalidOffsetError, match=rf"expected above 160, found {last_offset}"):
         index.append(4, 155, last_offset, 170)
     assert path.read_bytes() == packed(TXNS)
 
 
-def test_those_in_front_of_a_refused_entry_are_appended(path: Path) -> None:
+def test_entries_before_a_rejected_one_are_appended(path: Path) -> None:
     index = opened(path)
     with pytest.raises(InvalidOffsetError, match="expected above 160, found 140"):
         index.append_many(array([TXNS[0], TXNS[2], TXNS[1]]))
     assert path.read_bytes() == packed([TXNS[0], TXNS[2]])
 
 
-def test_a_file_that_is_there_is_continued(path: Path) -> None:
+def test_file_that_is_there_is_continued(path: Path) -> None:
     filled(path, TXNS[:1]).close()
     index = filled(path, TXNS[1:])
     assert rows(index.entries) == TXNS
 
 
-def test_an_index_that_was_opened_again_does_not_know_its_last_offset(path: Path) -> None:
+def test_index_that_was_opened_again_does_not_know_its_last_offset(path: Path) -> None:
     filled(path).close()
     index = opened(path)
     index.append(9, 100, 101, 102)
     assert rows(index.entries) == [*TXNS, (9, 100, 101, 102)]
 
 
-def test_nothing_is_appended_after_a_piece_of_an_entry(path: Path) -> None:
+def test_append_after_a_partial_entry_is_rejected(path: Path) -> None:
     path.write_bytes(packed(TXNS)[:-1])
     index = opened(path)
     with pytest.raises(CorruptIndexError, match=r"at byte 68: .* a multiple of 34 bytes"):
@@ -154,7 +154,7 @@ def test_aborted_transactions_that_overlap_with_a_fetch_are_collected(
     assert collected.is_complete == is_complete
 
 
-def test_collecting_goes_on_into_later_segments_until_it_is_complete(tmp_path: Path) -> None:
+def test_aborted_transactions_are_collected_across_segments(tmp_path: Path) -> None:
     first = filled(tmp_path / "1", TXNS[:1])
     empty = opened(tmp_path / "2")
     last = filled(tmp_path / "3", TXNS[1:])
@@ -208,24 +208,24 @@ def test_reset_leaves_an_empty_file_that_takes_any_entry(path: Path) -> None:
 # ---------------------------------------------------------------------------------- damage
 
 
-def test_a_sound_index_passes_the_sanity_check(path: Path) -> None:
+def test_intact_index_passes_the_sanity_check(path: Path) -> None:
     filled(path).sanity_check()
 
 
-def test_a_last_offset_below_the_segment_is_damage(path: Path) -> None:
+def test_last_offset_below_the_segment_is_damage(path: Path) -> None:
     path.write_bytes(packed([TXNS[0], (2, 0, 99, 100), (3, 0, 98, 99)]))
     with pytest.raises(CorruptIndexError, match=r"at byte 34: .*expected 100 or more, found 99"):
         opened(path).sanity_check()
 
 
-def test_a_piece_of_an_entry_is_passed_over(path: Path) -> None:
+def test_partial_entry_is_ignored(path: Path) -> None:
     path.write_bytes(packed(TXNS) + b"\1" * 33)
     index = opened(path)
     index.sanity_check()
     assert (rows(index.entries), index.torn_bytes) == (TXNS, 33)
 
 
-def test_an_unknown_version_is_damage_where_it_is_met(path: Path) -> None:
+def test_entry_with_unknown_version_is_damage(path: Path) -> None:
     path.write_bytes(packed(TXNS[:1]) + b"\1" + packed(TXNS[1:])[1:])
     index = opened(path)
     assert rows(index.collect_aborted_txns(0, 110).entries) == TXNS[:1]
@@ -243,7 +243,7 @@ def test_an_unknown_version_is_damage_where_it_is_met(path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [b"\0\1", b"\x80\0", b"\xff\xff"])
-def test_of_the_version_one_byte_counts_and_may_be_negative(path: Path, version: bytes) -> None:
+def test_entry_version_is_one_signed_byte(path: Path, version: bytes) -> None:
     path.write_bytes(version + packed(TXNS[:1])[2:])
     opened(path).sanity_check()
 
@@ -251,7 +251,7 @@ def test_of_the_version_one_byte_counts_and_may_be_negative(path: Path, version:
 # ----------------------------------------------------------------------------------- files
 
 
-def test_a_missing_file_that_is_only_read_is_empty(path: Path) -> None:
+def test_missing_file_that_is_only_read_is_empty(path: Path) -> None:
     index = opened(path, writable=False)
     assert index.is_empty
     assert index.collect_aborted_txns(0, 10).entries.tolist() == []
@@ -260,7 +260,7 @@ def test_a_missing_file_that_is_only_read_is_empty(path: Path) -> None:
     assert not path.exists()
 
 
-def test_an_index_that_is_only_read_cannot_be_changed(path: Path) -> None:
+def test_index_that_is_only_read_cannot_be_changed(path: Path) -> None:
     filled(path).close()
     index = opened(path, writable=False)
     changes: list[Callable[[], None]] = [
@@ -275,7 +275,7 @@ def test_an_index_that_is_only_read_cannot_be_changed(path: Path) -> None:
     assert path.read_bytes() == packed(TXNS)
 
 
-def test_a_file_without_write_permission_can_be_read_by_anyone(path: Path) -> None:
+def test_file_without_write_permission_can_be_read_by_anyone(path: Path) -> None:
     filled(path).close()
     path.chmod(0o444)
     open_to_all(path.parent)
@@ -286,19 +286,19 @@ def test_a_file_without_write_permission_can_be_read_by_anyone(path: Path) -> No
     assert as_nobody(check) == 0
 
 
-def test_what_is_not_a_file_is_refused(path: Path) -> None:
+def test_what_is_not_a_file_is_rejected(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(InputError, match="not a regular file"):
         opened(path)
 
 
-def test_a_folder_that_is_missing_cannot_be_written_to(path: Path) -> None:
+def test_folder_that_is_missing_cannot_be_written_to(path: Path) -> None:
     index = TransactionIndex(path.parent / "none" / path.name, 100)
     with pytest.raises(PublishError, match="cannot write the index"):
         index.append(*TXNS[0])
 
 
-def test_a_file_that_was_cut_while_it_was_open_is_an_error(path: Path) -> None:
+def test_file_truncated_while_open_is_an_error(path: Path) -> None:
     filled(path).close()
     index = opened(path)
     path.write_bytes(packed(TXNS[:1]))
@@ -306,7 +306,7 @@ def test_a_file_that_was_cut_while_it_was_open_is_an_error(path: Path) -> None:
         _ = index.entries
 
 
-def test_an_entry_that_finds_no_room_leaves_nothing_of_itself(path: Path) -> None:
+def test_append_on_a_full_disk_leaves_no_partial_entry(path: Path) -> None:
     index = filled(path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (110, before[1]))
@@ -320,7 +320,7 @@ def test_an_entry_that_finds_no_room_leaves_nothing_of_itself(path: Path) -> Non
     assert rows(index.entries)[-1] == (4, 170, 180, 181)
 
 
-def test_a_closed_index_neither_answers_nor_takes_entries(path: Path) -> None:
+def test_closed_index_rejects_lookups_and_appends(path: Path) -> None:
     index = filled(path)
     index.close()
     index.close()

@@ -35,7 +35,7 @@ def collect(found: Iterable[int], seen: list[int]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3, 50])
-def test_results_come_in_order_where_that_is_wanted(threads: int) -> None:
+def test_ordered_results_keep_the_order_of_works(threads: int) -> None:
     works = range(200)
     with ThreadEngine(threads).start("test") as workers:
         found = workers.run(works, double, sizes=works, what="{} works", ordered=True)
@@ -43,7 +43,7 @@ def test_results_come_in_order_where_that_is_wanted(threads: int) -> None:
         assert sorted(workers.run(works, double, sizes=works, what="")) == [2 * n for n in works]
 
 
-def test_results_come_as_they_are_there() -> None:
+def test_unordered_results_arrive_as_completed() -> None:
     gate = threading.Event()
 
     def wait_for_others(work: int, _attempt_id: str) -> int:
@@ -58,7 +58,7 @@ def test_results_come_as_they_are_there() -> None:
         assert list(found) == [0]
 
 
-def test_no_more_is_begun_than_a_few_works_for_each_thread() -> None:
+def test_started_works_are_bounded_per_thread() -> None:
     begun = []
 
     def begin(work: int, _attempt_id: str) -> int:
@@ -72,7 +72,7 @@ def test_no_more_is_begun_than_a_few_works_for_each_thread() -> None:
     assert len(begun) <= 7
 
 
-def test_threads_share_the_parts_of_a_work_and_one_of_them_joins_the_pieces() -> None:
+def test_parts_of_a_work_run_on_several_threads_and_are_joined() -> None:
     meeting = threading.Barrier(3)
 
     def part(number: int, attempt_id: str) -> tuple[int, str]:
@@ -90,7 +90,7 @@ def test_threads_share_the_parts_of_a_work_and_one_of_them_joins_the_pieces() ->
     assert len({attempt_id for _, attempt_id in pieces}) == 3
 
 
-def test_the_results_of_what_runs_come_before_the_error_that_ends_the_run() -> None:
+def test_results_of_running_works_precede_the_error() -> None:
     meeting = threading.Barrier(2)
 
     def fail_at_first(work: int, _attempt_id: str) -> int:
@@ -111,7 +111,7 @@ def test_the_results_of_what_runs_come_before_the_error_that_ends_the_run() -> N
     assert len(seen) < 50
 
 
-def test_a_run_that_is_left_ends_with_the_context() -> None:
+def test_abandoned_run_ends_with_its_context() -> None:
     begun = threading.Event()
     ended = []
 
@@ -129,7 +129,7 @@ def test_a_run_that_is_left_ends_with_the_context() -> None:
     assert len(ended) == count < 100
 
 
-def test_a_signal_is_raised_after_the_results_of_what_runs() -> None:
+def test_results_of_running_works_precede_a_signal() -> None:
     def interrupt(work: int, _attempt_id: str) -> int:
         if work == 1:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -145,20 +145,18 @@ def test_a_signal_is_raised_after_the_results_of_what_runs() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 7), st.integers(0, 50))
-def test_no_bin_has_more_than_the_smallest_and_one_item(
-    sizes: list[int], bins: int, overhead: int
-) -> None:
+def test_bins_differ_by_at_most_one_item(sizes: list[int], bins: int, overhead: int) -> None:
     loads = [0] * bins
     for size, number in zip(sizes, balance(sizes, bins, overhead=overhead), strict=True):
         loads[number] += size + overhead
     assert max(loads) - min(loads) <= max(sizes, default=0) + overhead
 
 
-def test_items_without_a_size_are_spread_too() -> None:
+def test_items_without_a_size_are_distributed() -> None:
     assert sorted(balance([0] * 6, 3)) == [0, 0, 1, 1, 2, 2]
 
 
-def test_no_bins_are_refused() -> None:
+def test_zero_bins_are_rejected() -> None:
     with pytest.raises(ValueError, match="one bin or more, not 0"):
         balance([1], 0)
 
@@ -186,11 +184,11 @@ def test_waves_with_kept_results_hold_16_gib_or_number_64() -> None:
         (50_000, 50_000 * COST_BYTES, 391),
     ],
 )
-def test_bins_are_sized_by_the_work(works: int, cost: int, bins: int) -> None:
+def test_bin_count_depends_on_the_work(works: int, cost: int, bins: int) -> None:
     assert count_bins(works, cost) == bins
 
 
-def test_waves_grow_up_to_a_few_works_for_each_worker() -> None:
+def test_waves_grow_up_to_a_bound_per_worker() -> None:
     assert sizes_of([1] * 30, Waves.GROWING, 2) == [2, 4, 8, 8, 8]
 
 

@@ -126,7 +126,7 @@ def append_all(twin: TwinSegment, appends: list[list[tuple[int, int, int]]]) -> 
     interval=st.integers(0, 1000),
     index_bytes=st.integers(12, 300),
 )
-def test_plan_is_that_of_the_plain_twin(
+def test_append_plan_equals_the_reference_implementation(
     shapes: list[list[tuple[int, int, int]]],
     segment_bytes: int,
     wait_ms: int,
@@ -177,9 +177,7 @@ def test_plan_is_that_of_the_plain_twin(
 
 @pytest.mark.parametrize("timestamp_type", [0, 8])
 @pytest.mark.parametrize("max_timestamp", [1002, 5])
-def test_leader_changes_the_checksum_only_where_it_must(
-    timestamp_type: int, max_timestamp: int
-) -> None:
+def test_leader_recomputes_only_changed_checksums(timestamp_type: int, max_timestamp: int) -> None:
     plain = built.batch(0, 3, timestamps=[1000, 1001, 1002], leader_epoch=-1)
     data = np.frombuffer(bytearray(plain * 2), np.uint8)
     positions = np.array([0, len(plain)])

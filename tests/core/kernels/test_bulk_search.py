@@ -108,7 +108,7 @@ def find(
 
 
 @given(files_and_targets(), st.data())
-def test_a_gallop_from_anywhere_below_ends_where_a_look_at_every_key_does(
+def test_galloping_search_equals_linear_search(
     drawn: tuple[Layout, list[Entry], list[int]], data: st.DataObject
 ) -> None:
     layout, entries, targets = drawn
@@ -120,7 +120,7 @@ def test_a_gallop_from_anywhere_below_ends_where_a_look_at_every_key_does(
 
 
 @pytest.mark.parametrize("count", range(20))
-def test_a_gallop_reaches_the_last_of_any_number_of_entries(count: int) -> None:
+def test_galloping_search_reaches_the_last_entry(count: int) -> None:
     keys = list(range(10, 10 + count))
     assert gallop(OFFSETS, keys, INT32_MAX, NOT_FOUND) == count - 1
 
@@ -129,7 +129,7 @@ def test_a_gallop_reaches_the_last_of_any_number_of_entries(count: int) -> None:
 
 
 @given(files_and_targets())
-def test_many_lookups_find_what_a_look_at_every_entry_does(
+def test_bulk_lookup_equals_linear_search(
     drawn: tuple[Layout, list[Entry], list[int]],
 ) -> None:
     layout, entries, targets = drawn
@@ -176,7 +176,7 @@ def test_without_entries_nothing_is_found() -> None:
     assert find(TIMES, [], [-5, 0, INT64_MAX], value_base=7) == [(-1, 7)] * 3
 
 
-def test_rows_that_are_not_asked_for_stay_as_they_are() -> None:
+def test_rows_that_are_not_requested_are_unchanged() -> None:
     data = OFFSETS.packed([(1, 2)])
     found = np.full((2, 3), UNTOUCHED, np.int64)
     target, row = np.array([5], np.int64), np.array([1], np.int64)
@@ -199,7 +199,7 @@ def test_entries_end_at_the_last_that_is_not_zero(layout: Layout, entries: list[
 
 
 @pytest.mark.parametrize("layout", [OFFSETS, TIMES], ids=lambda layout: layout.name)
-def test_any_bit_makes_an_entry(layout: Layout) -> None:
+def test_entry_with_any_bit_set_is_counted(layout: Layout) -> None:
     for bit in range(8 * layout.entry_bytes):
         one = (1 << bit).to_bytes(layout.entry_bytes, "big")
         data = np.frombuffer(one + bytes(layout.entry_bytes), np.uint8)
@@ -231,14 +231,14 @@ def first_disorder(entries: list[Entry], least_step: int) -> int:
     st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3)), max_size=4),
     st.integers(0, 1),
 )
-def test_disorder_is_found_at_the_first_entry_that_cannot_follow(
+def test_order_check_reports_the_first_misplaced_entry(
     layout: Layout, entries: list[Entry], least_step: int
 ) -> None:
     assert disorder(layout, entries, least_step) == first_disorder(entries, least_step)
 
 
 @given(LAYOUTS, st.data(), st.integers(0, 1))
-def test_disorder_in_long_files_is_found_where_it_is(
+def test_order_check_reports_misplaced_entries_of_long_files(
     layout: Layout, data: st.DataObject, least_step: int
 ) -> None:
     keys = data.draw(sorted_keys(layout))
@@ -256,14 +256,14 @@ def test_disorder_in_long_files_is_found_where_it_is(
 
 
 @given(st.lists(st.integers(-(2**63), INT64_MAX), max_size=8), st.integers(0, 3))
-def test_ascending_is_what_sorting_does_not_change(values: list[int], repeated: int) -> None:
+def test_ascending_check_equals_comparison_with_sorted(values: list[int], repeated: int) -> None:
     values += values[-1:] * repeated
     assert is_ascending(np.array(values, np.int64)) == (values == sorted(values))
     assert is_ascending(np.array(sorted(values), np.int64))
 
 
 @pytest.mark.parametrize("length", [2, 511, 512, 513, 514, 1024, 1025, 1026, 1600])
-def test_one_fall_anywhere_is_noticed(length: int) -> None:
+def test_ascending_check_detects_one_descent(length: int) -> None:
     for fall in {1, length // 2, length - 1, *(near for near in (511, 512, 513) if near < length)}:
         values = np.arange(length)
         values[fall:] -= 2

@@ -42,17 +42,17 @@ def of(kernel: Callable[..., Any], data: bytes, start: int = 0) -> int:
 
 
 @given(st.binary(max_size=200), st.integers(0, 7))
-def test_crc32_is_zlibs_at_any_alignment(data: bytes, start: int) -> None:
+def test_crc32_equals_zlib_at_any_alignment(data: bytes, start: int) -> None:
     assert of(crc32, data, start) == zlib.crc32(data)
 
 
 @given(st.binary(max_size=200), st.integers(0, 7))
-def test_crc32c_is_googles_at_any_alignment(data: bytes, start: int) -> None:
+def test_crc32c_equals_google_crc32c_at_any_alignment(data: bytes, start: int) -> None:
     assert of(_crc32c, data, start) == google_crc32c.value(data)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_both_hold_at_the_sizes_where_loops_change(size: int) -> None:
+def test_checksums_are_right_at_the_sizes_where_loops_change(size: int) -> None:
     data = np.random.default_rng(size).bytes(size)
     assert of(crc32, data) == zlib.crc32(data)
     assert of(_crc32c, data) == google_crc32c.value(data)
@@ -106,7 +106,7 @@ def test_no_alignment_changes_a_checksum(checksum: Checksum, start: int) -> None
 
 @pytest.mark.parametrize("method", _FUNCTIONS)
 @given(st.integers(0, 5000), st.integers(0, 5000))
-def test_a_checksum_is_continued_from_any_place(method: str, first: int, second: int) -> None:
+def test_checksum_is_continued_from_any_place(method: str, first: int, second: int) -> None:
     function, address = _FUNCTIONS[method], DATA.ctypes.data
     continued = function(function(0, address, first), address + first, second)
     assert continued == google_crc32c.value(DATA[: first + second].tobytes())
@@ -146,15 +146,15 @@ def report(method: str) -> list[str]:
 
 
 @pytest.mark.parametrize("method", checksums.crc32c_methods())
-def test_the_variable_chooses_the_method(method: str) -> None:
+def test_environment_variable_selects_the_checksum_method(method: str) -> None:
     assert report(method) == [method, str(google_crc32c.value(b"kafka"))]
 
 
-def test_without_the_variable_the_fastest_method_is_used() -> None:
+def test_fastest_checksum_method_is_the_default() -> None:
     assert report("")[0] == checksums.crc32c_methods()[0]
 
 
-def test_a_method_that_this_cpu_lacks_is_replaced_with_a_warning(
+def test_method_that_this_cpu_lacks_is_replaced_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(checksums.METHOD_VARIABLE, "abacus")

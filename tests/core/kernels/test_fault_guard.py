@@ -58,13 +58,13 @@ def test_pages_after_a_new_end_read_as_zeros_and_are_recorded(path: Path) -> Non
         assert file.faulted
 
 
-def test_a_file_that_keeps_its_pages_is_not_noted(path: Path) -> None:
+def test_file_with_intact_pages_records_no_fault(path: Path) -> None:
     with MappedFile(path) as file:
         assert int(np.sum(file.array, dtype=np.int64)) == 100_000
         assert not file.faulted
 
 
-def test_a_map_left_without_its_release_takes_no_faults_of_a_later_one(path: Path) -> None:
+def test_unreleased_map_records_no_faults_of_a_later_one(path: Path) -> None:
     with MappedFile(path) as file:
         # As an earlier map that was collected at this address leaves it.
         address = file.array.ctypes.data
@@ -78,7 +78,7 @@ def test_a_map_left_without_its_release_takes_no_faults_of_a_later_one(path: Pat
         later.release()
 
 
-def test_the_release_of_a_guard_that_lost_its_slot_leaves_the_slot_to_its_owner(path: Path) -> None:
+def test_release_of_a_guard_without_slot_keeps_the_slot_of_its_owner(path: Path) -> None:
     with MappedFile(path) as file:
         address = file.array.ctypes.data
         left = SigbusGuard(address, mmap.PAGESIZE)
@@ -92,10 +92,10 @@ def test_the_release_of_a_guard_that_lost_its_slot_leaves_the_slot_to_its_owner(
         later.release()
 
 
-def test_the_guard_comes_back_after_something_else_took_its_place(path: Path) -> None:
+def test_guard_is_reinstalled_after_a_replaced_signal_handler(path: Path) -> None:
     done = run(_REINSTALL, path)
     assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
 
 
-def test_a_fault_in_a_map_of_somebody_else_still_ends_the_process(path: Path) -> None:
+def test_fault_in_a_foreign_map_ends_the_process(path: Path) -> None:
     assert run(_STRANGE, path).returncode < 0

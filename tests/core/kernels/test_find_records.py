@@ -169,7 +169,7 @@ class _Unpacked(dict[int, Given]):
 
 @settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
-def test_a_shared_search_by_offset_is_a_search_for_each(log: Log, data: st.DataObject) -> None:
+def test_shared_search_by_offset_is_a_search_for_each(log: Log, data: st.DataObject) -> None:
     broken = damaged(data, log) if data.draw(st.booleans()) else log
     targets = sorted(data.draw(st.lists(st.integers(0, 50), max_size=25)))
     starts = [_start(broken, target) for target in targets]
@@ -191,7 +191,7 @@ def _start(log: Log, target: int) -> int:
 
 @settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.integers(0, 20), st.data())
-def test_a_shared_search_by_timestamp_is_a_search_for_each(
+def test_shared_search_by_timestamp_is_a_search_for_each(
     log: Log, starting_offset: int, data: st.DataObject
 ) -> None:
     broken = damaged(data, log) if data.draw(st.booleans()) else log
@@ -208,13 +208,13 @@ def test_a_shared_search_by_timestamp_is_a_search_for_each(
     ]
 
 
-def test_a_compressed_batch_is_unpacked_once_for_all_targets_in_it() -> None:
+def test_batch_is_decompressed_once_for_all_targets_in_it() -> None:
     packed = batch(0, 0, attributes=SNAPPY, payload=b"?", last_offset_delta=9)
     log = Log(packed + batch(10), {0: ([(2, 5), (4, 7)], True)})
     assert search(log, [0, 1, 2, 3, 4, 5, 11], [0] * 6 + [len(packed)], None)[1] == [0]
 
 
-def test_a_fault_after_the_given_records_harms_only_later_ones() -> None:
+def test_fault_after_the_counted_records_affects_only_later_ones() -> None:
     packed = batch(0, 0, attributes=SNAPPY, payload=b"?", last_offset_delta=9)
     log = Log(packed, {0: ([(2, 5)], False)})
     assert find(log, [1, 3], [0, 0]) == [(0, 2, 5, 0), (int(batch_header.damage_at(0)),)]
@@ -223,20 +223,20 @@ def test_a_fault_after_the_given_records_harms_only_later_ones() -> None:
 # --------------------------------------------------------------------------------- damage
 
 
-def test_a_broken_record_harms_only_what_follows_it() -> None:
+def test_malformed_record_affects_only_later_records() -> None:
     payload = record(0, 0, None, b"a") + record(1, 1, None, b"b") + b"\x05"
     log = Log(batch(0, 3, timestamps=[4, 5, 6], payload=payload) + batch(3))
     damage = (int(batch_header.damage_at(0)),)
     assert find(log, [0, 1, 2], [0] * 3) == [(0, 0, 4, 0), (0, 1, 5, 0), damage]
 
 
-def test_bytes_after_the_last_record_withhold_it() -> None:
+def test_trailing_bytes_hide_the_last_record() -> None:
     payload = record(0, 0, None, b"a") + record(1, 1, None, b"b") + b"\0"
     log = Log(batch(0, 2, timestamps=[4, 5], payload=payload))
     assert find(log, [0, 1], [0, 0]) == [(0, 0, 4, 0), (int(batch_header.damage_at(0)),)]
 
 
-def test_a_negative_count_of_records_is_damage() -> None:
+def test_negative_count_of_records_is_damage() -> None:
     assert find(Log(batch(0, record_count=-1)), [0], [0]) == [(int(batch_header.damage_at(0)),)]
 
 
@@ -250,7 +250,7 @@ def test_a_negative_count_of_records_is_damage() -> None:
     ],
     ids=["small", "large", "1", "0"],
 )
-def test_every_byte_of_a_checksum_and_what_it_covers_counts(entry: bytes, begin: int) -> None:
+def test_changed_byte_of_checksum_or_content_is_detected(entry: bytes, begin: int) -> None:
     data = np.frombuffer(entry, np.uint8).copy()
     address = np.uint64(data.ctypes.data)
     assert batch_header.checksum_matches(address, len(data))

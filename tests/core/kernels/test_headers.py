@@ -60,23 +60,23 @@ def test_fields_are_those_of_the_entry(one: Segment) -> None:
     assert [row[:6] for row in headers(*entries)] == [by_hand(entry) for entry in entries]
 
 
-def test_positions_are_those_in_the_log_not_in_the_window() -> None:
+def test_positions_are_relative_to_the_log() -> None:
     entries = batch(0), message(3, 1, 9), batch(4, base_sequence=5, producer_epoch=3)
     assert headers(*entries, start=10**9) == headers(*entries)
 
 
-def test_a_marker_shows_type_coordinator_epoch_and_timestamp() -> None:
+def test_marker_shows_type_coordinator_epoch_and_timestamp() -> None:
     entry = marker(3, 7, 0, commit=True, coordinator_epoch=12, timestamp=4444)
     assert headers(entry)[0][6:] == [1, 12, 4444]
 
 
-def test_the_time_of_a_marker_with_log_append_time_is_the_batchs() -> None:
+def test_time_of_a_marker_with_log_append_time_is_the_batchs() -> None:
     entry = control_batch(3, 7, 0, control_key(0), marker_value(2), 50, attributes=LOG_APPEND_TIME)
     entry = entry[:27] + struct.pack(">q", 49) + entry[35:]
     assert headers(entry)[0][6:] == [0, 2, 50]
 
 
-def test_a_data_batch_has_no_control_fields() -> None:
+def test_data_batch_has_no_control_fields() -> None:
     assert headers(batch(0))[0][6:] == [-1, -1, -1]
 
 
@@ -128,17 +128,17 @@ def test_less_than_a_header_is_torn(left: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -13, -1, 0, 13])
-def test_a_length_below_any_batch_is_bad(length: int) -> None:
+def test_length_below_any_batch_is_bad(length: int) -> None:
     assert size_at(batch(0, length=length)) == batch_header.BAD_LENGTH
 
 
 @pytest.mark.parametrize("over", [1, 2, 50])
-def test_a_batch_that_ends_after_the_log_is_torn(over: int) -> None:
+def test_batch_that_ends_after_the_log_is_torn(over: int) -> None:
     whole = batch(0)
     assert size_at(whole, log_size=len(whole) - over) == batch_header.TORN_BATCH
 
 
-def test_the_largest_length_does_not_overflow() -> None:
+def test_largest_length_does_not_overflow() -> None:
     assert size_at(batch(0, length=2**31 - 1)) == batch_header.TORN_BATCH
 
 
@@ -150,12 +150,12 @@ def empty_entry(magic: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("magic", "size"), [(0, 26), (1, 60), (2, 61), (127, 61), (-1, 26)])
-def test_the_smallest_batch_of_each_magic_has_its_size(magic: int, size: int) -> None:
+def test_smallest_batch_of_each_magic_has_its_size(magic: int, size: int) -> None:
     assert size_at(empty_entry(magic, size)) == size
 
 
 @pytest.mark.parametrize("magic", [2, 3, 127])
-def test_a_record_batch_smaller_than_its_header_has_a_bad_size(magic: int) -> None:
+def test_record_batch_smaller_than_its_header_has_a_bad_size(magic: int) -> None:
     assert size_at(empty_entry(magic, 60)) == batch_header.BAD_SIZE
 
 

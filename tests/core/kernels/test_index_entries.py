@@ -48,23 +48,25 @@ def chosen(parts: list[list[Batch]], interval: int) -> tuple[list[Batch], Batch]
 
 
 @given(batches(), st.sampled_from((0, 1, 100, 250, 4096)))
-def test_entries_are_chosen_as_by_hand(rows: list[Batch], interval: int) -> None:
+def test_index_entries_equal_the_reference_implementation(rows: list[Batch], interval: int) -> None:
     assert chosen([rows], interval) == twins.choose_entries(rows, interval)
 
 
 @given(batches(), st.integers(0, 40), st.integers(0, 40))
-def test_chunks_make_no_difference(rows: list[Batch], first: int, second: int) -> None:
+def test_chunk_size_does_not_change_index_entries(
+    rows: list[Batch], first: int, second: int
+) -> None:
     first, second = sorted((first, second))
     parts = [rows[:first], rows[first:second], rows[second:]]
     assert chosen(parts, 100) == chosen([rows], 100)
 
 
-def test_exactly_the_interval_is_not_yet_enough() -> None:
+def test_index_entry_is_added_only_above_the_interval() -> None:
     rows = [(0, 0, 5), (100, 1, 5), (201, 2, 5)]
     assert chosen([rows], 100)[0] == [(2, 5, 0)]
 
 
-def test_the_entry_of_a_later_timestamp_names_the_batch_that_holds_it() -> None:
+def test_entry_of_a_later_timestamp_names_the_batch_that_holds_it() -> None:
     rows = [(0, 4, 90), (200, 9, 30), (400, 12, 91)]
     assert chosen([rows], 100)[0] == [(1, 90, 4), (2, 91, 12)]
 
@@ -82,7 +84,7 @@ def test_keys_are_sorted_by_their_high_bits_and_else_keep_their_order(
     assert found.tolist() == expected
 
 
-def test_neighbours_that_found_the_same_share_a_run() -> None:
+def test_adjacent_queries_with_the_same_result_share_a_scan() -> None:
     batches = np.array([0, 0, 40, 40, 40, 0])
     entries = np.array([-1, -1, -1, 7, 7, 7])
     runs, firsts = np.empty(6, np.int64), np.empty(6, np.int64)
@@ -94,7 +96,7 @@ def test_neighbours_that_found_the_same_share_a_run() -> None:
 
 
 @pytest.mark.parametrize("answers", [6, 9])
-def test_runs_are_put_back_where_their_queries_were(answers: int) -> None:
+def test_shared_results_are_returned_in_query_order(answers: int) -> None:
     runs = np.array([0, 0, 1, 2, 2, 3])
     values = np.arange(8).reshape(2, 4) * 10
     rows = np.random.default_rng(3).permutation(answers)[:6]

@@ -140,7 +140,7 @@ def _copied(python: Path, target: Path) -> tuple[Path, dict[str, str]]:
     return folder, {"PYTHONPATH": str(target)}
 
 
-def test_a_new_environment_compiles_nothing_with_nowhere_to_keep_it(python: Path) -> None:
+def test_packaged_kernels_need_no_compilation_without_a_cache(python: Path) -> None:
     log = DUMP / "app-logs-0" / f"{0:020d}.log"
     commands = (
         f"lookup|--logs|{DUMP}|--topic|app-logs|--partition|0|--offset|1",
@@ -155,7 +155,7 @@ def test_a_new_environment_compiles_nothing_with_nowhere_to_keep_it(python: Path
     assert count == "0"
 
 
-def test_a_zip_for_executors_compiles_nothing(python: Path, wheel: Path, tmp_path: Path) -> None:
+def test_zip_for_executors_needs_no_compilation(python: Path, wheel: Path, tmp_path: Path) -> None:
     package = tmp_path / "shipped.zip"
     copying = "import shutil; from kafka_index.spark.package import package_file as file;"
     _run(python, f"{copying} shutil.copy(file(), sys.argv[2])", str(package))
@@ -176,7 +176,7 @@ def test_a_zip_for_executors_compiles_nothing(python: Path, wheel: Path, tmp_pat
     ],
     ids=["as built", "other numba", "other numpy", "other Python", "old CPU", "without AVX"],
 )
-def test_code_for_something_else_is_not_loaded(
+def test_packaged_code_of_another_platform_is_not_loaded(
     python: Path, before: str, variables: dict[str, str], count: str
 ) -> None:
     printed = _run(python, ONE_KERNEL, before=before, **variables)
@@ -228,7 +228,7 @@ def test_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     assert any(name.endswith(".js") for name in needed)
 
 
-def test_pip_takes_the_wheel_for_this_python_alone(wheel: Path) -> None:
+def test_pip_accepts_the_wheel_only_for_this_python(wheel: Path) -> None:
     *_, tags = parse_wheel_filename(wheel.name)
     assert tags <= set(sys_tags())
     with zipfile.ZipFile(wheel) as archive:
@@ -246,14 +246,14 @@ def test_pip_takes_the_wheel_for_this_python_alone(wheel: Path) -> None:
     assert wheel.stat().st_size < 10_000_000
 
 
-def test_the_extra_asks_for_the_libraries_that_compiled_the_code(python: Path) -> None:
+def test_extra_asks_for_the_libraries_that_compiled_the_code(python: Path) -> None:
     (about,) = python.parents[1].glob("lib/python*/site-packages/kafka_index-*.dist-info")
     needed = metadata.PathDistribution(about).requires or []
     pinned = {line.split(";")[0].strip() for line in needed if 'extra == "compiled"' in line}
     assert pinned == {f"{name}=={version}" for name, version in COMPILED_BY.items()}
 
 
-def test_a_cpu_needs_every_feature_of_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_needs_every_feature_of_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     needed = LEVELS["x86_64"]["x86-64-v3"]
     # The features of the level's definition (x86-64 psABI), by LLVM's names.

@@ -164,7 +164,7 @@ def code_of(data: bytes, count: int = 1) -> int:
 
 @settings(deadline=None, max_examples=drawn(500, one_in=4))
 @given(sections(), INT64S, INT64S, st.one_of(st.none(), INT64S))
-def test_any_bytes_are_read_as_by_hand(
+def test_random_bytes_are_parsed_as_by_the_reference(
     section: tuple[bytes, int], base_offset: int, base_timestamp: int, append_timestamp: int | None
 ) -> None:
     data, count = section
@@ -175,21 +175,19 @@ def test_any_bytes_are_read_as_by_hand(
 
 @settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(st.binary(max_size=40), st.integers(0, 4))
-def test_nonsense_is_read_as_by_hand(data: bytes, count: int) -> None:
+def test_invalid_records_are_parsed_as_by_the_reference(data: bytes, count: int) -> None:
     records, code = decode(data, count)
     assert (records, code == RECORD_SOUND) == read_all(data, count)
 
 
 @settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(sections(), st.binary(min_size=16, max_size=16))
-def test_what_lies_after_the_batch_does_not_matter(
-    section: tuple[bytes, int], after: bytes
-) -> None:
+def test_bytes_after_the_batch_are_not_read(section: tuple[bytes, int], after: bytes) -> None:
     assert decode(*section, after=after) == decode(*section, after=bytes(16))
 
 
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 65, 8190, 8191, 8192, 2**20, 2**20 + 1])
-def test_fields_of_every_width_are_passed_over(size: int) -> None:
+def test_fields_of_every_width_are_skipped(size: int) -> None:
     data = record(3, 5, bytes(size), None) + record(4, 6, None, bytes(size))
     assert decode(data, 2) == ([(3, 5), (4, 6)], RECORD_SOUND)
 
@@ -221,14 +219,14 @@ def test_with_append_time_all_records_have_it() -> None:
     assert decode(data, 2, 10, 1000, 5)[0] == [(10, 5), (11, 5)]
 
 
-def test_the_smallest_record_is_read() -> None:
+def test_smallest_record_is_read() -> None:
     data = record(0, 0, None, None)
     assert len(data) == 7
     assert decode(data, 1) == ([(0, 0)], RECORD_SOUND)
 
 
 @pytest.mark.parametrize("cut", range(1, 16))
-def test_a_record_cut_anywhere_is_not_read(cut: int) -> None:
+def test_truncated_record_is_not_read(cut: int) -> None:
     whole = record(0, 0, b"key", b"value")
     data = whole + whole[:-cut]
     assert decode(data, 2)[0] == [(0, 0)]
@@ -264,21 +262,21 @@ def test_each_fault_has_its_code(data: bytes, expected: int) -> None:
 
 
 @pytest.mark.parametrize("size", [b"\x0c", b"\x8c\0", b"\x8c\x80\0", b"\x8c\x80\x80\x80\x10"])
-def test_a_size_may_take_more_bytes_than_it_needs(size: bytes) -> None:
+def test_size_may_take_more_bytes_than_it_needs(size: bytes) -> None:
     assert code_of(size + record(0, 0, None, None)[1:]) == RECORD_SOUND
 
 
-def test_the_last_record_is_kept_back_when_bytes_remain() -> None:
+def test_last_record_before_trailing_bytes_is_not_returned() -> None:
     data = record(0, 0, None, None) + record(1, 0, None, None)
     assert decode(data + b"\0", 2) == ([(0, 0)], RECORDS_REMAINING)
     assert decode(data, 1) == ([], RECORDS_REMAINING)
 
 
-def test_no_records_are_read_where_none_are_counted() -> None:
+def test_record_count_of_zero_reads_no_record() -> None:
     assert decode(b"\xff" * 9, 0) == ([], RECORD_SOUND)
 
 
-def test_of_a_section_cut_short_the_rows_after_it_are_not_records() -> None:
+def test_rows_after_a_truncated_section_are_not_records() -> None:
     data = np.frombuffer(record(1, 2, None, None) + b"\xff" * 20, np.uint8)
     chunk, _, code = decode_section(section_of(data, len(data), 4), 6)
     assert (code, chunk.offsets.tolist()) == (DECODE_FAULT, [1])
@@ -286,7 +284,7 @@ def test_of_a_section_cut_short_the_rows_after_it_are_not_records() -> None:
 
 @settings(deadline=None)
 @given(st.lists(one_record(), min_size=1, max_size=4))
-def test_fields_are_those_of_records(records: list[bytes]) -> None:
+def test_record_fields_equal_the_written_ones(records: list[bytes]) -> None:
     memory = np.frombuffer(b"".join(records), np.uint8)
     chunk, _, _ = decode_section(section_of(memory, len(memory), len(records)), len(records))
     assert chunk.keys is not None
@@ -300,7 +298,7 @@ def test_fields_are_those_of_records(records: list[bytes]) -> None:
         assert one.endswith(tail)
 
 
-def test_a_chunk_ends_after_the_record_with_too_many_headers() -> None:
+def test_chunk_ends_after_the_record_with_too_many_headers() -> None:
     count = MAX_CHUNK_HEADERS + 1
     many = body(b"\0\0\0", NULL * 2, varint(count), b"\0\1" * count)
     memory = np.frombuffer(many + record(1, 0, None, None), np.uint8)
@@ -309,7 +307,7 @@ def test_a_chunk_ends_after_the_record_with_too_many_headers() -> None:
     assert int(state.cursor) - memory.ctypes.data == len(many)
 
 
-def test_a_record_with_too_many_headers_is_refused() -> None:
+def test_record_with_too_many_headers_is_rejected() -> None:
     count = MAX_HEADERS + 1
     many = body(b"\0\0\0", NULL * 2, varint(count), b"\0\1" * count)
     memory = np.frombuffer(many, np.uint8)
@@ -317,7 +315,7 @@ def test_a_record_with_too_many_headers_is_refused() -> None:
     assert (code, int(state.fault)) == (DECODE_FAULT, TOO_MANY_HEADERS)
 
 
-def test_a_faulty_record_leaves_the_address_where_it_is() -> None:
+def test_malformed_record_does_not_advance_the_address() -> None:
     data = np.frombuffer(b"\xff" * 20, np.uint8)
     start = data.ctypes.data
     address, _, _, code = read_record(np.uint64(start), np.uint64(start + len(data)))

@@ -80,27 +80,29 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> tuple[int, int]:
 
 @settings(deadline=None, max_examples=drawn(300, one_in=4))
 @given(one=segments(), verify_crc=st.booleans(), capacity=st.integers(1, 40))
-def test_any_log_is_walked_as_by_hand(*, one: Segment, verify_crc: bool, capacity: int) -> None:
+def test_random_log_is_scanned_as_by_the_reference(
+    *, one: Segment, verify_crc: bool, capacity: int
+) -> None:
     expected = twins.scan_log(one.log, one.base_offset, verify_crc=verify_crc)
     assert scan(one, verify_crc=verify_crc, capacity=capacity) == expected
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
-def test_named_segments_are_walked_as_by_hand(case: Case) -> None:
+def test_named_segments_are_scanned_as_by_the_reference(case: Case) -> None:
     one = case.segment
     assert scan(one) == twins.scan_log(one.log, one.base_offset)
 
 
 @settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(st.binary(max_size=300), st.integers(0, 2**40))
-def test_no_bytes_at_all_make_it_read_otherwise(log: bytes, base_offset: int) -> None:
+def test_random_bytes_are_scanned_as_by_the_reference(log: bytes, base_offset: int) -> None:
     one = Segment(log, base_offset)
     assert scan(one, verify_crc=False) == twins.scan_log(log, base_offset, verify_crc=False)
 
 
 @settings(deadline=None, max_examples=drawn(150, one_in=4))
 @given(segments(), st.data())
-def test_a_window_anywhere_in_the_log_gives_the_same(one: Segment, data: st.DataObject) -> None:
+def test_scan_of_any_window_equals_the_full_scan(one: Segment, data: st.DataObject) -> None:
     log = np.frombuffer(one.log, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 7), np.int64)
     rows: list[twins.Row] = []
@@ -129,7 +131,7 @@ def test_every_magic_is_read_as_kafka_reads_it(magic: int) -> None:
 
 
 @pytest.mark.parametrize("entry", [batch(0), message(0, 0, value=b"v"), message(0, 1, value=b"v")])
-def test_a_changed_bit_after_the_checksum_never_passes(entry: bytes) -> None:
+def test_flipped_bit_after_the_checksum_field_is_detected(entry: bytes) -> None:
     covered_from = 21 if entry[16] == 2 else 17
     for at in range(covered_from, len(entry)):
         changed = bytearray(entry)
@@ -137,7 +139,7 @@ def test_a_changed_bit_after_the_checksum_never_passes(entry: bytes) -> None:
         assert stop_of(entry, bytes(changed)) == (SCAN_BAD_CRC, len(entry))
 
 
-def test_without_checksums_a_wrong_one_passes() -> None:
+def test_scan_without_checksums_accepts_a_wrong_one() -> None:
     assert scan(segment(batch(0, crc=1)), verify_crc=False)[0] == SCAN_END
 
 
@@ -147,41 +149,41 @@ def test_less_than_a_header_at_the_end_is_torn(left: int) -> None:
     assert stop_of(whole, whole[:left]) == (SCAN_TORN_HEADER, len(whole))
 
 
-def test_a_batch_cut_anywhere_after_its_magic_is_torn() -> None:
+def test_batch_cut_anywhere_after_its_magic_is_torn() -> None:
     whole = batch(0)
     for left in range(18, len(whole)):
         assert stop_of(whole[:left]) == (SCAN_TORN_BATCH, 0)
 
 
 @pytest.mark.parametrize("length", [13, 0, -1, -(2**31)])
-def test_a_length_below_any_entry_is_named(length: int) -> None:
+def test_length_below_any_entry_is_reported(length: int) -> None:
     assert stop_of(batch(0, length=length)) == (SCAN_BAD_LENGTH, 0)
 
 
 @pytest.mark.parametrize("length", [14, 22, 48])
-def test_a_record_batch_shorter_than_its_header_is_named(length: int) -> None:
+def test_record_batch_shorter_than_its_header_is_reported(length: int) -> None:
     assert stop_of(batch(0, length=length)[: 12 + length]) == (SCAN_BAD_SIZE, 0)
 
 
 @pytest.mark.parametrize(
     ("base_offset", "last_offset"), [(10, 9), (0, 2**31), (10, -(2**63)), (0, 2**63 - 1)]
 )
-def test_an_offset_that_no_index_can_hold_is_named(base_offset: int, last_offset: int) -> None:
+def test_offset_that_no_index_can_hold_is_reported(base_offset: int, last_offset: int) -> None:
     entry = batch(last_offset, 1)
     assert stop_of(entry, base_offset=base_offset) == (SCAN_OFFSET_OVERFLOW, 0)
 
 
 @pytest.mark.parametrize("relative_offset", [0, 2**31 - 1])
-def test_the_least_and_the_largest_offset_pass(relative_offset: int) -> None:
+def test_smallest_and_largest_offset_are_accepted(relative_offset: int) -> None:
     assert stop_of(batch(10 + relative_offset, 1), base_offset=10)[0] == SCAN_END
 
 
-def test_a_marker_shows_its_type() -> None:
+def test_transaction_marker_has_its_type() -> None:
     entries = [marker(at, 7, 0, commit=bool(at)) for at in (0, 1)]
     assert [row.control_type for row in scan(segment(*entries))[2]] == [0, 1]
 
 
-def test_rows_that_are_there_already_stay() -> None:
+def test_scan_appends_to_existing_rows() -> None:
     entry = batch(0)
     log = np.frombuffer(entry * 2, np.uint8)
     columns = np.full((SCAN_COLUMNS, 4), -9, np.int64)
@@ -191,7 +193,7 @@ def test_rows_that_are_there_already_stay() -> None:
     assert rows_of(columns[:, 2:], 1) == twins.scan_log(entry * 2, 0)[2][1:]
 
 
-def test_a_marker_brings_its_coordinator_epoch_and_time() -> None:
+def test_transaction_marker_has_coordinator_epoch_and_timestamp() -> None:
     entries = batch(0) + marker(3, 7, 2, commit=True, coordinator_epoch=12, timestamp=4444)
     log = np.frombuffer(entries, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 4), np.int64)

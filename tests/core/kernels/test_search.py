@@ -68,9 +68,7 @@ def pages_touched(entries: Entries, count: int, target: int, warm_entries: int) 
 
 
 @given(st.lists(INT32S, unique=True, max_size=60).map(sorted), st.lists(INT64S | INT32S))
-def test_offset_entries_are_found_as_by_reading_them_all(
-    keys: list[int], targets: list[int]
-) -> None:
+def test_offset_index_search_equals_linear_search(keys: list[int], targets: list[int]) -> None:
     wanted = targets + keys + [key - 1 for key in keys]
     expected = [twins.floor_slot(keys, target) for target in wanted]
     entries = offset_entries(keys)
@@ -79,7 +77,7 @@ def test_offset_entries_are_found_as_by_reading_them_all(
 
 
 @given(st.lists(INT64S, unique=True, max_size=60).map(sorted), st.lists(INT64S))
-def test_time_entries_are_found_as_by_reading_them_all(keys: list[int], targets: list[int]) -> None:
+def test_time_index_search_equals_linear_search(keys: list[int], targets: list[int]) -> None:
     wanted = targets + keys
     expected = [twins.floor_slot(keys, target) for target in wanted]
     entries = time_entries(keys)
@@ -88,7 +86,7 @@ def test_time_entries_are_found_as_by_reading_them_all(keys: list[int], targets:
 
 
 @given(st.integers(0, 5000), st.integers(1, 3), st.integers(1, 1200), st.data())
-def test_the_border_of_the_warm_section_makes_no_difference(
+def test_warm_section_boundary_does_not_change_the_result(
     count: int, step: int, warm_entries: int, data: st.DataObject
 ) -> None:
     entries = offset_entries(range(0, count * step, step))
@@ -100,7 +98,7 @@ def test_the_border_of_the_warm_section_makes_no_difference(
     assert floors(entries, targets, warm_entries) == expected
 
 
-def test_there_is_nothing_to_find_without_entries() -> None:
+def test_search_of_an_empty_index_finds_nothing() -> None:
     assert floors(offset_entries([]), [0, 5], 1024) == [NOT_FOUND, NOT_FOUND]
 
 
@@ -109,7 +107,7 @@ def test_there_is_nothing_to_find_without_entries() -> None:
 
 
 @pytest.mark.parametrize(("pages", "touched"), [(13, [0, 6, 9, 11, 12]), (14, [0, 7, 10, 12, 13])])
-def test_a_plain_search_for_the_last_page_changes_pages_as_the_file_grows(
+def test_plain_search_for_the_last_page_changes_pages_as_the_file_grows(
     pages: int, touched: list[int]
 ) -> None:
     per_page = PAGE // OFFSET_ENTRY.itemsize
@@ -123,7 +121,7 @@ LARGEST_TIME = time_entries(range(2560 * PAGE // TIME_ENTRY.itemsize))
 
 
 @pytest.mark.parametrize("entries", [LARGEST, LARGEST_TIME], ids=["offset", "time"])
-def test_a_lookup_near_the_end_touches_three_pages_whatever_the_size(entries: Entries) -> None:
+def test_lookup_near_the_end_touches_three_pages_whatever_the_size(entries: Entries) -> None:
     for pages in range(12, 2561):
         count = pages * PAGE // entries.itemsize - pages % 7
         for back in (0, 1, 300, warm(entries) - 1):
@@ -133,7 +131,7 @@ def test_a_lookup_near_the_end_touches_three_pages_whatever_the_size(entries: En
             assert touched[0] >= (count - 1) * entries.itemsize // PAGE - 2
 
 
-def test_the_pages_of_a_lookup_near_the_end_stay_while_a_page_fills() -> None:
+def test_pages_of_a_lookup_near_the_end_stay_while_a_page_fills() -> None:
     per_page = PAGE // OFFSET_ENTRY.itemsize
     start = 40 * per_page
     touched = {
@@ -143,7 +141,7 @@ def test_the_pages_of_a_lookup_near_the_end_stay_while_a_page_fills() -> None:
     assert touched == {(38, 39, 40)}
 
 
-def test_the_whole_warm_section_is_touched_by_every_lookup_in_it() -> None:
+def test_whole_warm_section_is_touched_by_every_lookup_in_it() -> None:
     # Or else it would not stay warm. The last page counts: the next entry is written there.
     count = 40 * PAGE // OFFSET_ENTRY.itemsize + 200
     for back in range(warm(LARGEST)):

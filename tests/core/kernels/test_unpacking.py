@@ -63,7 +63,7 @@ def texts(draw: st.DrawFn) -> bytes:
 @CODECS
 @settings(deadline=None, max_examples=60)
 @given(data=texts())
-def test_what_is_packed_is_unpacked(codec: int, data: bytes) -> None:
+def test_compressed_bytes_are_decompressed(codec: int, data: bytes) -> None:
     assert unpacked(codec, PACKERS[codec](data)) == data
     assert unpacked(codec, compress(codec, data)) == data
 
@@ -71,7 +71,7 @@ def test_what_is_packed_is_unpacked(codec: int, data: bytes) -> None:
 @CODECS
 @settings(deadline=None, max_examples=drawn(300, one_in=4))
 @given(data=texts(), change=st.data())
-def test_changed_bytes_are_unpacked_as_by_the_others_or_refused(
+def test_modified_stream_is_decompressed_as_by_the_libraries_or_rejected(
     codec: int, data: bytes, change: st.DataObject
 ) -> None:
     packed = bytearray(PACKERS[codec](data))
@@ -90,24 +90,24 @@ def test_changed_bytes_are_unpacked_as_by_the_others_or_refused(
 @CODECS
 @given(data=texts())
 @settings(deadline=None, max_examples=30)
-def test_too_little_room_is_reported(codec: int, data: bytes) -> None:
+def test_too_small_output_buffer_is_reported(codec: int, data: bytes) -> None:
     packed = PACKERS[codec](data)
     assert unpacked(codec, packed, len(data)) == data
     assert unpacked(codec, packed, len(data) - 1) == UNPACK_NO_ROOM
 
 
 @CODECS
-def test_no_bytes_are_refused(codec: int) -> None:
+def test_empty_stream_is_rejected(codec: int) -> None:
     assert unpacked(codec, b"\0"[:0] + b"") == UNPACK_REFUSED
 
 
-def test_a_corrupt_frame_that_old_libraries_unpack_is_refused() -> None:
+def test_corrupt_frame_that_old_libraries_unpack_is_rejected() -> None:
     """libzstd before 1.5.6 makes 653 bytes of it, from what its context held before."""
     frame = "28b52ffd608d01bd000080d1d1f9f4831dfb93421d9cc28547ebc301017aa09a75"
     assert unpacked(ZSTD, bytes.fromhex(frame)) == UNPACK_REFUSED
 
 
-def test_other_forms_are_left_to_others() -> None:
+def test_unsupported_stream_forms_are_left_to_the_libraries() -> None:
     data = b"any data" * 9
     assert unpacked(SNAPPY, snappy_block(data)) == UNPACK_REFUSED
     assert unpacked(GZIP, gzip.compress(data) * 2) == UNPACK_REFUSED
@@ -115,7 +115,7 @@ def test_other_forms_are_left_to_others() -> None:
     assert unpacked(0, data) == UNPACK_REFUSED
 
 
-def test_a_wrong_checksum_of_an_lz4_header_is_refused() -> None:
+def test_wrong_checksum_of_an_lz4_header_is_rejected() -> None:
     packed = bytearray(PACKERS[LZ4](b"any data"))
     packed[6] ^= 1
     assert unpacked(LZ4, bytes(packed)) == UNPACK_REFUSED

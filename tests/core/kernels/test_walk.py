@@ -31,7 +31,7 @@ from tests.support.walking import (
 
 @settings(max_examples=drawn(150, one_in=4))
 @given(logs(backward=True), st.data())
-def test_a_shared_walk_to_offsets_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+def test_shared_scan_to_offsets_equals_single_scans(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log)
     targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(log)), max_size=30)))
     floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
@@ -45,7 +45,7 @@ def test_a_shared_walk_to_offsets_is_a_walk_for_each(log: Log, data: st.DataObje
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.sampled_from((0, 90, 300)))
-def test_an_entry_of_a_sound_log_changes_no_answer(log: Log, interval: int) -> None:
+def test_index_entry_of_an_intact_log_changes_no_answer(log: Log, interval: int) -> None:
     entries, _ = walk_twin.index_of(log.headers, interval)
     targets = all_offsets(log)
     floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
@@ -56,7 +56,9 @@ def test_an_entry_of_a_sound_log_changes_no_answer(log: Log, interval: int) -> N
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(backward=True, damaged_inside=True), st.data())
-def test_damage_inside_a_message_hides_what_needs_unpacking(log: Log, data: st.DataObject) -> None:
+def test_damage_inside_a_compressed_message_hides_its_records(
+    log: Log, data: st.DataObject
+) -> None:
     entries, _ = entries_of(data, log)
     targets = all_offsets(log)
     floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
@@ -68,7 +70,7 @@ def test_damage_inside_a_message_hides_what_needs_unpacking(log: Log, data: st.D
 
 @settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
-def test_a_walk_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+def test_shared_scan_over_damage_equals_single_scans(log: Log, data: st.DataObject) -> None:
     broken = damaged(data, log)
     targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(broken)) | INT64S)))
     floors = [OffsetEntry(0, 0)] * len(targets)
@@ -79,7 +81,7 @@ def test_a_walk_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) ->
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
-def test_a_walk_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> None:
+def test_scan_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> None:
     positions = [header.position for header in log.headers if header.position]
     if not positions:
         return
@@ -95,7 +97,7 @@ def test_a_walk_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> 
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
-def test_answers_in_front_of_a_wrong_entry_are_right(log: Log, data: st.DataObject) -> None:
+def test_answers_before_a_wrong_entry_are_right(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log, interval=0)
     if not entries:
         return
@@ -113,7 +115,7 @@ def test_answers_in_front_of_a_wrong_entry_are_right(log: Log, data: st.DataObje
     assert walked.batches[: len(right)] == right
 
 
-def test_an_entry_for_several_batches_leads_to_the_one_asked_for() -> None:
+def test_entry_of_several_batches_leads_to_the_requested_one() -> None:
     # Older brokers made one entry for an append: the first batch's position, the last's offset.
     log = Log(b"".join(batch(offset) for offset in (0, 3, 6, 9)))
     size = len(batch(0))
@@ -121,7 +123,7 @@ def test_an_entry_for_several_batches_leads_to_the_one_asked_for() -> None:
     assert walk_offsets(log, [8, 9, 11], [entry] * 3).batches == [2 * size, 3 * size, 3 * size]
 
 
-def test_a_message_is_unpacked_once_for_all_targets_in_it() -> None:
+def test_message_is_decompressed_once_for_all_targets_in_it() -> None:
     entry = message(9, 1, value=b"", attributes=GZIP)
     log = Log(entry + batch(10), {0: 4})
     walked = walk_offsets(log, [5, 6, 7, 8, 9, 10], [OffsetEntry(0, 0)] * 6)
@@ -129,12 +131,12 @@ def test_a_message_is_unpacked_once_for_all_targets_in_it() -> None:
     assert walked.unpacked == [0]
 
 
-def test_a_message_that_ends_below_the_target_is_not_unpacked() -> None:
+def test_message_that_ends_below_the_target_is_not_decompressed() -> None:
     entry = message(9, 1, value=b"", attributes=GZIP)
     assert walk_offsets(Log(entry), [10], [OffsetEntry(0, 0)]).unpacked == []
 
 
-def test_batch_in_front_of_damage_still_answers() -> None:
+def test_batch_before_damage_is_found() -> None:
     log = Log(batch(0) + batch(3, length=5))
     walked = walk_offsets(log, [2, 3], [OffsetEntry(0, 0)] * 2)
     assert walked.batches == [0, batch_header.damage_at(len(batch(0)))]
@@ -145,7 +147,7 @@ def test_batch_in_front_of_damage_still_answers() -> None:
 
 @settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
-def test_a_shared_walk_to_timestamps_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+def test_shared_scan_to_timestamps_equals_single_scans(log: Log, data: st.DataObject) -> None:
     offsets, times = entries_of(data, log)
     starting = data.draw(st.sampled_from(all_offsets(log)[1:-1]))
     targets = sorted(data.draw(st.lists(st.integers(0, 14), max_size=30)))
@@ -161,7 +163,7 @@ def test_a_shared_walk_to_timestamps_is_a_walk_for_each(log: Log, data: st.DataO
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.sampled_from((0, 90, 300)))
-def test_no_entry_of_a_sound_log_changes_the_batch_of_a_timestamp(log: Log, interval: int) -> None:
+def test_index_entry_of_an_intact_log_changes_no_timestamp_answer(log: Log, interval: int) -> None:
     offsets, times = walk_twin.index_of(log.headers, interval)
     targets = list(range(14))
     entries = [walk_twin.floor_time(times, target, 0) for target in targets]
@@ -173,7 +175,9 @@ def test_no_entry_of_a_sound_log_changes_the_batch_of_a_timestamp(log: Log, inte
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
-def test_a_walk_to_timestamps_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+def test_shared_scan_to_timestamps_over_damage_equals_single_scans(
+    log: Log, data: st.DataObject
+) -> None:
     broken = damaged(data, log)
     targets = list(range(14))
     entries, floors = [TimeEntry(-1, 0)] * 14, [OffsetEntry(0, 0)] * 14
@@ -184,7 +188,7 @@ def test_a_walk_to_timestamps_over_damage_is_a_walk_for_each(log: Log, data: st.
 
 @settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
-def test_a_walk_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) -> None:
+def test_scan_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) -> None:
     offsets, _ = entries_of(data, log)
     entry = TimeEntry(data.draw(st.integers(0, 13)), data.draw(st.integers(0, 50)))
     floor = walk_twin.floor_offset(offsets, entry.offset, 0)
@@ -193,7 +197,7 @@ def test_a_walk_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject
     assert walked.code == (batch_seek.WALK_DONE if holds else batch_seek.WALK_TIME_MISFIT)
 
 
-def test_a_time_entry_below_the_starting_offset_is_not_asked_to_hold() -> None:
+def test_time_entry_below_the_starting_offset_is_not_checked() -> None:
     # Kafka begins at the starting offset then, whatever the entry holds.
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
     size = len(batch(0))
@@ -212,7 +216,7 @@ def test_wrong_entries_of_the_two_indexes_are_distinguished() -> None:
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
-def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataObject) -> None:
+def test_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataObject) -> None:
     headers = log.headers
     if not headers:
         return
@@ -228,7 +232,7 @@ def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.Da
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
-def test_the_largest_timestamp_after_a_batch_is_its_first_occurrence(
+def test_largest_timestamp_after_a_batch_is_its_first_occurrence(
     log: Log, data: st.DataObject
 ) -> None:
     headers = log.headers
@@ -244,7 +248,7 @@ def test_the_largest_timestamp_after_a_batch_is_its_first_occurrence(
     assert found == (*expected, len(log.data))
 
 
-def test_the_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
+def test_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
     found = batch_seek.largest_timestamp_after(address_of(log.array), len(log.data), 0)
     assert found == (5, 2, len(batch(0)))
@@ -252,13 +256,13 @@ def test_the_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.integers(-3, 12))
-def test_the_first_batch_with_this_very_timestamp_is_found(log: Log, timestamp: int) -> None:
+def test_first_batch_with_exactly_the_timestamp_is_found(log: Log, timestamp: int) -> None:
     same = [one.position for one in log.headers if one.max_timestamp == timestamp]
     found = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
     assert found == (same[0] if same else batch_header.AT_END)
 
 
-def test_a_search_for_this_very_timestamp_ends_at_damage() -> None:
+def test_search_for_an_exact_timestamp_ends_at_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
     found = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
     assert found == batch_header.damage_at(len(batch(0)))

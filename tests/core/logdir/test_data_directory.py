@@ -17,7 +17,7 @@ ORDERS = TopicPartition("orders", 0)
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 
-def test_a_brokers_own_checkpoints_are_read() -> None:
+def test_brokers_own_checkpoints_are_read() -> None:
     directory = DataDirectory(str(DUMP))
     assert directory.log_start_offset(TopicPartition("shipments.tracking", 0)) == 1500
     assert directory.high_watermark(TopicPartition("page-views", 1)) == 6569
@@ -25,7 +25,7 @@ def test_a_brokers_own_checkpoints_are_read() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\npage-views 1 6569\n"])
-def test_what_was_not_noted_is_none(tmp_path: Path, content: bytes | None) -> None:
+def test_missing_checkpoint_entry_is_none(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "replication-offset-checkpoint").write_bytes(content)
     directory = DataDirectory(str(tmp_path))
@@ -34,7 +34,7 @@ def test_what_was_not_noted_is_none(tmp_path: Path, content: bytes | None) -> No
     assert directory.required_checkpoint(HIGH_WATERMARKS).is_there is (content is not None)
 
 
-def test_each_checkpoint_is_read_only_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_each_checkpoint_is_read_only_when_it_is_requested(tmp_path: Path) -> None:
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nbroken\n")
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 7\n")
     assert DataDirectory(str(tmp_path)).log_start_offset(ORDERS) == 7
@@ -70,13 +70,13 @@ def test_log_starts_that_are_no_numbers_count_as_absent(tmp_path: Path) -> None:
     assert (found.offsets, found.noted_fault()) == ({}, None)
 
 
-def test_a_checkpoint_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_that_cannot_be_read_is_rejected(tmp_path: Path) -> None:
     (tmp_path / HIGH_WATERMARKS).mkdir()
     with pytest.raises(DamageError, match="replication-offset-checkpoint is a directory"):
         DataDirectory(str(tmp_path)).required_checkpoint(HIGH_WATERMARKS)
 
 
-def test_line_ends_are_left_to_the_parser(tmp_path: Path) -> None:
+def test_checkpoint_line_ends_are_not_translated(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"0\r\n1\r\n")
     assert read_text(str(tmp_path / "checkpoint")) == "0\r\n1\r\n"
 
@@ -93,7 +93,7 @@ def test_line_ends_are_left_to_the_parser(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_a_marker_has_the_epoch_that_a_broker_reads(
+def test_clean_shutdown_file_has_the_broker_epoch(
     tmp_path: Path, content: str, epoch: int | None
 ) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_text(content)

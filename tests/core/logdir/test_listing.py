@@ -70,7 +70,7 @@ def test_one_partition_directory_is_an_input_too(tmp_path: Path) -> None:
     assert listing.data_directories == [str(tmp_path)]
 
 
-def test_a_relative_input_gives_absolute_paths(
+def test_relative_input_gives_absolute_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "t-0", name(0))
@@ -78,26 +78,26 @@ def test_a_relative_input_gives_absolute_paths(
     assert listed(".").segments[0].log_path == str(tmp_path / "t-0" / name(0))
 
 
-def test_a_data_directory_may_be_named_like_a_partition(tmp_path: Path) -> None:
+def test_data_directory_may_be_named_like_a_partition(tmp_path: Path) -> None:
     put(tmp_path / "data-1" / "t-0", name(0))
     listing = listed(tmp_path / "data-1")
     assert [segment.topic for segment in listing.segments] == ["t"]
     assert listing.data_directories == [str(tmp_path / "data-1")]
 
 
-def test_a_partition_that_holds_logs_stays_one_whatever_else_lies_in_it(tmp_path: Path) -> None:
+def test_directory_with_logs_is_a_partition_despite_other_files(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0))
     put(tmp_path / "t-0" / "u-0", name(9))
     assert [segment.topic for segment in listed(tmp_path / "t-0").segments] == ["t"]
 
 
-def test_logs_in_a_directory_without_a_partition_name_are_refused(tmp_path: Path) -> None:
+def test_logs_in_a_directory_without_a_partition_name_are_rejected(tmp_path: Path) -> None:
     put(tmp_path / "renamed", name(0))
     with pytest.raises(InputError, match="does not name their partition"):
         listed(tmp_path / "renamed")
 
 
-def test_globs_match_data_directories_and_partitions_and_pass_over_files(tmp_path: Path) -> None:
+def test_globs_match_data_directories_and_partitions_but_not_files(tmp_path: Path) -> None:
     put(tmp_path / "d1" / "t-0", name(0))
     put(tmp_path / "d2" / "t-1", name(0))
     put(tmp_path / "d2", "meta.properties")
@@ -105,13 +105,13 @@ def test_globs_match_data_directories_and_partitions_and_pass_over_files(tmp_pat
     assert [s.partition for s in listed(f"{tmp_path}/d2/*").segments] == [1]
 
 
-def test_a_path_that_exists_is_not_a_glob(tmp_path: Path) -> None:
+def test_path_that_exists_is_not_a_glob(tmp_path: Path) -> None:
     put(tmp_path / "d[1]" / "t-0", name(0))
     put(tmp_path / "d1" / "t-1", name(0))
     assert [s.partition for s in listed(tmp_path / "d[1]").segments] == [0]
 
 
-def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
+def test_file_uri_is_a_path(tmp_path: Path) -> None:
     put(tmp_path / "my data" / "t-0", name(0))
     assert len(listed(f"file://{tmp_path}/my%20data").segments) == 1
     assert len(listed(f"file:{tmp_path}/my%20dat?").segments) == 1
@@ -127,12 +127,12 @@ def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
         ("", "empty path"),
     ],
 )
-def test_an_input_that_is_not_there_is_refused(path: str, message: str) -> None:
+def test_missing_input_is_rejected(path: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         listed(path)
 
 
-def test_a_file_is_refused_as_input(tmp_path: Path) -> None:
+def test_file_is_rejected_as_input(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0))
     with pytest.raises(InputError, match="not a directory"):
         listed(tmp_path / "t-0" / name(0))
@@ -165,7 +165,7 @@ def test_one_directory_under_two_partition_names_is_listed_under_one(tmp_path: P
     assert "the same directory as" in next(iter(reasons(listing).values()))
 
 
-def test_the_same_segment_in_two_directories_is_refused_naming_both(tmp_path: Path) -> None:
+def test_same_segment_in_two_directories_is_rejected_naming_both(tmp_path: Path) -> None:
     put(tmp_path / "d1" / "t-0", name(5))
     put(tmp_path / "d2" / "t-0", name(5))
     with pytest.raises(InputError) as caught:
@@ -174,20 +174,20 @@ def test_the_same_segment_in_two_directories_is_refused_naming_both(tmp_path: Pa
     assert str(tmp_path / "d2" / "t-0") in str(caught.value)
 
 
-def test_the_topics_pattern_must_match_the_whole_name(tmp_path: Path) -> None:
+def test_topics_pattern_must_match_the_whole_name(tmp_path: Path) -> None:
     put(tmp_path / "orders-0", name(0))
     put(tmp_path / "orders.v2-0", name(0))
     assert [s.topic for s in listed(tmp_path, topics="orders").segments] == ["orders"]
 
 
-def test_a_pattern_that_leaves_nothing_names_topics_that_exist(tmp_path: Path) -> None:
+def test_topic_pattern_without_a_match_lists_topics(tmp_path: Path) -> None:
     for topic in "abcdefg":
         put(tmp_path / f"{topic}-0", name(0))
     with pytest.raises(InputError, match=r"no topic matches 'x'.*a, b, c, d, e and 2 more"):
         listed(tmp_path, topics="x")
 
 
-def test_an_empty_partition_is_fine_beside_another(tmp_path: Path) -> None:
+def test_empty_partition_next_to_another_is_accepted(tmp_path: Path) -> None:
     put(tmp_path / "empty-0")
     put(tmp_path / "t-0", name(0))
     listing = listed(tmp_path)
@@ -195,7 +195,7 @@ def test_an_empty_partition_is_fine_beside_another(tmp_path: Path) -> None:
     assert str(tmp_path / "empty-0") in listing.partition_directories
 
 
-def test_no_segments_at_all_is_an_error_that_says_what_was_passed_over(tmp_path: Path) -> None:
+def test_input_without_segments_is_an_error_that_lists_skipped_entries(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0, ".log.deleted"))
     with pytest.raises(InputError, match=r"no segments found.*marked for deletion"):
         listed(tmp_path)
@@ -204,7 +204,7 @@ def test_no_segments_at_all_is_an_error_that_says_what_was_passed_over(tmp_path:
 @pytest.mark.parametrize(
     ("mark", "reason"), [("delete", "deletion"), ("future", "being moved"), ("stray", "stray")]
 )
-def test_marked_partitions_are_passed_over_with_a_reason(
+def test_stray_and_deleted_partitions_are_skipped_with_a_reason(
     tmp_path: Path, mark: str, reason: str
 ) -> None:
     put(tmp_path / "t-0", name(0))
@@ -214,7 +214,7 @@ def test_marked_partitions_are_passed_over_with_a_reason(
     assert reason in reasons(listing)[f"t-1.{UUID}-{mark}"]
 
 
-def test_unknown_folders_are_named_and_unknown_files_are_not(tmp_path: Path) -> None:
+def test_unknown_folders_are_reported_but_not_files(tmp_path: Path) -> None:
     hidden = [f".{name(0, '.index')}.1.2.tmp", f".{name(0, '.kafka-index')}"]
     known = ["partition.metadata", "leader-epoch-checkpoint"]
     put(tmp_path / "t-0", name(0), name(0, ".index"), name(0, ".snapshot"), *known, *hidden)
@@ -232,7 +232,7 @@ def test_snapshots_of_cluster_metadata_are_no_segments(tmp_path: Path) -> None:
     assert listing.skipped == []
 
 
-def test_logs_that_are_not_live_are_passed_over_with_a_reason(tmp_path: Path) -> None:
+def test_logs_that_are_not_live_are_skipped_with_a_reason(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), "5.log", name(7, ".log.deleted"), name(9, ".log.cleaned"),
         "99999999999999999999.log")  # fmt: skip
     (tmp_path / "t-0" / name(11)).mkdir()
@@ -249,7 +249,7 @@ def test_logs_that_are_not_live_are_passed_over_with_a_reason(tmp_path: Path) ->
     }
 
 
-def test_a_swapped_log_replaces_the_segments_of_its_offsets(tmp_path: Path) -> None:
+def test_swapped_log_replaces_the_segments_of_its_offsets(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(10), name(20), name(30))
     put(tmp_path / "t-0", name(10, ".log.swap"), data=batch(10, 4) + batch(17, 12))
     listing = listed(tmp_path)
@@ -269,13 +269,13 @@ def test_several_swapped_logs_replace_all_from_the_lowest_to_the_highest(tmp_pat
     assert sorted(reasons(listing)) == [name(10), name(50), name(90)]
 
 
-def test_the_end_of_a_swapped_log_of_old_messages_is_their_offset_and_one(tmp_path: Path) -> None:
+def test_end_of_a_swapped_log_of_old_messages_is_their_offset_and_one(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(5), name(6))
     put(tmp_path / "t-0", name(0, ".log.swap"), data=batch(0, magic=1) + batch(5, magic=0))
     assert offsets(listed(tmp_path)) == [0, 6]
 
 
-def test_an_empty_swapped_log_replaces_its_namesake_only(tmp_path: Path) -> None:
+def test_empty_swapped_log_replaces_its_namesake_only(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(10), name(10, ".log.swap"))
     listing = listed(tmp_path)
     assert [os.path.basename(s.log_path) for s in listing.segments] == [
@@ -283,13 +283,13 @@ def test_an_empty_swapped_log_replaces_its_namesake_only(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_an_incomplete_last_batch_of_a_swapped_log_is_not_counted(tmp_path: Path) -> None:
+def test_incomplete_last_batch_of_a_swapped_log_is_not_counted(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(5), name(7))
     put(tmp_path / "t-0", name(0, ".log.swap"), data=batch(0, 5) + batch(6, 50)[:-1])
     assert offsets(listed(tmp_path)) == [0, 7]
 
 
-def test_a_damaged_swapped_log_ends_at_the_damage_and_the_reason_says_so(tmp_path: Path) -> None:
+def test_damaged_swapped_log_ends_at_the_damage_and_the_reason_says_so(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(5), name(6))
     put(tmp_path / "t-0", name(0, ".log.swap"), data=batch(0, 5) + bytes(100))
     listing = listed(tmp_path)
@@ -298,7 +298,9 @@ def test_a_damaged_swapped_log_ends_at_the_damage_and_the_reason_says_so(tmp_pat
 
 
 @pytest.mark.parametrize("cleaned", [".log.cleaned", ".timeindex.cleaned"])
-def test_swaps_at_or_above_the_lowest_cleaned_file_are_dead(tmp_path: Path, cleaned: str) -> None:
+def test_swap_files_at_or_above_the_lowest_cleaned_file_are_ignored(
+    tmp_path: Path, cleaned: str
+) -> None:
     put(tmp_path / "t-0", name(0), name(10), name(20), name(30, cleaned), name(20, cleaned))
     put(tmp_path / "t-0", name(10, ".log.swap"), data=batch(10))
     put(tmp_path / "t-0", name(20, ".log.swap"), data=batch(20))
@@ -309,7 +311,7 @@ def test_swaps_at_or_above_the_lowest_cleaned_file_are_dead(tmp_path: Path, clea
     assert "offset 20" in reasons(listing)[name(20, ".log.swap")]
 
 
-def test_a_cleaned_file_at_offset_zero_kills_every_swap(tmp_path: Path) -> None:
+def test_cleaned_file_at_offset_zero_invalidates_every_swap_file(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(5), name(0, ".index.cleaned"), name(9, ".index.cleaned"))
     put(tmp_path / "t-0", name(5, ".log.swap"), name(0, ".index.swap"), data=batch(5))
     listing = listed(tmp_path)
@@ -317,7 +319,7 @@ def test_a_cleaned_file_at_offset_zero_kills_every_swap(tmp_path: Path) -> None:
     assert sorted(reasons(listing)) == [name(0, ".index.swap"), name(5, ".log.swap")]
 
 
-def test_swapped_indexes_without_their_log_are_named(tmp_path: Path) -> None:
+def test_swapped_indexes_without_their_log_are_reported(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(0, ".index.swap"), name(5, ".timeindex.swap"))
     put(tmp_path / "t-0", name(9, ".log.swap"), name(9, ".index.swap"))
     found = reasons(listed(tmp_path))

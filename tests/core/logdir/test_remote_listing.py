@@ -43,7 +43,7 @@ def found(listing: Listing, root: str) -> list[tuple[object, ...]]:
     ]
 
 
-def test_a_dump_is_listed_as_its_local_copy_is(tmp_path: Path, bucket: str) -> None:
+def test_dump_is_listed_as_its_local_copy_is(tmp_path: Path, bucket: str) -> None:
     put(tmp_path / "a-0", name(0), name(5), data=b"12345")
     put(tmp_path / "a-0", "0.log", name(3, ".log.deleted"))
     put(tmp_path / "a-10", name(7))
@@ -58,7 +58,7 @@ def test_a_dump_is_listed_as_its_local_copy_is(tmp_path: Path, bucket: str) -> N
     )
 
 
-def test_a_listed_object_has_its_version(tmp_path: Path, bucket: str) -> None:
+def test_listed_object_has_its_version(tmp_path: Path, bucket: str) -> None:
     put(tmp_path / "a-0", name(0), data=b"12345")
     remote = upload(tmp_path, bucket)
     (segment,) = list_dump([remote], topics=None).segments
@@ -85,7 +85,7 @@ _ODD_NAMES = (
         "deep/folder/" + name(7),
     ],
 )
-def test_odd_names_among_pages_are_taken_as_in_a_local_directory(
+def test_unusual_object_names_are_listed_as_in_a_local_directory(
     tmp_path: Path, bucket: str, odd: str
 ) -> None:
     put(tmp_path / "a-0", name(0), name(9), name(2**63 - 1), "leader-epoch-checkpoint", data=b"12")
@@ -143,13 +143,13 @@ def test_globs_match_prefixes(
     ("path", "message"),
     [("gone", "no such file or directory"), ("gone-*", "no path matches this glob")],
 )
-def test_a_prefix_without_objects_is_not_there(bucket: str, path: str, message: str) -> None:
+def test_prefix_without_objects_does_not_exist(bucket: str, path: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         list_dump([f"{bucket}/{path}"], topics=None)
 
 
 @pytest.mark.parametrize("output", ["dump", "dump/t-0", ""])
-def test_an_output_that_overlaps_the_input_is_refused(
+def test_output_that_overlaps_the_input_is_rejected(
     tmp_path: Path, bucket: str, output: str
 ) -> None:
     put(tmp_path / "t-0", name(0))
@@ -190,7 +190,7 @@ def test_directories_of_a_bucket_share_requests(s3: S3Server, tmp_path: Path) ->
     }
 
 
-def test_a_directory_that_is_not_there_is_left_out(tmp_path: Path) -> None:
+def test_missing_directory_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "a-0").mkdir()
 
     assert entries([str(tmp_path / "a-0"), str(tmp_path / "b-0")]) == {str(tmp_path / "a-0"): []}
@@ -199,7 +199,7 @@ def test_a_directory_that_is_not_there_is_left_out(tmp_path: Path) -> None:
 PARTITION = TopicPartition("t", 3)
 
 
-def test_a_plain_directory_gives_the_segments_of_a_listing_entry_by_entry(tmp_path: Path) -> None:
+def test_fast_listing_equals_a_listing_entry_by_entry(tmp_path: Path) -> None:
     put(tmp_path / "t-3", name(9), name(0), name(2**63 - 1), data=b"123")
     put(tmp_path / "t-3", name(0, ".index"), "leader-epoch-checkpoint", "partition.metadata")
     directory = str(tmp_path / "t-3")
@@ -210,19 +210,19 @@ def test_a_plain_directory_gives_the_segments_of_a_listing_entry_by_entry(tmp_pa
 
 
 @pytest.mark.parametrize("odd", _ODD_NAMES)
-def test_a_directory_with_an_odd_entry_is_listed_entry_by_entry(tmp_path: Path, odd: str) -> None:
+def test_directory_with_an_odd_entry_is_listed_entry_by_entry(tmp_path: Path, odd: str) -> None:
     put(tmp_path / "t-3", name(0), odd)
     assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("elsewhere")])
-def test_a_log_that_is_no_plain_file_is_listed_entry_by_entry(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_log_that_is_no_plain_file_is_listed_entry_by_entry(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     put(tmp_path / "t-3", name(0))
     make(tmp_path / "t-3" / name(7))
     assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None
 
 
-def test_a_table_is_the_sequence_of_its_segments(tmp_path: Path) -> None:
+def test_table_is_the_sequence_of_its_segments(tmp_path: Path) -> None:
     partitions = []
     for number, offsets in ((0, (0, 5)), (3, (7,)), (4, (1, 2, 3))):
         put(tmp_path / f"t-{number}", *map(name, offsets), data=b"12")

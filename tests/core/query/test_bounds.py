@@ -98,7 +98,7 @@ def read(plan: ReadPlan) -> tuple[pa.Table, int]:
     return table, sum(reader.bytes_read for reader in readers)
 
 
-def test_between_any_two_offsets_are_the_rows_of_the_whole_and_few_bytes(drawn: Folder) -> None:
+def test_bounded_read_equals_a_slice_and_reads_few_bytes(drawn: Folder) -> None:
     random = np.random.default_rng(1)
     first, end = drawn.rows[0][0] - 3, drawn.partition.end + 3
     # Without index files each of them builds the indexes that it needs.
@@ -112,7 +112,7 @@ def test_between_any_two_offsets_are_the_rows_of_the_whole_and_few_bytes(drawn: 
             assert bytes_read <= drawn.entry_span(start, stop) + allowed
 
 
-def test_a_range_within_one_batch_reads_that_batch_alone(tmp_path: Path) -> None:
+def test_range_within_one_batch_reads_only_that_batch(tmp_path: Path) -> None:
     entries = [batch(10 * number, 10, last_offset_delta=9) for number in range(2000)]
     folder = write_partition(tmp_path, {0: b"".join(entries)}, indexed=True)
     table, bytes_read = read(plan_of(folder, 10_003, 10_007))
@@ -120,7 +120,7 @@ def test_a_range_within_one_batch_reads_that_batch_alone(tmp_path: Path) -> None
     assert bytes_read == len(entries[1000])
 
 
-def test_bounds_in_time_are_those_of_the_first_record_as_late(tmp_path: Path) -> None:
+def test_time_bound_starts_at_the_first_record_at_or_after_it(tmp_path: Path) -> None:
     times = [MAY + late for late in (1000, 1010, 1005, 1020, 1030, 1015, 1040)]
     log = b"".join(batch_of(number, [(time, None, b"v")]) for number, time in enumerate(times))
     folder = write_partition(tmp_path, {0: log})
@@ -158,19 +158,19 @@ def test_earliest_and_latest_are_offsets(tmp_path: Path) -> None:
         kafka_index.read_records(folder, starting_offsets=-3)
 
 
-def test_one_end_is_not_given_twice(tmp_path: Path) -> None:
+def test_contradictory_bounds_are_rejected(tmp_path: Path) -> None:
     folder = write_partition(tmp_path, {0: batch(0, 5)})
     with pytest.raises(InputError, match="either starting offsets or a starting timestamp"):
         kafka_index.read_records(folder, starting_offsets=1, starting_timestamp=MAY)
 
 
-def test_a_read_begins_at_the_log_start(tmp_path: Path) -> None:
+def test_read_begins_at_the_log_start(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 5)})
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 3\n")
     assert kafka_index.read_records(tmp_path).read_all()["offset"].to_pylist() == [3, 4]
 
 
-def test_a_read_ends_at_the_high_watermark_if_that_is_the_bound(tmp_path: Path) -> None:
+def test_read_ends_at_the_high_watermark_if_that_is_the_bound(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 5)})
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\ntopic 0 2\n")
     table = kafka_index.read_records(tmp_path, upper_bound="high-watermark").read_all()
@@ -178,7 +178,7 @@ def test_a_read_ends_at_the_high_watermark_if_that_is_the_bound(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("max_bytes", [1, 5000, 40_000, 10**9])
-def test_splits_together_are_the_whole(drawn: Folder, max_bytes: int) -> None:
+def test_union_of_splits_equals_a_full_read(drawn: Folder, max_bytes: int) -> None:
     planned = plan_read(drawn.path, max_split_bytes=max_bytes)
     plan = pickle.loads(pickle.dumps(planned))  # noqa: S301, because it was made here
     table, _ = read(plan)
@@ -191,7 +191,7 @@ def test_splits_together_are_the_whole(drawn: Folder, max_bytes: int) -> None:
         assert len(plan.splits) >= whole // limit
 
 
-def test_a_plan_of_the_whole_reads_no_log(tmp_path: Path) -> None:
+def test_plan_without_bounds_reads_no_log(tmp_path: Path) -> None:
     folder = write_partition(tmp_path, {0: b"not a log, " * 9, 3: batch(3)})
     plan = plan_read(folder, settings=ReadSettings())
     assert [len(split.ranges) for split in plan.splits] == [2]
@@ -222,9 +222,7 @@ def dump(tmp_path: Path) -> Path:
         {"starting_offsets": 40, "ending_offsets": LATEST},
     ],
 )
-def test_a_start_after_the_end_is_refused_where_it_has_to_be_before(
-    dump: Path, bounds: dict[str, int]
-) -> None:
+def test_start_after_the_end_is_rejected(dump: Path, bounds: dict[str, int]) -> None:
     assert not plan_read(dump, bounds=BoundOptions(**bounds)).splits  # type: ignore[arg-type]
     with pytest.raises(InputError, match="topic-0 starts after its end"):
         plan_read(dump, bounds=BoundOptions(**bounds, needs_order=True))  # type: ignore[arg-type]
@@ -240,5 +238,5 @@ def test_a_start_after_the_end_is_refused_where_it_has_to_be_before(
         {"starting_timestamp": 9999},
     ],
 )
-def test_a_start_at_the_end_reads_nothing(dump: Path, bounds: dict[str, int]) -> None:
+def test_start_at_the_end_reads_nothing(dump: Path, bounds: dict[str, int]) -> None:
     plan_read(dump, bounds=BoundOptions(**bounds, needs_order=True))  # type: ignore[arg-type]

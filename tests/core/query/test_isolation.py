@@ -103,7 +103,9 @@ WRONG: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_markers_decide_whatever_the_transaction_indexes_hold(tmp_path: Path, wrong: str) -> None:
+def test_isolation_depends_on_markers_and_not_on_transaction_indexes(
+    tmp_path: Path, wrong: str
+) -> None:
     logs = segments(7)
     folder = write_partition(tmp_path, logs)
     build_with_wrong_indexes(folder, WRONG[wrong])
@@ -116,7 +118,7 @@ def test_markers_decide_whatever_the_transaction_indexes_hold(tmp_path: Path, wr
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 0xFF])
-def test_a_damaged_marker_ends_what_is_known_of_open_transactions(
+def test_damaged_transaction_marker_makes_later_isolation_unknown(
     tmp_path: Path, kept_bytes: int
 ) -> None:
     """Its control flag may be lost with the rest: it is as small as a marker."""
@@ -135,7 +137,7 @@ def test_a_damaged_marker_ends_what_is_known_of_open_transactions(
 
 
 @pytest.mark.parametrize("prepare", [None, build, build_without_snapshots])
-def test_aborted_and_unstable_records_are_left_out(
+def test_aborted_and_unstable_records_are_skipped(
     tmp_path: Path, prepare: Callable[[Path], None] | None
 ) -> None:
     logs = segments(7)
@@ -152,7 +154,7 @@ def test_aborted_and_unstable_records_are_left_out(
 
 
 @pytest.mark.parametrize("prepare", [None, build])
-def test_a_read_from_any_offset_knows_what_is_aborted_later(
+def test_read_from_any_offset_skips_transactions_aborted_later(
     tmp_path: Path, prepare: Callable[[Path], None] | None
 ) -> None:
     logs = segments(5)
@@ -169,7 +171,7 @@ def test_a_read_from_any_offset_knows_what_is_aborted_later(
         assert found == [one for one in twin.committed_offsets if start <= one < end]
 
 
-def test_a_high_watermark_keeps_transactions_open_that_ended_above_it(tmp_path: Path) -> None:
+def test_high_watermark_keeps_transactions_open_that_ended_above_it(tmp_path: Path) -> None:
     log = (
         batch(0, 1),
         batch(1, 1, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
@@ -200,7 +202,7 @@ def test_at_a_clean_stop_the_last_snapshot_has_the_open_transactions(tmp_path: P
     assert stable != twin.stable
 
 
-def test_control_batches_of_no_transaction_end_nothing(tmp_path: Path) -> None:
+def test_control_batches_without_a_transaction_have_no_effect(tmp_path: Path) -> None:
     log = batch(0, 1) + control_batch(1, -1, -1, b"\0\0\0\2", b"\0" * 9, transactional=False)
     folder = write_partition(tmp_path, {0: log + batch(2, 1)})
     table = kafka_index.read_records(folder, isolation=COMMITTED).read_all()

@@ -142,12 +142,12 @@ def exported(out: Path) -> list[int]:
     return offsets
 
 
-def test_read_records_returns_what_is_sound(dump: Path, case: Case) -> None:
+def test_read_records_returns_intact_records(dump: Path, case: Case) -> None:
     expected = expected_of(case)
     assert read(dump) == (expected.offsets, expected.damage)
 
 
-def test_a_read_that_fails_fast_names_the_first_damage(dump: Path, case: Case) -> None:
+def test_fail_fast_read_reports_the_first_damage(dump: Path, case: Case) -> None:
     expected = expected_of(case)
     reader = kafka_index.read_records(dump, columns=("offset",))
     if not case.is_damaged:
@@ -159,7 +159,7 @@ def test_a_read_that_fails_fast_names_the_first_damage(dump: Path, case: Case) -
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_export_writes_what_is_sound_and_reports_the_rest(
+def test_export_writes_intact_records_and_reports_damage(
     dump: Path, case: Case, tmp_path: Path, form: str
 ) -> None:
     expected, report = expected_of(case), tmp_path / "report.json"
@@ -186,7 +186,7 @@ def test_damage_after_an_export_is_reported(dump: Path, case: Case, tmp_path: Pa
     assert exported(tmp_path / "out") == before
 
 
-def test_find_returns_what_is_sound(dump: Path, case: Case) -> None:
+def test_find_returns_intact_records(dump: Path, case: Case) -> None:
     expected = expected_of(case)
     done = run_here("find", "--input", dump, "--key", "key", "--json", "--values", "none")
     assert [json.loads(line)["offset"] for line in done.stdout.splitlines()] == expected.offsets
@@ -214,7 +214,7 @@ def test_verify_calls_the_same_logs_harmful(dump: Path, case: Case, tmp_path: Pa
 
 
 @pytest.mark.parametrize("split_bytes", [3000, 20_000])
-def test_splits_deliver_no_offset_twice(dump: Path, case: Case, split_bytes: int) -> None:
+def test_splits_return_each_offset_once(dump: Path, case: Case, split_bytes: int) -> None:
     expected = expected_of(case)
     settings = ReadSettings(columns=("offset",), on_damage=OnDamage.DROP)
     damaged: list[CorruptLogError] = []
@@ -231,7 +231,7 @@ def test_splits_deliver_no_offset_twice(dump: Path, case: Case, split_bytes: int
         assert offsets == expected.offsets
 
 
-def test_bounds_hide_no_damage_between_them(dump: Path, case: Case) -> None:
+def test_bounded_read_reports_damage_within_its_bounds(dump: Path, case: Case) -> None:
     expected = expected_of(case)
     for start, end in ((0, 300), (30, 299), (101, 152)):
         offsets, damage = read(dump, starting_offsets=start, ending_offsets=end)
@@ -256,7 +256,9 @@ def test_committed_reads_name_the_damage_that_hides_the_last_stable_offset(
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_remote_logs_end_where_local_ones_do(name: str, tmp_path: Path, s3: S3Server) -> None:
+def test_remote_logs_have_the_same_end_as_local_ones(
+    name: str, tmp_path: Path, s3: S3Server
+) -> None:
     case = CASES[name]
     write_partition(tmp_path / "in", {0: case.data})
     with new_bucket(s3) as bucket:
@@ -268,7 +270,7 @@ def test_remote_logs_end_where_local_ones_do(name: str, tmp_path: Path, s3: S3Se
         assert exported(tmp_path / "out") == expected.offsets
 
 
-def test_drawn_damage_is_never_passed_over_in_silence(tmp_path: Path) -> None:
+def test_random_damage_is_always_reported(tmp_path: Path) -> None:
     folder = write_partition(tmp_path / "in", {0: b""})
     damaged = 0
     for seed in range(drawn(2000, one_in=10)):
@@ -285,7 +287,7 @@ def test_drawn_damage_is_never_passed_over_in_silence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_message_with_a_wrong_checksum_in_a_compressed_one_is_damage(
+def test_message_with_a_wrong_checksum_in_a_compressed_one_is_damage(
     tmp_path: Path, magic: int
 ) -> None:
     first = 0 if magic else 2
@@ -344,7 +346,7 @@ def offsets_of(plan: ReadPlan) -> list[int]:
     ]
 
 
-def test_damage_makes_for_fewer_splits_where_it_is_passed_over(segment: Path) -> None:
+def test_skipped_damage_reduces_the_number_of_splits(segment: Path) -> None:
     settings = ReadSettings(columns=("offset",), on_damage=OnDamage.DROP)
     plan = plan_read(segment, settings=settings, max_split_bytes=20_000)
     assert len(plan.splits) > 5
@@ -354,6 +356,6 @@ def test_damage_makes_for_fewer_splits_where_it_is_passed_over(segment: Path) ->
     assert found[-1] == BATCHES - 1
 
 
-def test_damage_ends_the_plan_where_it_ends_the_read(segment: Path) -> None:
+def test_plan_ends_at_the_damage_that_ends_the_read(segment: Path) -> None:
     with pytest.raises(CorruptLogError):
         plan_read(segment, settings=ReadSettings(columns=("offset",)), max_split_bytes=20_000)

@@ -57,7 +57,7 @@ def partition_of(tmp_path: Path, *entries: bytes) -> Path:
 # ------------------------------------------------------------------------------- columns
 
 
-def test_the_default_columns_are_those_of_sparks_kafka_source(tmp_path: Path) -> None:
+def test_default_columns_are_those_of_sparks_kafka_source(tmp_path: Path) -> None:
     table = read(partition_of(tmp_path, batch(0)))
     assert [(field.name, str(field.type)) for field in table.schema] == [
         ("key", "binary"),
@@ -107,7 +107,7 @@ def test_keys_values_and_headers_are_those_of_the_records(tmp_path: Path, codec:
     assert table["offset"].to_pylist()[3:] == [20]
 
 
-def test_the_timestamp_type_is_that_of_the_batch(tmp_path: Path) -> None:
+def test_timestamp_type_is_that_of_the_batch(tmp_path: Path) -> None:
     inner = message(0, 1, 7, b"in") + message(1, 1, 8, b"in")
     log = (
         batch(0, 1),
@@ -121,7 +121,7 @@ def test_the_timestamp_type_is_that_of_the_batch(tmp_path: Path) -> None:
     assert found[1:] == [(1, 5000, 1), (2, -1, -1), (3, 77, 0), (4, 99, 1), (5, 99, 1), (6, -1, -1)]
 
 
-def test_a_header_name_that_is_not_text_is_replaced_as_by_kafka(tmp_path: Path) -> None:
+def test_header_name_that_is_not_utf8_is_replaced_as_by_kafka(tmp_path: Path) -> None:
     payload = record(0, 0, None, None, ((b"a\xffb", b"\xff"),))
     table = read(partition_of(tmp_path, batch(0, payload=payload, record_count=1)))
     assert table["headers"].to_pylist() == [[{"key": "a�b", "value": b"\xff"}]]
@@ -149,7 +149,7 @@ def test_columns_on_request_are_those_of_the_batch(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sequence_before_the_base_sequence_is_that_of_javas_integers(tmp_path: Path) -> None:
+def test_sequence_below_the_base_sequence_wraps_around_as_in_java(tmp_path: Path) -> None:
     payload = record(-1, 0, None, b"v") + record(0, 0, None, b"v")
     entry = batch(100, producer_id=9, base_sequence=0, payload=payload, record_count=2)
     table = read(partition_of(tmp_path, entry), columns=("offset", "sequence"))
@@ -157,7 +157,7 @@ def test_a_sequence_before_the_base_sequence_is_that_of_javas_integers(tmp_path:
     assert rows_of(table, "offset", "sequence") == [(99, 2**31 - 1), (100, 0)]
 
 
-def test_the_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(tmp_path: Path) -> None:
+def test_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(tmp_path: Path) -> None:
     inner = b"".join(message(number, 1, 7, b"v") for number in range(3))
     entry = message(12, 1, 7, packed(inner, GZIP), attributes=GZIP)
     columns = ("offset", "batch_base_offset")
@@ -174,7 +174,7 @@ def test_offsets_and_timestamps_alone_do_not_touch_values(tmp_path: Path) -> Non
         read(folder, columns=("offset", "value"))
 
 
-def test_a_column_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_column_that_does_not_exist_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="columns: ofset is not one of the choices"):
         read(partition_of(tmp_path, batch(0)), columns=("ofset",))
 
@@ -232,7 +232,7 @@ def damaged(tmp_path: Path) -> Path:
     )
 
 
-def test_a_damaged_batch_ends_the_read(damaged: Path) -> None:
+def test_damaged_batch_ends_the_read(damaged: Path) -> None:
     reader = kafka_index.read_records(damaged)
     with pytest.raises(CorruptLogError, match=r"at byte \d+: bad_crc") as caught:
         reader.read_all()
@@ -240,7 +240,7 @@ def test_a_damaged_batch_ends_the_read(damaged: Path) -> None:
     assert caught.value.path == str(damaged / f"{0:020d}.log")
 
 
-def test_damaged_batches_are_left_out(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_batches_are_skipped(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         table = read(damaged, on_damage="drop")
     # The records of a plain batch before the damage are read, as Kafka returns them.
@@ -248,7 +248,7 @@ def test_damaged_batches_are_left_out(damaged: Path, caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 3
 
 
-def test_damage_is_a_row(damaged: Path) -> None:
+def test_damage_is_returned_as_a_row_on_request(damaged: Path) -> None:
     table = read(damaged, on_damage="permissive", columns=("offset", "topic", "position_bytes"))
     found = rows_of(table, "offset", CORRUPT_RECORD)
     assert [offset for offset, reason in found if reason is None] == [0, 2, 3, 5, 8]
@@ -260,26 +260,26 @@ def test_damage_is_a_row(damaged: Path) -> None:
     assert rows[1] == ("topic", len(batch(0, 1)))
 
 
-def test_without_verification_a_wrong_checksum_does_not_matter(tmp_path: Path) -> None:
+def test_unverified_read_ignores_a_wrong_checksum(tmp_path: Path) -> None:
     folder = partition_of(tmp_path, batch(0, 1), batch(1, 1, crc=7), batch(2, 1))
     assert read(folder, verify_crc=False)["offset"].to_pylist() == [0, 1, 2]
 
 
-def test_the_tail_that_a_broker_cuts_off_is_no_damage(tmp_path: Path) -> None:
+def test_torn_tail_is_not_damage(tmp_path: Path) -> None:
     torn = write_partition(tmp_path, {0: batch(0) + batch(3)[:-1]}, "torn-0")
     zeros = write_partition(tmp_path, {0: batch(0) + bytes(5000)}, "zeros-0")
     for folder in (torn, zeros):
         assert read(folder)["offset"].to_pylist() == [0, 1, 2]
 
 
-def test_a_torn_batch_before_the_last_segment_is_damage(tmp_path: Path) -> None:
+def test_torn_batch_before_the_last_segment_is_damage(tmp_path: Path) -> None:
     folder = write_partition(tmp_path, {0: batch(0) + batch(3)[:-1], 6: batch(6)})
     with pytest.raises(CorruptLogError, match="torn_batch"):
         read(folder)
     assert read(folder, on_damage="drop")["offset"].to_pylist() == [0, 1, 2, 6, 7, 8]
 
 
-def test_a_batch_that_needs_too_much_memory_is_damage(tmp_path: Path) -> None:
+def test_batch_that_needs_too_much_memory_is_damage(tmp_path: Path) -> None:
     large = batch_of(1, [(1000, None, bytes(100_000))], GZIP)
     folder = partition_of(tmp_path, batch(0, 1), large, batch(2, 1))
     assert len(read(folder, max_decompressed_bytes=200_000)) == 3
@@ -299,7 +299,7 @@ def test_settings_bound_the_memory_unless_an_argument_does(tmp_path: Path) -> No
         read(folder, config={"log.index.interval.bytes": "x"})
 
 
-def test_a_log_that_changed_since_it_was_listed_is_an_error(tmp_path: Path) -> None:
+def test_log_that_changed_since_it_was_listed_is_an_error(tmp_path: Path) -> None:
     folder = partition_of(tmp_path, batch(0))
     reader = kafka_index.read_records(folder)
     with (folder / f"{0:020d}.log").open("ab") as log:
@@ -312,9 +312,7 @@ def test_a_log_that_changed_since_it_was_listed_is_an_error(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("codec", PACKERS)
-def test_a_batch_larger_than_a_window_and_than_the_arena_is_read(
-    tmp_path: Path, codec: int
-) -> None:
+def test_batch_larger_than_a_window_and_than_the_arena_is_read(tmp_path: Path, codec: int) -> None:
     values = [bytes([number]) * 2_500_000 for number in range(3)]
     large = batch_of(1, [(1000, None, value) for value in values], codec)
     folder = partition_of(tmp_path, batch(0, 1), large, batch(4, 1))
@@ -323,7 +321,7 @@ def test_a_batch_larger_than_a_window_and_than_the_arena_is_read(
     assert table["value"].to_pylist()[1:4] == values
 
 
-def test_two_reads_in_one_thread_do_not_wait_for_each_other(tmp_path: Path) -> None:
+def test_two_reads_in_one_thread_do_not_deadlock(tmp_path: Path) -> None:
     entries = [batch_of(number, [(1000, None, bytes(90_000))], ZSTD) for number in range(30)]
     folder = partition_of(tmp_path, *entries)
     readers = [
@@ -344,7 +342,7 @@ def test_record_batches_are_of_a_few_mib(tmp_path: Path) -> None:
     assert all(1 << 20 <= size <= 8 << 20 for size in sizes[:-1])
 
 
-def test_an_empty_segment_has_no_rows(tmp_path: Path) -> None:
+def test_empty_segment_has_no_rows(tmp_path: Path) -> None:
     folder = write_partition(tmp_path, {0: b"", 5: segment(batch(5)).log})
     assert read(folder)["offset"].to_pylist() == [5, 6, 7]
 
@@ -355,19 +353,19 @@ def dump(tmp_path: Path) -> Path:
     return tmp_path / "dump"
 
 
-def test_the_folder_can_be_named_by_a_uri(dump: Path, tmp_path: Path) -> None:
+def test_folder_can_be_named_by_a_uri(dump: Path, tmp_path: Path) -> None:
     (tmp_path / "indexes").mkdir()
     (tmp_path / "indexes" / "topic-0").mkdir()
     (files,) = list_partitions(dump, indexes=(tmp_path / "indexes").as_uri()).files
     assert files.index_directory == str(tmp_path / "indexes" / "topic-0")
 
 
-def test_a_folder_that_does_not_exist_is_refused(dump: Path, tmp_path: Path) -> None:
+def test_folder_that_does_not_exist_is_rejected(dump: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder of index files does not exist"):
         kafka_index.read_records(dump, indexes=tmp_path / "idnexes")
 
 
-def test_a_mistyped_option_is_refused(dump: Path, tmp_path: Path) -> None:
+def test_mistyped_option_is_rejected(dump: Path, tmp_path: Path) -> None:
     where = ("--input", dump, "--indexes", tmp_path / "idnexes")
     done = run_here("find", *where, "--key", "k")
     assert done.returncode == 2
@@ -474,7 +472,7 @@ def base_offsets(dump: Path, max_records: int, start: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("max_records", [1, 2, 3, 7, 10])
-def test_a_batch_is_one_row_wherever_offsets_are_divided(tmp_path: Path, max_records: int) -> None:
+def test_batch_is_one_row_wherever_offsets_are_divided(tmp_path: Path, max_records: int) -> None:
     counts = [3, 5, 1, 4, 2, 5]
     bases = [sum(counts[:number]) for number in range(len(counts))]
     log = [batch(base, count) for base, count in zip(bases, counts, strict=True)]
@@ -487,7 +485,7 @@ def test_a_batch_is_one_row_wherever_offsets_are_divided(tmp_path: Path, max_rec
 # -------------------------------------------------------------------------- the result
 
 
-def test_records_are_read_from_the_beginning_each_time() -> None:
+def test_each_iteration_reads_from_the_beginning() -> None:
     records = kafka_index.read_records(DUMP, topics="payments")
     count = records.read_all().num_rows
     assert [records.to_arrow().num_rows, sum(map(len, records))] == [count, count]
@@ -499,7 +497,7 @@ def test_records_are_read_from_the_beginning_each_time() -> None:
     assert records.head(3) == records.to_arrow().slice(0, 3)
 
 
-def test_printing_records_reads_nothing(tmp_path: Path) -> None:
+def test_repr_of_records_reads_no_file(tmp_path: Path) -> None:
     folder = partition_of(tmp_path, batch(0), batch(3))
     records = kafka_index.read_records(folder)
     (folder / f"{0:020d}.log").unlink()
@@ -510,9 +508,7 @@ def test_printing_records_reads_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("on_damage", "places"), [("drop", 3), ("permissive", 3)])
-def test_damage_that_a_read_passes_over_is_not_ok(
-    damaged: Path, on_damage: str, places: int
-) -> None:
+def test_result_with_skipped_damage_is_not_ok(damaged: Path, on_damage: str, places: int) -> None:
     records = kafka_index.read_records(damaged, on_damage=on_damage)
     records.head(1)
     table = records.to_arrow()
@@ -525,7 +521,7 @@ def test_damage_that_a_read_passes_over_is_not_ok(
 
 
 @pytest.mark.parametrize("number", [0, "0", np.int64(0)], ids=repr)
-def test_a_partition_of_a_bound_is_a_number_of_any_kind(tmp_path: Path, number: Any) -> None:
+def test_partition_of_a_bound_accepts_any_integer_type(tmp_path: Path, number: Any) -> None:
     folder = partition_of(tmp_path, batch(0), batch(3))
     name = folder.name.rpartition("-")[0]
     start: Any = {name: {number: np.int64(4)}}

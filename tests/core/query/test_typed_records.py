@@ -29,7 +29,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_values_of_a_topic_are_what_was_written(dump: Path, topic: str) -> None:
+def test_typed_values_of_a_topic_equal_the_written_ones(dump: Path, topic: str) -> None:
     records = kafka_index.read_records(dump, topics=topic, decode="value")
     table = records.to_arrow()
     table.validate(full=True)
@@ -54,7 +54,7 @@ def test_keys_with_a_schema_are_typed_and_others_stay_bytes(dump: Path) -> None:
     assert numbers.to_arrow()["_key_decode_error"].to_pylist() == [None]
 
 
-def test_members_alone_are_read_if_columns_name_them(dump: Path) -> None:
+def test_only_selected_members_are_decoded(dump: Path) -> None:
     columns = ["offset", "value.lines.sku", "value.note", "_decode_error"]
     table = kafka_index.read_records(dump, topics="payments", decode="value", columns=columns)
     assert table.to_arrow().to_pylist() == [

@@ -62,7 +62,7 @@ def encode(
 
 
 @given(RECORDS, st.integers(0, 2**40), st.integers(1, 600))
-def test_batches_are_those_of_the_builder_of_single_batches(
+def test_encoded_batches_equal_those_of_the_single_batch_builder(
     records: list[Record], first: int, batch_bytes: int
 ) -> None:
     gaps = [record.offset_delta or 1 for record in records]
@@ -87,7 +87,7 @@ def test_batches_are_those_of_the_builder_of_single_batches(
 
 @given(RECORDS, st.sampled_from(COMPRESSION_NAMES))
 @settings(max_examples=50)
-def test_compressed_batches_are_those_of_the_builder_of_single_batches(
+def test_compressed_batches_equal_those_of_the_single_batch_builder(
     records: list[Record], compression: str
 ) -> None:
     plain = [record._replace(offset_delta=None) for record in records]
@@ -99,7 +99,7 @@ def test_compressed_batches_are_those_of_the_builder_of_single_batches(
 
 
 @pytest.mark.parametrize("compression", ["gzip", "lz4", "snappy", "zstd"])
-def test_batches_that_threads_compress_are_those_of_one_thread(compression: str) -> None:
+def test_batches_compressed_by_threads_equal_those_of_one_thread(compression: str) -> None:
     rows = rows_of([Record(n, b"%d" % n, b"v" * (n % 90)) for n in range(9000)], list(range(9000)))
     with ThreadPoolExecutor(3) as compressors:
         found = encode(rows, 400, compression, compressors=compressors)
@@ -117,7 +117,7 @@ def test_records_of_different_groups_are_in_different_batches() -> None:
     )
 
 
-def test_the_last_batch_is_kept_back_for_further_records() -> None:
+def test_last_batch_stays_open_for_further_records() -> None:
     rows = rows_of([Record(0, None, bytes(100))] * 10, list(range(10)))
 
     data, records = encode(rows, 400, keeps_last=True)
@@ -126,7 +126,7 @@ def test_the_last_batch_is_kept_back_for_further_records() -> None:
     assert len(IncomingBatches.scan(np.frombuffer(data, np.uint8), 0)) == 3
 
 
-def test_a_record_larger_than_a_chunk_is_a_batch_of_its_own() -> None:
+def test_record_larger_than_a_chunk_is_a_batch_of_its_own() -> None:
     records = [Record(0, None, b"a"), Record(0, None, bytes(9 << 20)), Record(0, None, b"c")]
 
     data, _ = encode(rows_of(records, [0, 1, 2]))
@@ -144,7 +144,7 @@ def test_many_small_batches_span_several_chunks() -> None:
     assert len(IncomingBatches.scan(np.frombuffer(data, np.uint8), 0)) == 10_000
 
 
-def test_a_sliced_column_is_read_from_its_offset() -> None:
+def test_sliced_column_is_read_from_its_offset() -> None:
     whole = pa.array([b"left out", None, b"second"], pa.binary())
     part = whole[1:]
     rows = RecordRows.of_arrays(np.array([0, 1]), np.array([0, 0]), part, part)
@@ -153,7 +153,7 @@ def test_a_sliced_column_is_read_from_its_offset() -> None:
     assert encode(rows)[0] == write_record_batch(expected, 0, BatchFields(leader_epoch=7))
 
 
-def test_a_header_without_a_name_is_refused() -> None:
+def test_header_without_a_name_is_rejected() -> None:
     kind = RECORD_SCHEMA.field("headers").type
     headers = pa.array([[{"key": None, "value": b"v"}]], kind)
     nothing = pa.array([None], pa.binary())
@@ -170,7 +170,7 @@ def test_a_header_without_a_name_is_refused() -> None:
     st.integers(0, 5),
 )
 @settings(max_examples=50)
-def test_one_batch_is_that_of_the_builder(
+def test_single_batch_equals_that_of_the_builder(
     records: list[Record],
     compression: str,
     append_time: int | None,

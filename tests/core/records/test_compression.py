@@ -42,12 +42,12 @@ def decompress(codec: int, data: bytes | NDArray[np.uint8], magic: int = 2) -> b
 
 @settings(deadline=None)
 @given(st.sampled_from(sorted(PACKERS)), st.binary(max_size=3000))
-def test_what_was_compressed_is_decompressed(codec: int, data: bytes) -> None:
+def test_decompression_returns_the_original_bytes(codec: int, data: bytes) -> None:
     assert decompress(codec, PACKERS[codec](data)) == data
 
 
 @CODECS
-def test_much_is_decompressed(codec: int) -> None:
+def test_large_stream_is_decompressed(codec: int) -> None:
     packed = xerial(BULK, 32 * 1024) if codec == SNAPPY else PACKERS[codec](BULK)
     assert decompress(codec, packed) == BULK
 
@@ -58,13 +58,13 @@ def test_bytes_of_a_mapped_log_are_read(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec_is_refused(codec: int) -> None:
+def test_unknown_codec_is_rejected(codec: int) -> None:
     with pytest.raises(CorruptLogError, match="unknown codec"):
         decompress(codec, DATA)
 
 
 @CODECS
-def test_more_than_is_allowed_is_refused(codec: int) -> None:
+def test_output_above_the_limit_is_rejected(codec: int) -> None:
     packed = PACKERS[codec](DATA)
     assert decompression.decompress(codec, packed, max_bytes=len(DATA)) == DATA
     with pytest.raises(TooLargeError):
@@ -72,13 +72,13 @@ def test_more_than_is_allowed_is_refused(codec: int) -> None:
 
 
 @CODECS
-def test_bytes_that_are_not_a_stream_are_refused(codec: int) -> None:
+def test_malformed_stream_is_rejected(codec: int) -> None:
     with pytest.raises(CorruptLogError):
         decompress(codec, b"these are no packed records at all")
 
 
 @CODECS
-def test_a_stream_cut_anywhere_does_not_pass_as_whole(codec: int) -> None:
+def test_truncated_stream_is_rejected(codec: int) -> None:
     packed = PACKERS[codec](DATA)
     # Snappy-java ends quietly between chunks, and in the length of one.
     for end in range(1, len(packed)):
@@ -105,26 +105,26 @@ def test_gzip_headers_may_hold_anything_legal() -> None:
 
 
 @pytest.mark.parametrize("flag", [2, 4, 8, 16])
-def test_a_gzip_header_that_does_not_end_is_refused(flag: int) -> None:
+def test_gzip_header_that_does_not_end_is_rejected(flag: int) -> None:
     header = b"\x1f\x8b\x08" + bytes((flag,)) + bytes(6)
     with pytest.raises(CorruptLogError, match="header"):
         decompress(GZIP, header + (b"" if flag == 2 else b"\xff\xff"))
 
 
 @pytest.mark.parametrize("at", [-1, -5])
-def test_a_wrong_gzip_trailer_is_refused(at: int) -> None:
+def test_wrong_gzip_trailer_is_rejected(at: int) -> None:
     packed = bytearray(gzipped(DATA))
     packed[at] ^= 1
     with pytest.raises(CorruptLogError, match="wrong checksum or size"):
         decompress(GZIP, bytes(packed))
 
 
-def test_gzip_streams_that_follow_each_other_are_one() -> None:
+def test_concatenated_gzip_streams_are_one() -> None:
     assert decompress(GZIP, gzipped(DATA) + gzipped(b"more")) == DATA + b"more"
 
 
 @pytest.mark.parametrize("behind", [b"x", b"no gzip stream, but longer than one needs"])
-def test_what_follows_a_gzip_stream_and_is_none_is_passed_over(behind: bytes) -> None:
+def test_trailing_bytes_after_a_gzip_stream_are_ignored(behind: bytes) -> None:
     assert decompress(GZIP, gzipped(DATA) + behind) == DATA
 
 
@@ -136,24 +136,24 @@ def test_snappy_without_framing_is_legal() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, -5])
-def test_the_version_of_a_snappy_header_does_not_matter(version: int) -> None:
+def test_version_of_a_snappy_header_does_not_matter(version: int) -> None:
     header = XERIAL_MAGIC + struct.pack(">ii", version, 1)
     assert decompress(SNAPPY, header + xerial(DATA)[16:]) == DATA
 
 
-def test_snappy_streams_that_follow_each_other_are_one() -> None:
+def test_concatenated_snappy_streams_are_one() -> None:
     assert decompress(SNAPPY, xerial(DATA) + xerial(b"more")) == DATA + b"more"
     with pytest.raises(CorruptLogError, match="version"):
         decompress(SNAPPY, xerial(DATA) + XERIAL_MAGIC + bytes(8))
 
 
 @pytest.mark.parametrize("length", [-1, 1 << 30, 100])
-def test_a_snappy_chunk_of_an_impossible_length_is_refused(length: int) -> None:
+def test_snappy_chunk_of_an_impossible_length_is_rejected(length: int) -> None:
     with pytest.raises(CorruptLogError, match=f"a chunk of {length} bytes"):
         decompress(SNAPPY, XERIAL_HEADER + struct.pack(">i", length) + b"abc")
 
 
-def test_a_snappy_block_that_claims_gigabytes_is_refused_before_any_is_made() -> None:
+def test_snappy_block_of_claimed_gigabytes_is_rejected_before_allocation() -> None:
     with pytest.raises(CorruptLogError, match="cannot decompress to"):
         decompress(SNAPPY, b"\xff\xff\xff\xff\x07" + b"abc" * 20)
 
@@ -161,7 +161,7 @@ def test_a_snappy_block_that_claims_gigabytes_is_refused_before_any_is_made() ->
 # -------------------------------------------------------------------------------------- lz4
 
 
-def test_a_wrong_lz4_header_checksum_is_refused_but_in_magic_0() -> None:
+def test_wrong_lz4_header_checksum_is_rejected_but_in_magic_0() -> None:
     packed = bytearray(lz4(DATA))
     packed[6] ^= 0xFF
     with pytest.raises(CorruptLogError, match="checksum of the frame header"):
@@ -169,11 +169,11 @@ def test_a_wrong_lz4_header_checksum_is_refused_but_in_magic_0() -> None:
     assert decompress(LZ4, bytes(packed), magic=0) == DATA
 
 
-def test_what_follows_an_lz4_end_mark_is_passed_over() -> None:
+def test_trailing_bytes_after_an_lz4_end_mark_are_ignored() -> None:
     assert decompress(LZ4, lz4(DATA) + b"anything") == DATA
 
 
-def test_lz4_blocks_that_depend_on_one_another_are_refused_as_kafka_does() -> None:
+def test_lz4_blocks_that_depend_on_one_another_are_rejected_as_kafka_does() -> None:
     packed = pa.compress(BULK, "lz4", asbytes=True)
     with pytest.raises(CorruptLogError, match="flags 0x40"):
         decompress(LZ4, packed)
@@ -182,13 +182,13 @@ def test_lz4_blocks_that_depend_on_one_another_are_refused_as_kafka_does() -> No
 @pytest.mark.parametrize(
     ("flags", "block"), [(0xA0, 0x40), (0x40, 0x40), (0x61, 0x40), (0x60, 0x30), (0x60, 0x41)]
 )
-def test_lz4_flags_that_kafka_does_not_read_are_refused(flags: int, block: int) -> None:
+def test_lz4_flags_that_kafka_does_not_read_are_rejected(flags: int, block: int) -> None:
     packed = lz4(DATA)
     with pytest.raises(CorruptLogError, match="0x"):
         decompress(LZ4, packed[:4] + bytes((flags, block)) + packed[6:], magic=0)
 
 
-def test_lz4_content_checksums_are_not_looked_at() -> None:
+def test_lz4_content_checksums_are_ignored() -> None:
     packed = lz4(DATA)
     assert decompress(LZ4, packed[:4] + b"\x64" + packed[5:] + b"what", magic=0) == DATA
     with pytest.raises(CorruptLogError, match="content checksum"):
@@ -198,14 +198,14 @@ def test_lz4_content_checksums_are_not_looked_at() -> None:
 # ------------------------------------------------------------------------------------- zstd
 
 
-def test_zstd_without_bytes_is_empty_and_the_others_are_refused() -> None:
+def test_zstd_without_bytes_is_empty_and_the_others_are_rejected() -> None:
     assert decompress(ZSTD, b"") == b""
     for codec in (GZIP, SNAPPY, LZ4):
         with pytest.raises(CorruptLogError):
             decompress(codec, b"")
 
 
-def test_zstd_frames_that_follow_each_other_are_one_and_nothing_else_may() -> None:
+def test_concatenated_zstd_frames_are_one_and_other_trailing_bytes_are_rejected() -> None:
     assert decompress(ZSTD, zstd(DATA) + zstd(b"more")) == DATA + b"more"
     with pytest.raises(CorruptLogError):
         decompress(ZSTD, zstd(DATA) + b"anything")

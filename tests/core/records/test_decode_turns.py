@@ -55,7 +55,7 @@ class Reading:
 
 @pytest.mark.parametrize("headers", [(), ((b"name", b"text"),)], ids=["plain", "headers"])
 @pytest.mark.parametrize("codec", [0, *PACKERS])
-def test_no_chunk_is_made_before_the_last_one_is_taken(
+def test_next_chunk_is_decoded_after_the_previous_one_is_consumed(
     codec: int, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     values = [str(number).encode() * 100 for number in range(16 * 40)]
@@ -69,7 +69,7 @@ def test_no_chunk_is_made_before_the_last_one_is_taken(
     assert found == [(value, list(headers)) for value in values]
 
 
-def test_a_chunk_ends_before_its_headers_have_too_many_bytes() -> None:
+def test_chunk_ends_before_its_headers_have_too_many_bytes() -> None:
     large = ((b"h", bytes(3 * MIB // 2)),)
     records = [record(number, 0, None, b"", large) for number in range(5)]
     assert [len(chunk) for chunk in Reading(entry(*records)).chunks()] == [2, 2, 1]
@@ -91,7 +91,7 @@ def test_headers_of_more_bytes_than_a_chunk_may_have_are_one_record() -> None:
         (b"\x04kl", b"\x06kl", [(b"abc", b"de"), (b"fghij", None)]),
     ],
 )
-def test_headers_that_change_meanwhile_are_not_read_beyond_their_record(
+def test_headers_changed_during_decoding_are_not_read_beyond_their_record(
     old: bytes, new: bytes, expected: list[tuple[bytes, bytes | None]]
 ) -> None:
     class Changing(Reading):
@@ -108,7 +108,7 @@ def test_headers_that_change_meanwhile_are_not_read_beyond_their_record(
     assert chunk[0] == (b"first", expected)
 
 
-def test_a_large_key_takes_no_room_for_values() -> None:
+def test_large_key_allocates_no_value_buffer() -> None:
     key = bytes(16 * MIB)
     window = np.frombuffer(entry(record(0, 0, key, b"v")), np.uint8)
     pool = pa.default_memory_pool()
@@ -152,7 +152,7 @@ class Large:
         return chunk.values
 
 
-def test_a_batch_of_300_mb_is_decoded_in_parts_that_hold_no_room_meanwhile() -> None:
+def test_batch_of_300_mb_is_decoded_in_parts_that_release_their_memory() -> None:
     large = Large(300)
     pool = pa.default_memory_pool()
     before = pool.bytes_allocated()
@@ -164,7 +164,7 @@ def test_a_batch_of_300_mb_is_decoded_in_parts_that_hold_no_room_meanwhile() -> 
     assert found == [number % 256 for number in range(300)]
 
 
-def test_a_large_batch_that_changes_between_its_parts_is_the_one_that_was_begun() -> None:
+def test_large_batch_changed_between_parts_is_read_from_its_first_state() -> None:
     large = Large(40)
     found = []
     for chunk in large.firsts():
@@ -173,5 +173,5 @@ def test_a_large_batch_that_changes_between_its_parts_is_the_one_that_was_begun(
     assert found == list(range(40))
 
 
-def test_a_large_message_of_messages_is_decoded_in_parts() -> None:
+def test_large_compressed_message_is_decoded_in_parts() -> None:
     assert [first for chunk in Large(40, magic=1).firsts() for first in chunk] == list(range(40))

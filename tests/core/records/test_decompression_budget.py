@@ -27,7 +27,7 @@ def zeros(size: int) -> bytes:
 
 
 @CODECS
-def test_room_is_given_back_when_records_are_closed(codec: int) -> None:
+def test_memory_budget_is_released_when_records_are_closed(codec: int) -> None:
     budget = DecompressionBudget(100)
     with budget.decompress(codec, PACKERS[codec](b"records")) as records:
         assert records.data.tobytes() == b"records"
@@ -36,7 +36,7 @@ def test_room_is_given_back_when_records_are_closed(codec: int) -> None:
     assert budget.free_bytes == 100
 
 
-def test_room_is_given_back_after_a_fault() -> None:
+def test_memory_budget_is_released_after_a_fault() -> None:
     budget = DecompressionBudget(100)
     with pytest.raises(CorruptLogError):
         budget.decompress(ZSTD, b"not compressed at all")
@@ -45,7 +45,7 @@ def test_room_is_given_back_after_a_fault() -> None:
     assert budget.free_bytes == 100
 
 
-def test_a_broken_block_of_lz4_is_damage_however_small_the_budget() -> None:
+def test_malformed_lz4_block_is_damage_with_any_budget() -> None:
     # A frame with blocks of up to 4 MiB, and a frame whose match begins before its start.
     frame = bytes.fromhex("04224d18607073") + b"\x05\0\0\0" + b"\x10a\xff\xff\0" + bytes(4)
     for max_bytes in (MIB, 4 * MIB, 64 * MIB):
@@ -54,14 +54,14 @@ def test_a_broken_block_of_lz4_is_damage_however_small_the_budget() -> None:
 
 
 @pytest.mark.parametrize("size", [4 * MIB, 4 * MIB + 1, 32 * MIB + 1, 40 * MIB])
-def test_a_batch_may_fill_the_whole_budget(size: int) -> None:
+def test_batch_can_use_the_complete_budget(size: int) -> None:
     budget = DecompressionBudget(40 * MIB)
     with budget.decompress(ZSTD, zeros(size)) as records:
         assert len(records.data) == size
         assert budget.free_bytes == 40 * MIB - size
 
 
-def test_a_thread_waits_until_there_is_room() -> None:
+def test_thread_waits_for_free_memory_budget() -> None:
     budget = DecompressionBudget(100)
     done = threading.Event()
 
@@ -78,7 +78,7 @@ def test_a_thread_waits_until_there_is_room() -> None:
     thread.join()
 
 
-def test_threads_that_all_need_most_of_the_budget_all_finish() -> None:
+def test_threads_that_need_most_of_the_budget_do_not_deadlock() -> None:
     budget = DecompressionBudget(10 * MIB)
     packed = [zeros(size * MIB) for size in (9, 1, 10, 5, 8, 3, 10, 7)]
 
@@ -92,7 +92,7 @@ def test_threads_that_all_need_most_of_the_budget_all_finish() -> None:
     assert budget.free_bytes == budget.max_bytes
 
 
-def test_a_limit_has_one_budget_in_a_process() -> None:
+def test_limit_has_one_budget_in_a_process() -> None:
     assert shared_budget(12345) is shared_budget(12345)
 
 
@@ -117,7 +117,9 @@ print(*set(found), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @CODECS
-def test_four_bombs_on_four_threads_stay_within_the_bound(codec: int, tmp_path: Path) -> None:
+def test_decompression_bombs_on_four_threads_stay_within_the_limit(
+    codec: int, tmp_path: Path
+) -> None:
     bomb = tmp_path / f"bomb.{codec}"
     # Snappy in the blocks of Java clients: in small ones, zeros are larger than they were.
     pack = partial(xerial, chunk_bytes=32 * 1024) if codec == SNAPPY else PACKERS[codec]

@@ -38,7 +38,7 @@ def as_array(batch: bytes) -> np.ndarray:
 
 
 @given(records=RECORDS, base_offset=st.integers(0, 2**62), leader_epoch=st.integers(-1, 2**31 - 1))
-def test_plain_batch_is_that_of_the_plain_builder(
+def test_uncompressed_batch_equals_that_of_the_reference_builder(
     records: list[Record], base_offset: int, leader_epoch: int
 ) -> None:
     first = records[0].timestamp_ms
@@ -95,14 +95,14 @@ def test_reader_finds_the_records_in_every_codec(
 
 @pytest.mark.parametrize("codec", range(1, 5))
 @pytest.mark.parametrize("size", [0, 1, 32 * 1024, 64 * 1024, 200_000])
-def test_what_is_packed_unpacks_to_itself(codec: int, size: int) -> None:
+def test_compressed_batch_decompresses_to_its_records(codec: int, size: int) -> None:
     # Half of it random: such blocks of lz4 are stored as they are.
     noise = np.random.default_rng(size).integers(0, 256, size // 2, np.uint8).tobytes()
     data = noise + bytes(size - len(noise))
     assert decompress(codec, compress(codec, data), max_bytes=len(data)) == data
 
 
-def test_the_last_offset_may_be_after_the_last_record() -> None:
+def test_last_offset_may_be_after_the_last_record() -> None:
     batch = write_record_batch([Record(5)], 10, BatchFields(last_offset_delta=7))
     found = IncomingBatches.scan(as_array(batch), 0)
     assert found.columns.last_offset.tolist() == [17]
@@ -118,7 +118,7 @@ def test_empty_batch_keeps_offsets_and_producer() -> None:
 
 
 @pytest.mark.parametrize(("is_commit", "kind"), [(False, 0), (True, 1)])
-def test_a_marker_holds_how_the_transaction_ends(*, is_commit: bool, kind: int) -> None:
+def test_marker_holds_how_the_transaction_ends(*, is_commit: bool, kind: int) -> None:
     marker = write_end_transaction_marker(
         3, 77, 9, 2, is_commit=is_commit, coordinator_epoch=4, leader_epoch=0
     )
@@ -153,13 +153,13 @@ def test_leader_change_names_leader_and_voters() -> None:
         ([Record(1)], BatchFields(leader_epoch=2**31), "does not fit its place"),
     ],
 )
-def test_what_kafka_would_not_build_is_refused(
+def test_batch_that_kafka_would_not_build_is_rejected(
     records: list[Record], fields: BatchFields, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         write_record_batch(records, 0, fields)
 
 
-def test_unknown_codec_is_refused() -> None:
+def test_unknown_codec_is_rejected() -> None:
     with pytest.raises(ConfigError, match="'brotli'"):
         write_record_batch([Record(1)], 0, BatchFields(compression="brotli"))

@@ -50,32 +50,32 @@ def test_records_have_their_keys_values_and_headers(codec: int) -> None:
     ]
 
 
-def test_of_a_batch_without_records_nothing_is_decompressed() -> None:
+def test_batch_without_records_is_not_decompressed() -> None:
     entry = batch(0, payload=b"nonsense", record_count=0, attributes=GZIP)
     assert read_contents(entry) == []
 
 
-def test_of_a_varint_32_bits_count() -> None:
+def test_varint_is_truncated_to_32_bits() -> None:
     body = b"\0" + b"\0" + b"\0" + varint(1) + b"k" + b"\x82\x80\x80\x80\x10" + b"v" + varint(0)
     assert read_contents(batch_of(varint(len(body)) + body)) == [RecordContent(b"k", b"v")]
 
 
 @OLD_MAGICS
-def test_a_message_has_a_key_and_a_value(magic: int) -> None:
+def test_message_returns_key_and_value(magic: int) -> None:
     assert read_contents(message(7, magic, 1000, b"v", b"k")) == [RecordContent(b"k", b"v")]
     assert read_contents(message(7, magic, 1000, None, None)) == [RecordContent(None, None)]
 
 
 @OLD_MAGICS
 @OLD_CODECS
-def test_a_compressed_message_has_those_in_it(magic: int, codec: int) -> None:
+def test_compressed_message_returns_its_inner_messages(magic: int, codec: int) -> None:
     inner = [message(0, magic, 1, b"v", b"k"), message(1, magic, 1, LONG), message(2, magic, 1)]
     entry = message(7, magic, 1, packed(b"".join(inner), codec), attributes=codec)
     contents = [RecordContent(b"k", b"v"), RecordContent(None, LONG), RecordContent(None, b"")]
     assert read_contents(entry) == contents
 
 
-def test_a_message_of_another_magic_can_be_in_a_compressed_one() -> None:
+def test_message_of_another_magic_can_be_in_a_compressed_one() -> None:
     inner = message(0, 0, 1, b"v", b"k") + message(1, 1, 1, b"w", b"l")
     entry = message(7, 1, 1, packed(inner, GZIP), attributes=GZIP)
     assert read_contents(entry) == [RecordContent(b"k", b"v"), RecordContent(b"l", b"w")]
@@ -83,7 +83,7 @@ def test_a_message_of_another_magic_can_be_in_a_compressed_one() -> None:
 
 @OLD_MAGICS
 @pytest.mark.parametrize("body", [b"\0\0\0\5abcd", b"\0\0\0\4abcd", b"\0\0\0\1k\0\0\0\2v"])
-def test_a_message_that_ends_too_early_is_an_error(magic: int, body: bytes) -> None:
+def test_message_that_ends_too_early_is_an_error(magic: int, body: bytes) -> None:
     times = bytes(8) if magic else b""
     entry = message(7, magic, body=times + body)
     with pytest.raises(CorruptLogError, match="ends before its key or its value"):
@@ -92,7 +92,7 @@ def test_a_message_that_ends_too_early_is_an_error(magic: int, body: bytes) -> N
 
 @pytest.mark.parametrize("size", [10, 2_500_000])
 @pytest.mark.parametrize("codec", PACKERS)
-def test_of_a_compressed_batch_with_a_bad_record_nothing_is_kept(codec: int, size: int) -> None:
+def test_compressed_batch_with_a_malformed_record_returns_no_record(codec: int, size: int) -> None:
     good = batch_of(record(0, 0, b"k", b"v"), codec=codec)
     sound = record(0, 0, None, bytes(size))
     damaged = batch_of(sound, b"\x09" * 9, codec=codec, count=2)
@@ -108,7 +108,7 @@ def test_of_a_compressed_batch_with_a_bad_record_nothing_is_kept(codec: int, siz
 
 
 @pytest.mark.parametrize("codec", [0, *PACKERS])
-def test_a_compressed_batch_of_more_records_than_a_chunk_is_read(codec: int) -> None:
+def test_compressed_batch_of_more_records_than_a_chunk_is_read(codec: int) -> None:
     records = [record(number, number, b"", None) for number in range(50)]
     entries = [batch_of(*records[:3], codec=codec), batch_of(*records, codec=codec)]
     data = np.frombuffer(b"".join(entries), np.uint8)
@@ -124,7 +124,7 @@ def test_a_compressed_batch_of_more_records_than_a_chunk_is_read(codec: int) -> 
 
 
 @pytest.mark.parametrize("codec", [0, *PACKERS])
-def test_a_batch_of_more_bytes_than_a_chunk_expects_is_read(codec: int) -> None:
+def test_batch_of_more_bytes_than_a_chunk_expects_is_read(codec: int) -> None:
     values = [None, b"", *(bytes([number]) * (300 * number) for number in range(40)), b"x"]
     records = [record(number, 0, None, value) for number, value in enumerate(values)]
     contents = read_contents(batch_of(*records, codec=codec))

@@ -93,16 +93,16 @@ def test_append_time_is_that_of_all_records(codec: int) -> None:
     assert rows(entry) == [(100, 5000), (102, 5000), (105, 5000)]
 
 
-def test_a_delete_horizon_is_what_the_deltas_count_from() -> None:
+def test_timestamp_deltas_are_relative_to_the_delete_horizon() -> None:
     assert rows(batch_of(GOOD, attributes=DELETE_HORIZON))[1] == (102, 1009)
 
 
-def test_control_records_count() -> None:
+def test_control_records_are_counted() -> None:
     assert rows(marker(7, 1, 0, commit=True, timestamp=30)) == [(7, 30)]
 
 
 @ALL_CODECS
-def test_a_higher_magic_is_read_like_magic_2(codec: int) -> None:
+def test_higher_magic_is_read_like_magic_2(codec: int) -> None:
     assert rows(batch_of(GOOD, codec, magic=3)) == rows(batch_of(GOOD, codec))
 
 
@@ -112,18 +112,18 @@ def test_sums_wrap_around() -> None:
 
 
 @pytest.mark.parametrize("codec", range(8))
-def test_a_record_count_of_0_is_no_records_whatever_follows(codec: int) -> None:
+def test_record_count_of_0_is_no_records_whatever_follows(codec: int) -> None:
     assert rows(batch(5, attributes=codec, payload=b"\xff" * 9, record_count=0)) == []
 
 
 @ALL_CODECS
-def test_a_negative_record_count_is_refused(codec: int) -> None:
+def test_negative_record_count_is_rejected(codec: int) -> None:
     with pytest.raises(CorruptLogError, match=r"negative record count \(found -1\)"):
         read_records(batch_of(GOOD, codec, count=-1))
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_an_unknown_codec_is_refused(codec: int) -> None:
+def test_unknown_codec_is_rejected(codec: int) -> None:
     with pytest.raises(CorruptLogError, match="unknown codec"):
         read_records(batch(5, attributes=codec, payload=GOOD, record_count=3))
 
@@ -143,7 +143,7 @@ BAD_SECTIONS = pytest.mark.parametrize(
 
 
 @BAD_SECTIONS
-def test_records_in_front_of_a_bad_one_are_read(
+def test_records_before_a_malformed_one_are_read(
     data: bytes, count: int, sound: int, fault: str
 ) -> None:
     records = read_records(batch_of(data, count=count))
@@ -154,7 +154,7 @@ def test_records_in_front_of_a_bad_one_are_read(
 
 @CODECS
 @BAD_SECTIONS
-def test_compressed_records_are_read_all_or_none(
+def test_malformed_record_hides_all_records_of_a_compressed_batch(
     codec: int, data: bytes, count: int, sound: int, fault: str
 ) -> None:
     assert sound < count
@@ -163,13 +163,13 @@ def test_compressed_records_are_read_all_or_none(
 
 
 @CODECS
-def test_what_cannot_be_decompressed_is_refused(codec: int) -> None:
+def test_batch_that_cannot_be_decompressed_is_rejected(codec: int) -> None:
     with pytest.raises(CorruptLogError):
         read_records(batch(5, attributes=codec, payload=b"not packed at all, not at all"))
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_a_stream_cut_after_the_records_is_refused(codec: int) -> None:
+def test_stream_cut_after_the_records_is_rejected(codec: int) -> None:
     with pytest.raises(CorruptLogError, match="cannot be decompressed"):
         read_records(batch(5, attributes=codec, payload=packed(codec, GOOD)[:-2], record_count=3))
 
@@ -180,7 +180,7 @@ def test_snappy_without_framing_is_read() -> None:
 
 
 @CODECS
-def test_no_more_is_decompressed_than_is_allowed(codec: int) -> None:
+def test_decompression_stops_at_the_limit(codec: int) -> None:
     entry = batch_of(GOOD, codec)
     assert len(read_records(entry, len(GOOD)).rows) == 3
     with pytest.raises(TooLargeError):
@@ -188,7 +188,7 @@ def test_no_more_is_decompressed_than_is_allowed(codec: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 8, 25, 26, 60])
-def test_an_entry_shorter_than_its_header_is_refused(size: int) -> None:
+def test_entry_shorter_than_its_header_is_rejected(size: int) -> None:
     with pytest.raises(CorruptLogError, match="is shorter than"):
         read_records(batch_of(GOOD)[:size])
 
@@ -200,25 +200,25 @@ def test_records_on_a_map_that_cannot_be_written_are_read() -> None:
 
 
 @ALL_CODECS
-def test_the_first_offset_of_a_batch_is_in_its_header(codec: int) -> None:
+def test_first_offset_of_a_batch_is_in_its_header(codec: int) -> None:
     assert read_first_offset(batch(-5, attributes=codec, payload=b"\xff", record_count=-1)) == -5
 
 
 # ----------------------------------------------------------------------- magic 0 and 1
 
 
-def test_a_message_is_one_record() -> None:
+def test_message_is_one_record() -> None:
     assert rows(message(7, 0, value=b"v")) == [(7, -1)]
     assert rows(message(7, 1, 30, b"v")) == [(7, 30)]
     assert rows(message(7, 1, 30, b"v", attributes=LOG_APPEND_TIME)) == [(7, 30)]
 
 
 @pytest.mark.parametrize("magic", [-1, -128])
-def test_a_negative_magic_is_read_like_magic_1(magic: int) -> None:
+def test_negative_magic_is_read_like_magic_1(magic: int) -> None:
     assert rows(message(7, magic, 30, b"v")) == [(7, 30)]
 
 
-def test_key_and_value_of_a_plain_message_are_not_looked_at() -> None:
+def test_key_and_value_of_an_uncompressed_message_are_not_parsed() -> None:
     assert rows(message(7, 1, body=struct.pack(">q", 30))) == [(7, 30)]
 
 
@@ -240,11 +240,11 @@ def test_under_a_wrapper_offset_of_0_inner_offsets_are_absolute() -> None:
     assert rows(wrapper(0, 1, *messages(1, 3, 4))) == [(3, 1003), (4, 1004)]
 
 
-def test_inner_offsets_that_are_absolute_already_stay() -> None:
+def test_absolute_inner_offsets_are_unchanged() -> None:
     assert rows(wrapper(51, 1, *messages(1, 50, 51))) == [(50, 1050), (51, 1051)]
 
 
-def test_a_wrapper_offset_below_the_last_inner_one_is_refused() -> None:
+def test_wrapper_offset_below_the_last_inner_one_is_rejected() -> None:
     with pytest.raises(CorruptLogError, match="lower offset"):
         read_records(wrapper(2, 1, *messages(1, 9, 3)))
 
@@ -264,13 +264,13 @@ def test_append_time_on_inner_messages_alone_is_ignored() -> None:
     assert rows(wrapper(1, 1, message(1, 1, 30, attributes=LOG_APPEND_TIME))) == [(1, 30)]
 
 
-def test_a_wrapper_of_magic_0_leaves_inner_timestamps() -> None:
+def test_wrapper_of_magic_0_leaves_inner_timestamps() -> None:
     assert rows(wrapper(9, 0, message(4, 1, 30), bits=LOG_APPEND_TIME)) == [(4, 30)]
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("bits", [GZIP, 5, 7])
-def test_inner_messages_in_front_of_a_compressed_one_are_read(magic: int, bits: int) -> None:
+def test_inner_messages_before_a_compressed_one_are_read(magic: int, bits: int) -> None:
     inner = messages(magic, 0, 1, 2, 3)
     inner[2] = message(2, magic, 0, b"v", attributes=bits)
     records = read_records(wrapper(3, magic, *inner))
@@ -288,7 +288,7 @@ def test_there_is_no_first_offset_when_the_first_inner_message_is_compressed() -
 
 @OLD_MAGICS
 @pytest.mark.parametrize("cut", range(1, 30))
-def test_an_inner_message_that_is_cut_short_is_passed_over(magic: int, cut: int) -> None:
+def test_truncated_inner_message_is_skipped(magic: int, cut: int) -> None:
     whole = b"".join(messages(magic, 0, 1))
     last = messages(magic, 2)[0]
     assert [offset for offset, _ in rows(wrapper(1, magic, whole, last[:-cut]))] == [0, 1]
@@ -296,52 +296,52 @@ def test_an_inner_message_that_is_cut_short_is_passed_over(magic: int, cut: int)
 
 @OLD_MAGICS
 @pytest.mark.parametrize("inner", [b"", bytes(11), messages(1, 0)[0][:-1]])
-def test_a_wrapper_of_no_message_is_refused(magic: int, inner: bytes) -> None:
+def test_wrapper_of_no_message_is_rejected(magic: int, inner: bytes) -> None:
     with pytest.raises(CorruptLogError, match="holds no other"):
         read_records(wrapper(5, magic, inner))
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("length", [13, 0, -1])
-def test_an_inner_length_below_any_is_refused(magic: int, length: int) -> None:
+def test_inner_length_below_any_is_rejected(magic: int, length: int) -> None:
     with pytest.raises(CorruptLogError, match="wrong length"):
         read_records(wrapper(5, magic, *messages(magic, 0), message(1, magic, length=length)[:20]))
 
 
 @OLD_MAGICS
-def test_zstd_is_refused(magic: int) -> None:
+def test_zstd_is_rejected(magic: int) -> None:
     with pytest.raises(CorruptLogError, match="cannot be compressed with codec 4"):
         read_records(wrapper(5, magic, *messages(magic, 0), codec=ZSTD))
 
 
-def test_a_compressed_message_of_a_negative_magic_is_refused() -> None:
+def test_compressed_message_of_a_negative_magic_is_rejected() -> None:
     with pytest.raises(CorruptLogError, match="magic -1 cannot be compressed"):
         read_records(wrapper(5, -1, *messages(1, 0)))
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("bits", [5, 6, 7])
-def test_an_unknown_codec_of_a_message_is_refused(magic: int, bits: int) -> None:
+def test_unknown_codec_of_a_message_is_rejected(magic: int, bits: int) -> None:
     with pytest.raises(CorruptLogError, match="unknown codec"):
         read_records(message(5, magic, value=b"v", attributes=bits))
 
 
 @OLD_MAGICS
-def test_a_compressed_message_without_a_value_is_refused(magic: int) -> None:
+def test_compressed_message_without_a_value_is_rejected(magic: int) -> None:
     with pytest.raises(CorruptLogError, match="without a value"):
         read_records(message(5, magic, value=None, attributes=GZIP))
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("sizes", [(100, 0), (-1, 1), (2**31 - 1, 0), (0, 2**31 - 1)])
-def test_sizes_beyond_a_compressed_message_are_refused(magic: int, sizes: tuple[int, int]) -> None:
+def test_sizes_beyond_a_compressed_message_are_rejected(magic: int, sizes: tuple[int, int]) -> None:
     body = bytes(8 * magic) + struct.pack(">ii", *sizes)
     with pytest.raises(CorruptLogError, match="ends before its value"):
         read_records(message(5, magic, attributes=GZIP, body=body))
 
 
 @OLD_MAGICS
-def test_a_key_of_the_wrapper_and_bytes_after_its_value_are_ignored(magic: int) -> None:
+def test_key_of_the_wrapper_and_bytes_after_its_value_are_ignored(magic: int) -> None:
     value = packed(GZIP, b"".join(messages(magic, 0, 1)))
     sizes = struct.pack(">i", 3) + b"key" + struct.pack(">i", len(value))
     body = bytes(8 * magic) + sizes + value + b"more"
@@ -369,7 +369,7 @@ def test_no_more_of_a_message_is_decompressed_than_is_allowed(codec: int) -> Non
 
 
 @OLD_MAGICS
-def test_the_first_offset_of_a_plain_message_is_its_own(magic: int) -> None:
+def test_first_offset_of_a_plain_message_is_its_own(magic: int) -> None:
     assert read_first_offset(message(7, magic, value=b"v")) == 7
 
 

@@ -95,7 +95,7 @@ def read(
 
 
 @pytest.mark.parametrize("codec", [0, *PACKERS])
-def test_records_of_all_shapes_in_turn_are_read(codec: int) -> None:
+def test_records_of_alternating_shapes_are_read(codec: int) -> None:
     random = Random(codec)
     entries, expected = [], []
     for number in range(60):
@@ -107,7 +107,7 @@ def test_records_of_all_shapes_in_turn_are_read(codec: int) -> None:
 
 
 @pytest.mark.parametrize("parts", [RecordParts.NONE, RecordParts.KEYS, RecordParts.VALUES])
-def test_only_the_parts_that_are_wanted_are_read(parts: RecordParts) -> None:
+def test_only_requested_fields_are_read(parts: RecordParts) -> None:
     entries, expected = [], []
     for number in range(20):
         entry, rows = drawn_batch(Random(number), 100_000 * number)
@@ -125,7 +125,7 @@ def test_only_the_parts_that_are_wanted_are_read(parts: RecordParts) -> None:
 
 
 @pytest.mark.parametrize("base_offset", [0, 16384, INT64_MAX - 20_000, INT64_MIN + 20_000])
-def test_records_out_of_bounds_are_left_out(base_offset: int) -> None:
+def test_records_outside_the_bounds_are_skipped(base_offset: int) -> None:
     random = Random(base_offset)
     for _ in range(40):
         entry, rows = drawn_batch(random, base_offset)
@@ -146,7 +146,7 @@ def test_records_out_of_bounds_are_left_out(base_offset: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 10])
 @pytest.mark.parametrize("is_in_the_middle", [False, True])
-def test_the_records_before_a_damaged_one_are_read(count: int, *, is_in_the_middle: bool) -> None:
+def test_records_before_a_damaged_one_are_read(count: int, *, is_in_the_middle: bool) -> None:
     sound = [record(number, number, b"k", b"v" * number) for number in range(10)]
     rest = [batch(100_000, records=1)] if is_in_the_middle else []
     for damaged, code, after in (

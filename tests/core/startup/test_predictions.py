@@ -74,7 +74,7 @@ def actions(one: PartitionPrediction) -> list[SegmentAction]:
     return [segment.action for segment in one.segments]
 
 
-def test_what_a_broker_left_is_safe(data: Path) -> None:
+def test_data_directory_of_a_stopped_broker_is_safe(data: Path) -> None:
     found = predict(data)
 
     assert found.verdict is Verdict.SAFE
@@ -82,7 +82,7 @@ def test_what_a_broker_left_is_safe(data: Path) -> None:
     assert {action for one in found.partitions for action in actions(one)} == {SegmentAction.KEEP}
 
 
-def test_a_torn_active_log_hides_its_whole_segment_behind_the_marker(data: Path) -> None:
+def test_torn_active_log_hides_its_segment_after_a_clean_shutdown(data: Path) -> None:
     *_, last = logs(data)
     _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
     last.write_bytes(last.read_bytes()[: position + 100])
@@ -98,7 +98,7 @@ def test_a_torn_active_log_hides_its_whole_segment_behind_the_marker(data: Path)
     assert one.lost.first_timestamp_ms is not None
 
 
-def test_a_batch_torn_after_the_last_index_entry_stays_and_hides_what_is_appended(
+def test_batch_torn_after_the_last_index_entry_stays_and_hides_appended_records(
     data: Path,
 ) -> None:
     cut(logs(data)[-1], 100)
@@ -112,7 +112,7 @@ def test_a_batch_torn_after_the_last_index_entry_stays_and_hides_what_is_appende
     assert one.torn_bytes == 1350
 
 
-def test_without_the_marker_only_the_torn_batch_goes(data: Path) -> None:
+def test_unclean_start_truncates_only_the_torn_batch(data: Path) -> None:
     (data / ".kafka_cleanshutdown").unlink()
     cut(logs(data)[-1], 100)
 
@@ -122,7 +122,7 @@ def test_without_the_marker_only_the_torn_batch_goes(data: Path) -> None:
     assert one.lost.records == 0
 
 
-def test_a_bad_checksum_above_the_recovery_point_deletes_all_later_segments(data: Path) -> None:
+def test_bad_checksum_above_the_recovery_point_deletes_all_later_segments(data: Path) -> None:
     (data / ".kafka_cleanshutdown").unlink()
     (data / "recovery-point-offset-checkpoint").unlink()
     first = logs(data)[0]
@@ -138,7 +138,7 @@ def test_a_bad_checksum_above_the_recovery_point_deletes_all_later_segments(data
     assert one.lost.records == one.log_end_before - one.loaded.log_end_offset
 
 
-def test_zeros_after_the_active_log_keep_a_broker_from_starting_behind_the_marker(
+def test_trailing_zeros_of_the_active_log_prevent_the_start_after_a_clean_shutdown(
     data: Path,
 ) -> None:
     last = logs(data)[-1]
@@ -151,7 +151,7 @@ def test_zeros_after_the_active_log_keep_a_broker_from_starting_behind_the_marke
     assert of(found).outcome is Outcome.REFUSED
 
 
-def test_a_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
+def test_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
     (data / "log-start-offset-checkpoint").write_text("0\n1\napp-logs 0 999999\n")
 
     one = of(predict(data))
@@ -163,7 +163,7 @@ def test_a_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nothing-here")])
-def test_what_has_the_name_of_a_log_and_is_no_file_is_a_log_that_is_gone(
+def test_special_file_named_like_a_log_counts_as_a_missing_log(
     data: Path, make: Callable[[Path], None]
 ) -> None:
     first, second, *_ = logs(data)
@@ -257,7 +257,7 @@ _ODD_ENTRIES: list[tuple[Iterable[str], Iterable[str], Iterable[bool], Verdict]]
     ("kind", "name", "is_clean", "verdict"),
     [(*case, verdict) for *lists, verdict in _ODD_ENTRIES for case in product(*lists)],
 )
-def test_an_entry_that_is_no_file_does_to_a_start_what_it_does_to_a_broker(
+def test_effect_of_a_special_file_on_the_start_is_predicted(
     data: Path, kind: str, name: str, verdict: Verdict, *, is_clean: bool
 ) -> None:
     folder, _, file = name.rpartition("/")
@@ -385,7 +385,7 @@ def test_meta_properties_that_are_a_link_in_circles_take_the_directory_offline(
 
 
 @pytest.mark.parametrize("is_socket", [True, False])
-def test_no_file_where_the_first_log_is_made_takes_the_data_directory_offline(
+def test_special_file_at_the_path_of_a_new_log_takes_the_data_directory_offline(
     data: Path, monkeypatch: pytest.MonkeyPatch, *, is_socket: bool
 ) -> None:
     for path in (data / PARTITION).iterdir():
@@ -407,14 +407,14 @@ def test_no_file_where_the_first_log_is_made_takes_the_data_directory_offline(
 
 
 @pytest.mark.parametrize("node", ["x", "-1", "99999999999", "1.0"])
-def test_no_broker_starts_with_a_node_id_that_is_none(data: Path, node: str) -> None:
+def test_invalid_node_id_prevents_the_start(data: Path, node: str) -> None:
     found = kafka_index.predict(data, config={"node.id": node})
 
     assert found.verdict is Verdict.DOES_NOT_START
     assert "node.id" in [refusal.file for refusal in found.refused]
 
 
-def test_no_broker_of_this_release_starts_with_zookeeper(data: Path) -> None:
+def test_zookeeper_settings_prevent_the_start(data: Path) -> None:
     settings = {"zookeeper.connect": "localhost:2181"}
 
     found = kafka_index.predict(data, config=settings)
@@ -429,7 +429,7 @@ def test_no_broker_of_this_release_starts_with_zookeeper(data: Path) -> None:
     ("log_dirs", "is_known"), [("{data}", True), ("", False), ("/of/another/machine", False)]
 )
 @pytest.mark.parametrize("has_log", [True, False])
-def test_a_metadata_directory_of_the_settings_that_is_not_here_is_not_safe(
+def test_missing_configured_metadata_directory_is_not_safe(
     data: Path, log_dirs: str, *, is_known: bool, has_log: bool
 ) -> None:
     if has_log:
@@ -446,7 +446,7 @@ def test_a_metadata_directory_of_the_settings_that_is_not_here_is_not_safe(
     assert files == [*unexpected, *["/not/here/meta.properties"] * is_known]
 
 
-def test_a_metadata_log_in_the_second_of_the_data_directories_is_not_safe(data: Path) -> None:
+def test_metadata_log_in_the_second_data_directory_is_not_safe(data: Path) -> None:
     (data / "__cluster_metadata-0").mkdir()
 
     found = kafka_index.predict(data, config={"log.dirs": f"/not/here,{data}"})
@@ -456,7 +456,7 @@ def test_a_metadata_log_in_the_second_of_the_data_directories_is_not_safe(data: 
 
 
 @pytest.mark.parametrize("first", ["data", "other"])
-def test_the_metadata_log_is_in_the_first_data_directory_by_default(data: Path, first: str) -> None:
+def test_metadata_log_is_in_the_first_data_directory_by_default(data: Path, first: str) -> None:
     other = beside(data, "other")
     (data / "__cluster_metadata-0").mkdir()
     paths = sorted([str(data), str(other)], key=lambda path: Path(path).name != first)
@@ -467,7 +467,7 @@ def test_the_metadata_log_is_in_the_first_data_directory_by_default(data: Path, 
     assert (found.verdict is Verdict.DOES_NOT_START) is (first == "other")
 
 
-def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:
+def test_missing_middle_segment_is_a_gap(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
 
@@ -480,7 +480,7 @@ def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:
     assert of(found).notes[0].startswith("gap: offsets 1063 to 2116 are missing")
 
 
-def test_a_partition_without_its_metadata_is_stray(data: Path) -> None:
+def test_partition_without_its_metadata_is_stray(data: Path) -> None:
     (data / PARTITION / "partition.metadata").unlink()
 
     found = predict(data)
@@ -524,7 +524,7 @@ def beside(data: Path, name: str) -> Path:
         ("A" * 21 + "B", (1,), Outcome.STRAY),
     ],
 )
-def test_a_partition_of_other_brokers_or_of_another_topic_id_is_stray(
+def test_partition_of_other_brokers_or_of_another_topic_id_is_stray(
     data: Path, other_id: str | None, replicas: tuple[int, ...], outcome: Outcome
 ) -> None:
     cluster = cluster_with(other_id or topic_id(data), replicas, "x")
@@ -532,7 +532,7 @@ def test_a_partition_of_other_brokers_or_of_another_topic_id_is_stray(
     assert of(predict(data, cluster)).outcome is outcome
 
 
-def test_a_partition_whose_directory_is_missing_comes_back_empty(data: Path) -> None:
+def test_partition_with_a_missing_directory_is_recreated_empty(data: Path) -> None:
     cluster = cluster_with(topic_id(data), (1,), directory_id(data))
     shutil.rmtree(data / PARTITION)
 
@@ -542,7 +542,7 @@ def test_a_partition_whose_directory_is_missing_comes_back_empty(data: Path) -> 
     assert "missing" in one.notes[0]
 
 
-def test_a_directory_without_meta_properties_does_not_start(data: Path) -> None:
+def test_directory_without_meta_properties_does_not_start(data: Path) -> None:
     (data / "meta.properties").unlink()
 
     found = predict(data)
@@ -582,7 +582,7 @@ def with_first_metadata(data: Path, content: bytes) -> StartPrediction:
     return predict_directories([str(data)], conditions)
 
 
-def test_a_broker_reads_the_first_metadata_whatever_its_checksum(data: Path) -> None:
+def test_bootstrap_metadata_with_a_wrong_checksum_are_read(data: Path) -> None:
     content = bytearray((DUMP / "bootstrap.checkpoint").read_bytes())
     content[17] ^= 1
 
@@ -603,7 +603,7 @@ def test_first_metadata_in_a_directory_that_may_not_be_that_of_the_metadata_log_
     ("at", "value", "reason"),
     [(60, 0, "has no record"), (57, 1, "cannot be read"), (181, 0x8C, None), (0, 1, None)],
 )
-def test_first_metadata_that_cannot_be_read_keep_a_broker_from_starting(
+def test_first_metadata_that_cannot_be_read_prevent_the_start(
     data: Path, at: int, value: int, reason: str | None
 ) -> None:
     content = bytearray((DUMP / "bootstrap.checkpoint").read_bytes())
@@ -618,13 +618,13 @@ def test_first_metadata_that_cannot_be_read_keep_a_broker_from_starting(
         assert reason in found.refused[0].reason
 
 
-def test_a_zero_tail_of_the_first_metadata_keeps_a_broker_from_starting(data: Path) -> None:
+def test_zero_tail_of_the_first_metadata_prevents_the_start(data: Path) -> None:
     found = with_first_metadata(data, bytes(40))
 
     assert [one.reason.partition(" at")[0] for one in found.refused] == ["the batch"]
 
 
-def test_a_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data: Path) -> None:
+def test_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data: Path) -> None:
     first, *_ = logs(data)
     first.with_suffix(".index").unlink()
     first.with_suffix(".index").mkdir()
@@ -643,13 +643,13 @@ def test_a_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data
     assert halts == [True, False, True]
 
 
-def test_a_checkpoint_whose_offset_is_not_a_number_counts_as_empty(data: Path) -> None:
+def test_checkpoint_whose_offset_is_not_a_number_counts_as_empty(data: Path) -> None:
     (data / "recovery-point-offset-checkpoint").write_text("0\n1\na 0 x\n")
 
     assert predict(data).verdict is not Verdict.DOES_NOT_START
 
 
-def test_a_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
+def test_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
     log = max((data / PARTITION).glob("*.log"))
     log.write_bytes(log.read_bytes()[:-1])
     log.rename(log.with_name(f"{log.name}.swap"))
@@ -659,7 +659,7 @@ def test_a_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
     assert (last.action, last.cut_at_bytes) == (SegmentAction.REPLACE, None)
 
 
-def test_a_future_copy_beside_its_partition_keeps_a_broker_from_starting(data: Path) -> None:
+def test_future_replica_next_to_its_partition_prevents_the_start(data: Path) -> None:
     shutil.copytree(data / PARTITION, data / FUTURE)
 
     assert predict(data).verdict is Verdict.DOES_NOT_START
@@ -685,7 +685,7 @@ def predict_both(data: Path, other: Path) -> StartPrediction:
     return predict_directories([str(data), str(other)], conditions)
 
 
-def test_a_future_replica_takes_the_place_of_the_current_one_where_the_metadata_has_it(
+def test_future_replica_replaces_the_current_one_if_the_metadata_assigns_it(
     data: Path,
 ) -> None:
     other = moved_with_future(data)
@@ -699,7 +699,7 @@ def test_a_future_replica_takes_the_place_of_the_current_one_where_the_metadata_
     }
 
 
-def test_a_future_replica_that_lacks_the_end_loses_it(data: Path) -> None:
+def test_future_replica_that_lacks_the_end_loses_it(data: Path) -> None:
     other = moved_with_future(data)
     last = max((data / FUTURE).glob("*.log"))
     for path in (data / FUTURE).glob(f"{last.stem}.*"):
@@ -710,7 +710,7 @@ def test_a_future_replica_that_lacks_the_end_loses_it(data: Path) -> None:
     assert (lost.first_offset, lost.last_offset) == (int(last.stem), 2401)
 
 
-def test_a_stray_partition_in_a_directory_that_is_offline_keeps_a_broker_from_starting(
+def test_stray_partition_in_an_offline_directory_prevents_the_start(
     data: Path,
 ) -> None:
     other = moved_with_future(data)
@@ -730,7 +730,7 @@ def test_a_stray_partition_in_a_directory_that_is_offline_keeps_a_broker_from_st
         ("filled", Verdict.DOES_NOT_START),
     ],
 )
-def test_a_marker_that_is_a_directory_is_deleted_where_it_is_empty_or_a_link(
+def test_clean_shutdown_file_that_is_a_directory_is_deleted_if_empty_or_linked(
     data: Path, entry: str, verdict: Verdict
 ) -> None:
     marker = data / ".kafka_cleanshutdown"
@@ -746,7 +746,7 @@ def test_a_marker_that_is_a_directory_is_deleted_where_it_is_empty_or_a_link(
 
 
 @pytest.mark.parametrize("mark", ["delete", "stray"])
-def test_a_marked_directory_is_only_reported(data: Path, mark: str) -> None:
+def test_stray_or_deleted_directory_is_only_reported(data: Path, mark: str) -> None:
     name = f"{PARTITION}.0123456789abcdef0123456789abcdef-{mark}"
     shutil.copytree(data / PARTITION, data / name)
 
@@ -778,7 +778,7 @@ def test_directory_loaded_twice_through_a_link_is_not_safe(data: Path) -> None:
     assert predict(data).verdict is Verdict.UNKNOWN
 
 
-def test_a_directory_that_a_broker_holds_is_refused(data: Path) -> None:
+def test_directory_that_a_broker_holds_is_rejected(data: Path) -> None:
     with (data / ".lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
 
@@ -791,7 +791,7 @@ def _expect_refusal(data: Path) -> None:
         predict_directories([str(data)], StartConditions(LogConfig()))
 
 
-def test_a_gap_where_the_cleaner_has_been_is_not_reported(data: Path) -> None:
+def test_gap_where_the_cleaner_has_been_is_not_reported(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
     cluster = cluster_with(topic_id(data), (1,), "x")
@@ -817,7 +817,9 @@ def test_a_gap_where_the_cleaner_has_been_is_not_reported(data: Path) -> None:
         (f"{PARTITION}/partition.metadata", "version: 0\ntopic_id: ?\n", 2),
     ],
 )
-def test_a_refusal_names_the_line(data: Path, name: str, text: str, line: int) -> None:
+def test_rejected_checkpoint_is_reported_with_its_line(
+    data: Path, name: str, text: str, line: int
+) -> None:
     (data / name).write_text(text)
 
     found = predict(data)
@@ -825,7 +827,7 @@ def test_a_refusal_names_the_line(data: Path, name: str, text: str, line: int) -
     assert [(one.file, one.line) for one in found.refused] == [(str(data / name), line)]
 
 
-def test_a_broker_reads_leader_epochs_before_the_names_of_a_partition(data: Path) -> None:
+def test_broker_reads_leader_epochs_before_the_names_of_a_partition(data: Path) -> None:
     """Malformed ones take the directory offline; a name that is no number would end the broker."""
     (data / PARTITION / ".snapshot").touch()
     assert predict(data).verdict is Verdict.DOES_NOT_START
@@ -854,7 +856,7 @@ _INTEGERS = ("1", "+1", "0" * 5000 + "1", "\\u0661")
         ("version=0\nbroker.id=1\ncluster.id=x\nnode.id=1_0\n", None),
     ],
 )
-def test_a_broker_starts_with_the_properties_that_java_reads(
+def test_broker_starts_with_the_properties_that_java_reads(
     data: Path, text: str, line: int | None
 ) -> None:
     (data / "meta.properties").write_text(text)
@@ -878,9 +880,7 @@ def tear(data: Path, *, at_entry: bool) -> None:
 
 
 @pytest.mark.parametrize("at_entry", [True, False])
-def test_a_start_without_the_marker_is_suggested_where_it_is_better(
-    data: Path, *, at_entry: bool
-) -> None:
+def test_unclean_start_is_suggested_if_it_loses_less(data: Path, *, at_entry: bool) -> None:
     tear(data, at_entry=at_entry)
 
     text = predict_start([str(data)], StartConditions(LogConfig())).suggestion
@@ -889,13 +889,13 @@ def test_a_start_without_the_marker_is_suggested_where_it_is_better(
     assert text.startswith("on a copy, start without .kafka_cleanshutdown: 0 records are lost")
 
 
-def test_nothing_is_suggested_where_it_does_not_help(data: Path) -> None:
+def test_unclean_start_is_not_suggested_if_it_does_not_help(data: Path) -> None:
     (data / "log-start-offset-checkpoint").write_text("0\n1\napp-logs 0 999999\n")
 
     assert predict_start([str(data)], StartConditions(LogConfig())).suggestion is None
 
 
-def test_a_log_in_the_midst_of_another_hides_what_that_one_has(data: Path) -> None:
+def test_log_that_starts_within_another_hides_its_records(data: Path) -> None:
     first, second, *_ = logs(data)
     for suffix in (".log", ".index"):
         first.with_name(f"{int(second.stem) - 7:020d}{suffix}").touch()
@@ -906,7 +906,7 @@ def test_a_log_in_the_midst_of_another_hides_what_that_one_has(data: Path) -> No
     assert "but they are in the previous log" in (of(found).unserved or "")
 
 
-def test_a_directory_that_is_no_partition_keeps_a_broker_from_starting(data: Path) -> None:
+def test_directory_that_is_not_a_partition_prevents_the_start(data: Path) -> None:
     (data / "lost+found").mkdir()
 
     assert predict(data).verdict is Verdict.DOES_NOT_START

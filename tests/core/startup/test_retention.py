@@ -71,7 +71,7 @@ def size_of(data: Path, *bases: int) -> int:
 
 
 @pytest.mark.parametrize(("kept", "start"), [((THIRD,), THIRD), ((SECOND, THIRD), SECOND)])
-def test_segments_beyond_the_size_are_deleted(
+def test_segments_above_retention_bytes_are_deleted(
     data: Path, kept: tuple[int, ...], start: int
 ) -> None:
     limit = {"retention.ms": "-1", "retention.bytes": str(size_of(data, *kept))}
@@ -82,20 +82,20 @@ def test_segments_beyond_the_size_are_deleted(
     assert f"up to offset {start - 1}, because of retention.bytes" in one.notes[0]
 
 
-def test_a_log_that_is_a_byte_short_of_the_size_keeps_a_segment_more(data: Path) -> None:
+def test_log_one_byte_below_retention_bytes_keeps_one_more_segment(data: Path) -> None:
     limit = {"retention.ms": "-1", "retention.bytes": str(size_of(data, SECOND, THIRD) + 1)}
 
     assert only(predict(data, limit)).log_start_retained == FIRST
 
 
-def test_old_segments_are_deleted_the_active_one_too(data: Path) -> None:
+def test_expired_segments_are_deleted_including_the_active_one(data: Path) -> None:
     one = only(predict(data, {"retention.ms": str(HOUR_MS), "retention.bytes": "-1"}))
 
     assert one.log_start_retained == END
     assert "3 of 3 segments" in one.notes[0]
 
 
-def test_a_segment_without_a_time_index_is_as_old_as_its_file(data: Path) -> None:
+def test_segment_without_a_time_index_has_the_age_of_its_file(data: Path) -> None:
     (log, *_) = sorted((data / PARTITION).glob("*.log"))
     log.with_suffix(".timeindex").unlink()
     os.utime(log, ns=(NOW_MS * 10**6, NOW_MS * 10**6))
@@ -105,7 +105,7 @@ def test_a_segment_without_a_time_index_is_as_old_as_its_file(data: Path) -> Non
     assert one.log_start_retained == FIRST
 
 
-def test_zeros_after_a_time_index_make_a_segment_old(data: Path) -> None:
+def test_trailing_zeros_of_a_time_index_expire_the_segment(data: Path) -> None:
     (log, *_) = sorted((data / PARTITION).glob("*.log"))
     index = log.with_suffix(".timeindex")
     index.write_bytes(index.read_bytes() + bytes(12))
@@ -115,7 +115,7 @@ def test_zeros_after_a_time_index_make_a_segment_old(data: Path) -> None:
     assert only(predict(data, limit)).log_start_retained == SECOND
 
 
-def test_a_compacted_topic_keeps_what_is_old(data: Path) -> None:
+def test_compacted_topic_keeps_expired_segments(data: Path) -> None:
     one = only(predict(data, {"cleanup.policy": "compact", "retention.ms": "1"}))
 
     assert (one.log_start_retained, one.notes) == (FIRST, ())
@@ -135,7 +135,7 @@ def test_topics_without_limits_of_their_own_have_those_of_the_broker(
     assert only(predict(data, {}, properties)).log_start_retained == start
 
 
-def test_what_was_set_for_all_brokers_counts_before_the_file(data: Path) -> None:
+def test_cluster_default_overrides_the_settings_file(data: Path) -> None:
     brokers = {"log.retention.ms": "-1"}
 
     one = only(predict(data, {}, {"log.retention.ms": "1"}, brokers))
@@ -143,14 +143,14 @@ def test_what_was_set_for_all_brokers_counts_before_the_file(data: Path) -> None
     assert one.log_start_retained == FIRST
 
 
-def test_without_the_settings_of_the_broker_retention_is_not_known(data: Path) -> None:
+def test_retention_is_unknown_without_broker_settings(data: Path) -> None:
     found = predict(data, {"retention.ms": "1"}, None)
 
     assert only(found).log_start_retained is None
     assert any("without --config" in note for note in found.notes)
 
 
-def test_without_the_settings_of_the_broker_the_policy_is_not_known(data: Path) -> None:
+def test_cleanup_policy_is_unknown_without_broker_settings(data: Path) -> None:
     limits = {"retention.ms": "1", "retention.bytes": "-1"}
 
     assert only(predict(data, limits, None)).log_start_retained is None
@@ -165,7 +165,7 @@ def test_without_the_settings_of_the_broker_the_policy_is_not_known(data: Path) 
         ({"cleanup.policy": "compact,delete"}, {}, END),
     ],
 )
-def test_the_policy_is_that_of_the_broker_where_nothing_else_sets_it(
+def test_broker_cleanup_policy_is_the_default(
     data: Path, configs: dict[str, str], brokers: dict[str, str], start: int
 ) -> None:
     properties = {"log.cleanup.policy": "compact", "log.retention.ms": "1"}
@@ -173,7 +173,7 @@ def test_the_policy_is_that_of_the_broker_where_nothing_else_sets_it(
     assert only(predict(data, configs, properties, brokers)).log_start_retained == start
 
 
-def test_the_policy_of_one_broker_counts_before_that_of_all() -> None:
+def test_policy_of_one_broker_overrides_the_cluster_default() -> None:
     cluster = ClusterImage(
         configs={
             (BROKER_RESOURCE, ALL_BROKERS): {"log.cleanup.policy": "delete"},
@@ -186,7 +186,7 @@ def test_the_policy_of_one_broker_counts_before_that_of_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.bytes"])
-def test_what_a_limit_deletes_that_is_not_a_number_is_not_known(data: Path, name: str) -> None:
+def test_retention_with_an_invalid_limit_is_unknown(data: Path, name: str) -> None:
     found = predict(data, {}, {name: "abc"})
 
     assert only(found).log_start_retained is None

@@ -67,20 +67,20 @@ def partition_after(directory: Path, *changes: Pair) -> PartitionImage:
     return image_of(directory, TOPIC, PARTITION, *changes).topics[ORDERS].partitions[0]
 
 
-def test_a_change_without_a_leader_keeps_the_leader_epoch(directory: Path) -> None:
+def test_change_without_a_leader_keeps_the_leader_epoch(directory: Path) -> None:
     partition = partition_after(directory, change(isr=[1]))
 
     assert (partition.isr, partition.leader, partition.leader_epoch) == ((1,), 1, 3)
     assert partition.partition_epoch == 6
 
 
-def test_a_new_leader_raises_the_leader_epoch(directory: Path) -> None:
+def test_new_leader_raises_the_leader_epoch(directory: Path) -> None:
     partition = partition_after(directory, change(leader=2), change(leader=-1))
 
     assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (-1, 5, 7)
 
 
-def test_a_reassignment_changes_replicas_and_clears_what_is_added(directory: Path) -> None:
+def test_reassignment_changes_replicas_and_clears_what_is_added(directory: Path) -> None:
     partition = partition_after(
         directory,
         change(replicas=[1, 2, 3], addingReplicas=[3], removingReplicas=[1]),
@@ -91,7 +91,7 @@ def test_a_reassignment_changes_replicas_and_clears_what_is_added(directory: Pat
     assert partition.removing_replicas == ()
 
 
-def test_a_removed_topic_takes_its_configurations_with_it(directory: Path) -> None:
+def test_removed_topic_takes_its_configurations_with_it(directory: Path) -> None:
     image = image_of(
         directory,
         TOPIC,
@@ -102,7 +102,7 @@ def test_a_removed_topic_takes_its_configurations_with_it(directory: Path) -> No
     assert (image.topics, image.configs) == ({}, {})
 
 
-def test_a_configuration_with_a_null_value_is_deleted(directory: Path) -> None:
+def test_configuration_with_a_null_value_is_deleted(directory: Path) -> None:
     image = image_of(
         directory,
         TOPIC,
@@ -114,7 +114,7 @@ def test_a_configuration_with_a_null_value_is_deleted(directory: Path) -> None:
     assert image.topic_configs("orders") == {"segment.ms": "1000"}
 
 
-def test_a_configuration_that_may_be_secret_is_hidden(directory: Path) -> None:
+def test_configuration_that_may_be_secret_is_hidden(directory: Path) -> None:
     image = image_of(
         directory,
         config(4, "", "listener.name.x.ssl.keystore.password", "hunter2"),
@@ -146,7 +146,7 @@ def test_records_of_a_transaction_count_when_it_ends(directory: Path) -> None:
     assert list(image.topics) == [ORDERS]
 
 
-def test_the_log_continues_the_newest_snapshot(directory: Path) -> None:
+def test_log_continues_the_newest_snapshot(directory: Path) -> None:
     other = cluster_record("TopicRecord", name="other", topicId=uuid_of(8))
     write_snapshot(directory, 2, TOPIC)
     write_snapshot(directory, 4, other)
@@ -166,7 +166,7 @@ def test_the_log_continues_the_newest_snapshot(directory: Path) -> None:
     assert found.sources[0].end_offset == 5
 
 
-def test_a_snapshot_without_a_footer_is_a_fault_and_an_older_one_is_read(directory: Path) -> None:
+def test_snapshot_without_a_footer_is_a_fault_and_an_older_one_is_read(directory: Path) -> None:
     write_snapshot(directory, 2, TOPIC)
     write_snapshot(directory, 4, PARTITION, has_footer=False)
     write_log(directory, log_batch(2, PARTITION), base_offset=2)
@@ -178,7 +178,7 @@ def test_a_snapshot_without_a_footer_is_a_fault_and_an_older_one_is_read(directo
     assert any("no footer" in fault.message for fault in found.faults.first)
 
 
-def test_a_snapshot_alone_is_read(directory: Path) -> None:
+def test_snapshot_alone_is_read(directory: Path) -> None:
     write_snapshot(directory, 2, TOPIC)
 
     found = read(directory)
@@ -196,7 +196,7 @@ def test_records_that_are_missing_before_the_log_are_a_fault(directory: Path) ->
     assert "missing" in fault.message
 
 
-def test_an_unknown_record_is_counted_and_a_later_version_is_a_fault(directory: Path) -> None:
+def test_unknown_record_is_counted_and_a_later_version_is_a_fault(directory: Path) -> None:
     later = (None, b"\x01" + b"\xc8\x01" + b"\x00" + b"rest")
     newer = (None, b"\x01" + b"\x02" + b"\x09" + b"rest")
     write_log(directory, log_batch(0, later, newer, TOPIC))
@@ -210,7 +210,7 @@ def test_an_unknown_record_is_counted_and_a_later_version_is_a_fault(directory: 
     assert [fault.found for fault in found.faults.first] == ["TopicRecord version 9"]
 
 
-def test_a_damaged_record_is_a_fault_and_the_rest_is_read(directory: Path) -> None:
+def test_damaged_record_is_a_fault_and_the_rest_is_read(directory: Path) -> None:
     value = PARTITION[1]
     assert value is not None
     write_log(directory, log_batch(0, (None, value[:-3]), TOPIC))
@@ -243,7 +243,7 @@ def test_credentials_are_not_kept(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("may_grow", [True, False])
-def test_an_appended_metadata_log_is_read_up_to_its_old_end_if_it_may_grow(
+def test_appended_metadata_log_is_read_up_to_its_old_end_if_it_may_grow(
     directory: Path, *, may_grow: bool
 ) -> None:
     log = write_log(directory, log_batch(0, TOPIC, PARTITION))

@@ -37,7 +37,7 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
     ],
 )
 @pytest.mark.parametrize("name", ["log.index.interval.bytes", "topic.t.index.interval.bytes"])
-def test_an_option_the_file_the_topic_and_the_brokers_count_in_this_order(
+def test_setting_precedence_is_option_file_topic_broker(
     tmp_path: Path,
     name: str,
     option: int | None,
@@ -59,7 +59,7 @@ def test_an_option_the_file_the_topic_and_the_brokers_count_in_this_order(
         assert config.for_topic("u").index_interval_bytes == (broker or 4096)
 
 
-def test_each_setting_of_a_topic_is_chosen_by_itself(tmp_path: Path) -> None:
+def test_settings_of_a_topic_are_resolved_independently(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("topic.t.segment.index.bytes=800\n")
     cluster = {"t": {"index.interval.bytes": "7", "segment.index.bytes": "900"}}
@@ -134,9 +134,7 @@ def test_builds_and_restores_write_what_the_brokers_wrote(
     assert not [row for row in rows if row.kind.value == "index" and row.found]
 
 
-def test_what_was_assumed_is_said_where_nothing_says_how_logs_were_written(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_assumed_settings_are_reported_without_metadata_or_file(tmp_path: Path, dump: Path) -> None:
     shutil.rmtree(dump / "__cluster_metadata-0")
     given = tmp_path / "given.properties"
     given.write_text(CONFIG)
@@ -169,7 +167,7 @@ def test_what_was_assumed_is_said_where_nothing_says_how_logs_were_written(
     ],
 )
 @pytest.mark.parametrize("command", ["build", "verify", "predict"])
-def test_a_property_that_no_setting_has_is_a_warning(
+def test_unknown_property_is_a_warning(
     tmp_path: Path, command: str, line: str, warning: str | None
 ) -> None:
     path = tmp_path / "server.properties"

@@ -49,19 +49,19 @@ def committed(path: Path) -> dict[int, int]:
     return {one.partition: one.offset for one in found.offsets or []}
 
 
-def test_the_last_commit_of_a_partition_counts(offsets: Path) -> None:
+def test_last_commit_of_a_partition_is_used(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5), commit(8, partition=1)), log_batch(2, commit(6)))
 
     assert committed(offsets) == {0: 6, 1: 8}
 
 
-def test_a_tombstone_deletes_a_commit(offsets: Path) -> None:
+def test_tombstone_deletes_a_commit(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5), commit(None)))
 
     assert committed(offsets) == {}
 
 
-def test_a_commit_in_a_transaction_counts_once_it_is_committed(offsets: Path) -> None:
+def test_commit_in_a_transaction_is_used_after_its_commit_marker(offsets: Path) -> None:
     write_log(
         offsets,
         log_batch(0, commit(5), commit(5, partition=1), commit(5, partition=2)),
@@ -75,7 +75,7 @@ def test_a_commit_in_a_transaction_counts_once_it_is_committed(offsets: Path) ->
     assert committed(offsets) == {0: 7, 1: 5, 2: 5}
 
 
-def test_a_later_commit_is_kept_when_a_transaction_ends_after_it(offsets: Path) -> None:
+def test_later_commit_is_kept_when_a_transaction_ends_after_it(offsets: Path) -> None:
     write_log(
         offsets,
         log_batch(0, commit(7), producer_id=40),
@@ -86,7 +86,7 @@ def test_a_later_commit_is_kept_when_a_transaction_ends_after_it(offsets: Path) 
     assert committed(offsets) == {0: 9}
 
 
-def test_a_tombstone_also_deletes_what_a_transaction_is_about_to_commit(offsets: Path) -> None:
+def test_tombstone_deletes_pending_transactional_commits(offsets: Path) -> None:
     write_log(
         offsets,
         log_batch(0, commit(7), producer_id=40),
@@ -97,7 +97,7 @@ def test_a_tombstone_also_deletes_what_a_transaction_is_about_to_commit(offsets:
     assert committed(offsets) == {}
 
 
-def test_a_commit_of_an_old_version_lacks_what_came_later(offsets: Path) -> None:
+def test_commit_of_an_old_version_has_nulls_for_later_fields(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5, version=1)))
 
     (offset,) = read(offsets).offsets or []
@@ -105,7 +105,7 @@ def test_a_commit_of_an_old_version_lacks_what_came_later(offsets: Path) -> None
     assert (offset.offset, offset.leader_epoch, offset.topic_id) == (5, None, None)
 
 
-def test_a_commit_has_its_topic_id_and_leader_epoch(offsets: Path) -> None:
+def test_commit_has_its_topic_id_and_leader_epoch(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5)))
 
     (offset,) = read(offsets).offsets or []
@@ -113,7 +113,7 @@ def test_a_commit_has_its_topic_id_and_leader_epoch(offsets: Path) -> None:
     assert (offset.leader_epoch, offset.topic_id) == (2, uuid_of(5))
 
 
-def test_a_legacy_commit_is_replaced_by_one_of_the_current_type(offsets: Path) -> None:
+def test_legacy_commit_is_replaced_by_one_of_the_current_type(offsets: Path) -> None:
     key: dict[str, Value] = {"group": "g", "topic": "orders", "partition": 0}
     value: dict[str, Value] = {"offset": 3, "metadata": "", "commitTimestamp": 1}
     legacy = coordinator_record(GROUP_RECORDS, "LegacyOffsetCommit", key, value)
@@ -170,7 +170,7 @@ def test_groups_of_the_newer_protocols_have_their_epochs(offsets: Path, kind: st
     assert (group.kind, group.epoch, group.assignment_epoch) == (kind.lower(), 7, 6)
 
 
-def test_an_unknown_record_type_is_counted_by_its_number(offsets: Path) -> None:
+def test_unknown_record_type_is_counted_by_its_number(offsets: Path) -> None:
     write_log(offsets, log_batch(0, (b"\0\x63rest", b"\0\0"), commit(5)))
 
     found = read(offsets)
@@ -225,7 +225,7 @@ def test_state_records_of_later_versions_are_faults_and_keep_earlier_states(tmp_
     ]
 
 
-def test_a_damaged_commit_is_a_fault_and_keeps_the_earlier_one(offsets: Path) -> None:
+def test_damaged_commit_is_a_fault_and_keeps_the_earlier_one(offsets: Path) -> None:
     key, value = commit(5)
     assert key is not None
     assert value is not None
@@ -244,7 +244,7 @@ def test_a_damaged_commit_is_a_fault_and_keeps_the_earlier_one(offsets: Path) ->
     assert places == [(str(offsets), "offset 1"), (str(offsets), "offset 2")]
 
 
-def test_the_last_state_of_a_transaction_counts(tmp_path: Path) -> None:
+def test_last_state_of_a_transaction_counts(tmp_path: Path) -> None:
     key: dict[str, Value] = {"transactionalId": "t"}
     common: dict[str, Value] = {"producerId": 9, "producerEpoch": 1, "transactionTimeoutMs": 60000}
     partitions: Value = [Struct(topic="orders", partitionIds=[0, 1])]
@@ -308,7 +308,7 @@ def test_remote_segments_have_their_last_state_until_they_are_deleted(tmp_path: 
     assert segment.custom_metadata == b"\1"
 
 
-def test_a_table_of_a_topic_that_is_not_there_is_refused_and_not_counted(offsets: Path) -> None:
+def test_table_of_a_missing_internal_topic_is_rejected(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5)))
 
     overview = kafka_index.read_metadata(offsets).rows.to_pylist()
@@ -318,7 +318,7 @@ def test_a_table_of_a_topic_that_is_not_there_is_refused_and_not_counted(offsets
         METADATA_TABLES["transactions"].of(read(offsets))
 
 
-def test_a_torn_log_is_a_fault_and_what_precedes_it_is_read(offsets: Path) -> None:
+def test_torn_log_is_a_fault_and_what_precedes_it_is_read(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5)), log_batch(1, commit(6))[:-10])
 
     found = read(offsets)

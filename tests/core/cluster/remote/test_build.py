@@ -40,7 +40,7 @@ def _build(at: Setting, tmp_path: Path, *more: Argument) -> tuple[Path, list[dic
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_build_writes_the_files_that_the_brokers_uploaded(name: str, tmp_path: Path) -> None:
+def test_build_writes_the_files_that_the_brokers_uploaded(name: str, tmp_path: Path) -> None:
     at = setting(name)
     output, rows = _build(at, tmp_path)
     noted = {row["log_path"]: row["note"] for row in rows if "stored" in row["note"]}
@@ -68,7 +68,7 @@ def test_a_build_writes_the_files_that_the_brokers_uploaded(name: str, tmp_path:
     assert equal > 70
 
 
-def test_a_build_says_where_a_stored_index_is_damaged(tmp_path: Path) -> None:
+def test_build_says_where_a_stored_index_is_damaged(tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
     key = next(each for each in at.segments() if "log_gz" in each.name)
@@ -83,7 +83,7 @@ def test_a_build_says_where_a_stored_index_is_damaged(tmp_path: Path) -> None:
     assert note.startswith("the stored .index differs from entry 0 on")
 
 
-def test_a_segment_that_cannot_be_read_is_a_row_that_names_object_and_chunk(tmp_path: Path) -> None:
+def test_segment_that_cannot_be_read_is_a_row_that_names_object_and_chunk(tmp_path: Path) -> None:
     at = Setting(tmp_path / ENCRYPTED)
     shutil.copytree(setting(ENCRYPTED).path, at.path)
     key = min(
@@ -107,7 +107,7 @@ def test_a_segment_that_cannot_be_read_is_a_row_that_names_object_and_chunk(tmp_
     assert "cannot be read: its GCM tag does not fit" in failed["reason"]
 
 
-def test_the_objects_alone_are_built_too_and_the_start_is_called_a_lower_bound(
+def test_build_of_remote_objects_only_reports_the_start_as_a_lower_bound(
     tmp_path: Path,
 ) -> None:
     at = setting("local")
@@ -121,7 +121,7 @@ def test_the_objects_alone_are_built_too_and_the_start_is_called_a_lower_bound(
     assert any("the log may start later than its first segment" in row["note"] for row in rows)
 
 
-def test_a_rerun_reads_no_log(tmp_path: Path) -> None:
+def test_rerun_reads_no_log(tmp_path: Path) -> None:
     at = setting("aiven-zstd")
     _build(at, tmp_path)
     _, rows = _build(at, tmp_path)
@@ -158,7 +158,9 @@ def test_key_material_is_in_no_output(tmp_path: Path) -> None:
         (["--tiered", "/", "--in-place"], "--tiered and --in-place exclude each other"),
     ],
 )
-def test_options_that_do_not_fit_are_usage_errors(options: list[str], message: str) -> None:
+def test_options_without_meaning_for_remote_builds_are_wrong_usage(
+    options: list[str], message: str
+) -> None:
     done = build_here("--input", "/", *options)
 
     assert done.returncode == 2

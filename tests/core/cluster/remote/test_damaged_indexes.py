@@ -201,7 +201,7 @@ def test_records_are_those_that_consumers_got_whatever_transaction_indexes_hold(
 
 
 @pytest.mark.parametrize("damage", ["zeroed", "empty", "bit-in-producer_id"])
-def test_transaction_indexes_in_a_bucket_decide_nothing_either(
+def test_transaction_indexes_in_a_bucket_do_not_affect_isolation(
     s3: S3Server, tmp_path: Path, damage: str
 ) -> None:
     at = _copy("aiven-plain", tmp_path)
@@ -215,7 +215,7 @@ def test_transaction_indexes_in_a_bucket_decide_nothing_either(
 
 
 @pytest.mark.parametrize("layout", _LAYOUTS)
-def test_a_bounded_read_of_damaged_indexes_is_a_part_of_the_whole(
+def test_bounded_read_with_damaged_indexes_is_a_slice_of_the_full_read(
     tmp_path: Path, layout: str
 ) -> None:
     at = _copy(layout, tmp_path)
@@ -239,7 +239,9 @@ def test_a_bounded_read_of_damaged_indexes_is_a_part_of_the_whole(
 
 
 @pytest.mark.parametrize("layout", _LAYOUTS)
-def test_remote_segments_alone_are_read_in_isolation(tmp_path: Path, layout: str) -> None:
+def test_remote_segments_without_log_directory_are_read_committed(
+    tmp_path: Path, layout: str
+) -> None:
     at = _copy(layout, tmp_path)
     tiered = TieredOptions((at.remote,), keys=at.keys)
 
@@ -261,7 +263,7 @@ def test_remote_segments_alone_are_read_in_isolation(tmp_path: Path, layout: str
 
 
 @pytest.mark.parametrize(("seed", "layout"), in_turn(range(3), _LAYOUTS))
-def test_answers_are_right_or_reported_whatever_bit_of_an_index_is_flipped(
+def test_answers_with_a_flipped_index_bit_are_right_or_reported(
     tmp_path: Path, layout: str, seed: int
 ) -> None:
     at = _copy(layout, tmp_path)

@@ -38,31 +38,31 @@ def _served(
     )
 
 
-def test_successive_segments_all_serve() -> None:
+def test_successive_segments_are_all_used() -> None:
     segments = [_segment(1, 10, 19), _segment(0, 0, 9), _segment(2, 20, 29)]
 
     assert _served(segments, (0, 0)) == ([(0, 0, 9), (1, 10, 19), (2, 20, 29)], [])
 
 
-def test_of_one_range_the_latest_upload_serves() -> None:
+def test_latest_upload_of_a_range_is_used() -> None:
     segments = [_segment(0, 0, 9, uploaded_ms=1), _segment(1, 0, 9, uploaded_ms=2)]
 
     assert _served(segments) == ([(1, 0, 9)], [0])
 
 
-def test_a_segment_within_a_longer_one_does_not_serve() -> None:
+def test_segment_within_a_longer_one_is_not_used() -> None:
     segments = [_segment(0, 0, 29), _segment(1, 10, 19), _segment(2, 30, 39)]
 
     assert _served(segments) == ([(0, 0, 29), (2, 30, 39)], [1])
 
 
-def test_where_two_overlap_the_later_start_serves_from_there() -> None:
+def test_overlap_of_two_segments_is_read_from_the_later_one() -> None:
     segments = [_segment(0, 0, 14), _segment(1, 10, 24)]
 
     assert _served(segments) == ([(0, 0, 9), (1, 10, 24)], [])
 
 
-def test_offsets_that_an_unclean_election_cut_off_are_not_served() -> None:
+def test_offsets_truncated_by_an_unclean_election_are_not_read() -> None:
     # The leader of epoch 0 uploaded up to 29; that of epoch 2 had the log up to 19 only.
     segments = [
         _segment(0, 0, 14),
@@ -73,7 +73,7 @@ def test_offsets_that_an_unclean_election_cut_off_are_not_served() -> None:
     assert _served(segments, (0, 0), (2, 20)) == ([(0, 0, 14), (2, 15, 39)], [1])
 
 
-def test_a_segment_of_an_epoch_that_the_log_does_not_know_is_refused() -> None:
+def test_segment_of_an_epoch_that_the_log_does_not_know_is_rejected() -> None:
     assert _served([_segment(0, 20, 29, (1, 20))], (0, 0), (2, 15)) == ([], [0])
 
 
@@ -91,7 +91,7 @@ def test_a_segment_of_an_epoch_that_the_log_does_not_know_is_refused() -> None:
         ([(0, 0)], [], 29),
     ],
 )
-def test_a_segment_is_valid_up_to_where_its_epochs_leave_those_of_the_log(
+def test_segment_is_valid_up_to_where_its_epochs_leave_those_of_the_log(
     epochs: list[tuple[int, int]], lineage: list[tuple[int, int]], end: int
 ) -> None:
     assert valid_end(_segment(0, 0, 29, *epochs), _epochs(*lineage)) == end

@@ -107,7 +107,7 @@ def test_every_answer_of_list_offsets_is_the_brokers(name: str) -> None:
         assert _as_broker(answer) == _expected(row, "timestamp"), row
 
 
-def test_the_largest_local_timestamp_has_no_effect_on_other_answers() -> None:
+def test_largest_local_timestamp_has_no_effect_on_other_answers() -> None:
     at = setting("local")
     # In the middle of the remote segments.
     row = next(
@@ -136,7 +136,7 @@ def test_every_record_is_found_by_its_offset(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["local", "aiven-zstd-enc"])
-def test_the_objects_alone_answer_as_far_as_they_reach(name: str) -> None:
+def test_lookups_in_remote_objects_only_answer_up_to_their_end(name: str) -> None:
     at = setting(name)
     records = pq.read_table(at.path / "truth" / "read_uncommitted.parquet").to_pylist()
     with _lookups(at, By.OFFSET, with_data=False) as lookups:
@@ -155,7 +155,7 @@ def test_the_objects_alone_answer_as_far_as_they_reach(name: str) -> None:
     assert [row["found_timestamp_ms"] for row in found] == [row["timestamp"] for row in rows]
 
 
-def test_a_lookup_uses_the_remote_indexes() -> None:
+def test_lookup_uses_the_remote_indexes() -> None:
     at = setting("aiven-zstd-enc")
     with _lookups(at, By.OFFSET, with_data=False) as lookups:
         lookups.answer(
@@ -201,7 +201,7 @@ def _lookup(*arguments: Argument) -> dict[str, object]:
     return {**answer, "stderr": done.stderr}
 
 
-def test_a_question_is_answered_from_a_log_directory_and_remote_segments() -> None:
+def test_question_is_answered_from_a_log_directory_and_remote_segments() -> None:
     at = setting("local")
     answer = _lookup("--logs", at.data, "--tiered", at.remote, "--timestamp", -2)
 
@@ -219,7 +219,7 @@ def test_without_a_log_directory_the_log_start_is_called_a_lower_bound() -> None
     )
 
 
-def test_an_encrypted_segment_is_read_with_its_keys() -> None:
+def test_encrypted_segment_is_read_with_its_keys() -> None:
     at = setting(ENCRYPTED)
     pairs = [text for name, path in at.keys for text in ("--tiered-key", f"{name}={path}")]
     answer = _lookup("--tiered", at.remote, *pairs, "--offset", 100, "--resolve", "record")
@@ -228,7 +228,7 @@ def test_an_encrypted_segment_is_read_with_its_keys() -> None:
     assert str(answer["log_path"]).startswith("tiered+aiven:///")
 
 
-def test_without_its_key_an_encrypted_segment_is_unreadable_and_the_option_is_named() -> None:
+def test_without_its_key_an_encrypted_segment_is_unreadable_and_the_option_is_reported() -> None:
     at = setting(ENCRYPTED)
     done = run_here(
         "lookup", "--tiered", at.remote, "--topic", "turnover", "--partition", 0, "--offset", 7
@@ -254,9 +254,7 @@ _COLUMNS = {
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_records_of_a_tiered_dump_are_those_that_consumers_got(
-    name: str, isolation: str
-) -> None:
+def test_records_of_a_tiered_dump_are_those_that_consumers_got(name: str, isolation: str) -> None:
     at = setting(name)
     truth = pq.read_table(at.path / "truth" / f"{isolation}.parquet").sort_by(_ORDER)
 

@@ -45,7 +45,7 @@ _INDEXES = (".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint")
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_log_is_sound_and_holds_the_offsets_of_its_manifest(name: str) -> None:
+def test_remote_logs_are_intact_and_have_the_offsets_of_their_manifests(name: str) -> None:
     at = setting(name)
     with keys(at.keys):
         for key in at.segments():
@@ -82,7 +82,7 @@ def test_ranges_and_streams_are_slices_of_the_whole_log(name: str) -> None:
             assert bytes(log.read_at(len(whole) + 1, 10)) == b""
 
 
-def test_an_index_that_a_segment_does_not_have_is_not_found() -> None:
+def test_index_that_a_segment_does_not_have_is_not_found() -> None:
     at = setting("aiven-plain")
     missing = 0
     for key in at.segments():
@@ -96,7 +96,7 @@ def test_an_index_that_a_segment_does_not_have_is_not_found() -> None:
     assert missing == 69
 
 
-def test_the_indexes_of_an_encrypted_segment_are_those_of_a_broker() -> None:
+def test_indexes_of_an_encrypted_segment_are_those_of_a_broker() -> None:
     at = setting(ENCRYPTED)
     for key in list(at.segments())[:10]:
         offsets, times, snapshot, epochs = (_read(at, key, suffix) for suffix in _INDEXES)
@@ -132,7 +132,7 @@ def _read(at: Setting, key: SegmentKey, suffix: str = ".log") -> bytes:
 
 
 @pytest.mark.parametrize("name", ["aiven-zstd", "aiven-enc", ENCRYPTED])
-def test_a_flipped_bit_is_an_error_that_names_object_and_chunk(name: str, tmp_path: Path) -> None:
+def test_flipped_bit_is_an_error_that_names_object_and_chunk(name: str, tmp_path: Path) -> None:
     at, key, log = _copy(setting(name), tmp_path, 2)
     # The header of a zstd frame; a bit inside may stay without effect.
     _flip(log, 1)
@@ -143,7 +143,7 @@ def test_a_flipped_bit_is_an_error_that_names_object_and_chunk(name: str, tmp_pa
     assert caught.value.path == str(log)
 
 
-def test_chunks_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
+def test_only_requested_chunks_are_read(tmp_path: Path) -> None:
     at, key, log = _copy(setting(ENCRYPTED), tmp_path, 3)
     whole = _read(at, key)
     path = at.file(key, ".log")
@@ -160,7 +160,7 @@ def test_chunks_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["aiven-plain", "aiven-zstd", "aiven-enc", ENCRYPTED])
-def test_a_cut_object_is_refused_by_its_size(name: str, tmp_path: Path) -> None:
+def test_cut_object_is_rejected_by_its_size(name: str, tmp_path: Path) -> None:
     at, key, log = _copy(setting(name), tmp_path, 1)
     log.write_bytes(log.read_bytes()[:-1])
 
@@ -178,7 +178,7 @@ def _outcome(at: Setting, key: SegmentKey) -> bytes | KafkaIndexError:
 
 
 @pytest.mark.parametrize("name", ["aiven-plain", "aiven-zstd", ENCRYPTED])
-def test_a_flipped_bit_of_a_manifest_is_an_error_or_without_effect_on_the_bytes(
+def test_flipped_bit_of_a_manifest_is_an_error_or_without_effect_on_the_bytes(
     name: str, tmp_path: Path
 ) -> None:
     at, key, log = _copy(setting(name), tmp_path, 1)
@@ -212,7 +212,7 @@ def test_another_key_pair_is_an_error_that_names_the_key_and_no_material(tmp_pat
     assert "BEGIN" not in repr(caught.value.__dict__)
 
 
-def test_a_key_pair_that_was_not_given_is_asked_for_by_name() -> None:
+def test_missing_key_pair_is_reported_by_name() -> None:
     at = setting("aiven-enc")
     path = at.file(next(at.segments()), ".log")
 
@@ -227,7 +227,7 @@ PUBLIC = RSA.construct((3233, 17)).export_key()
 @pytest.mark.parametrize(
     "content", [b"", b"no key\n", b"-----BEGIN PRIVATE KEY-----\nAAAA\n", PUBLIC, CURVE]
 )
-def test_a_file_without_a_private_key_is_refused_without_its_content(
+def test_file_without_a_private_key_is_rejected_without_its_content(
     content: bytes, tmp_path: Path
 ) -> None:
     at = setting("aiven-enc")
@@ -292,7 +292,7 @@ def test_what_was_encrypted_is_decrypted(
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_data_key_of_another_size_is_refused(key: RSA.RsaKey, size: int) -> None:
+def test_data_key_of_another_size_is_rejected(key: RSA.RsaKey, size: int) -> None:
     data_key = encrypt_oaep(key.n, key.e, bytes(size))
     ring = KeyRing(dict(setting("aiven-enc").keys))
 
@@ -300,7 +300,7 @@ def test_a_data_key_of_another_size_is_refused(key: RSA.RsaKey, size: int) -> No
         ring.open(EncryptedDataKey("gk-1", data_key, b""), "a.rsm-manifest")
 
 
-def test_a_message_that_was_altered_anywhere_is_refused(
+def test_message_that_was_altered_anywhere_is_rejected(
     key: RSA.RsaKey, cipher: PKCS1OAEP_Cipher
 ) -> None:
     ciphertext = encrypt_oaep(key.n, key.e, b"x" * 32)
@@ -313,7 +313,7 @@ def test_a_message_that_was_altered_anywhere_is_refused(
 
 
 @pytest.mark.parametrize("content", [bytes(size) for size in (0, 255, 257)] + [b"\xff" * 256])
-def test_a_message_of_another_size_is_refused(cipher: PKCS1OAEP_Cipher, content: bytes) -> None:
+def test_message_of_another_size_is_rejected(cipher: PKCS1OAEP_Cipher, content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         cipher.decrypt(content)
 
@@ -368,7 +368,7 @@ def test_every_event_is_the_one_that_kafka_prints(name: str) -> None:
     assert sorted(found) == sorted(expected)
 
 
-def test_the_last_state_of_a_segment_counts() -> None:
+def test_last_state_of_a_segment_counts() -> None:
     metadata = RemoteLogMetadata.of_events(each.event for each in _records(setting("aiven-plain")))
     states = list(metadata.states.values())
 
@@ -380,12 +380,12 @@ def test_the_last_state_of_a_segment_counts() -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"\x02\x00\x00", b"\x01\x09\x00", b"\x01\x00\x01", b"\x01\x00\x00\x05ab"]
 )
-def test_what_is_no_event_is_refused(value: bytes) -> None:
+def test_malformed_remote_log_event_is_rejected(value: bytes) -> None:
     with pytest.raises(CorruptRecordError):
         parse_metadata_record(value)
 
 
-def test_a_damaged_metadata_log_is_an_error_because_later_states_are_unknown(
+def test_damaged_metadata_log_is_an_error_because_later_states_are_unknown(
     tmp_path: Path,
 ) -> None:
     at = setting("local")

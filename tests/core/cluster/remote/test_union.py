@@ -91,7 +91,7 @@ def _truth(at: Setting) -> dict[tuple[str, int], list[tuple[object, ...]]]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_record_that_a_consumer_read_is_there_and_no_other(name: str) -> None:
+def test_tiered_partition_has_exactly_the_records_of_a_consumer(name: str) -> None:
     at = setting(name)
     with keys(at.keys):
         listing = _union(at, with_data=True)
@@ -105,7 +105,7 @@ def test_every_record_that_a_consumer_read_is_there_and_no_other(name: str) -> N
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_objects_alone_hold_the_same_records_up_to_the_end_of_the_uploads(name: str) -> None:
+def test_remote_objects_have_the_same_records_up_to_the_last_upload(name: str) -> None:
     at = setting(name)
     with keys(at.keys):
         listing = _union(at, with_data=False)
@@ -140,7 +140,7 @@ def test_starts_and_ends_of_tiers_are_those_that_the_broker_answered(name: str) 
         assert max(tiered.local_start_offset, tiered.log_start_offset) == of("earliest-local")
 
 
-def test_a_half_uploaded_segment_is_listed_and_not_served() -> None:
+def test_incomplete_upload_is_listed_and_not_read() -> None:
     listing = _union(setting("aiven-plain"), with_data=True)
 
     (skipped,) = listing.skipped
@@ -149,7 +149,7 @@ def test_a_half_uploaded_segment_is_listed_and_not_served() -> None:
     assert skipped.path not in {segment.log_path for segment in listing.segments}
 
 
-def test_without_events_the_later_of_two_equal_uploads_is_served() -> None:
+def test_later_of_two_equal_uploads_is_read_without_events() -> None:
     listing = _union(setting("aiven-plain"), with_data=False)
 
     (skipped,) = listing.skipped
@@ -157,9 +157,7 @@ def test_without_events_the_later_of_two_equal_uploads_is_served() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".rsm-manifest", ".indexes", ".log"])
-def test_without_events_a_set_that_lacks_an_object_is_a_hole_where_the_log_continues(
-    suffix: str, tmp_path: Path
-) -> None:
+def test_incomplete_upload_without_events_is_a_gap(suffix: str, tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
     first, second = sorted(
@@ -176,7 +174,9 @@ def test_without_events_a_set_that_lacks_an_object_is_a_hole_where_the_log_conti
 
 
 @pytest.mark.parametrize("name", ["local", "aiven-plain"])
-def test_a_finished_segment_without_objects_fails_in_its_place(name: str, tmp_path: Path) -> None:
+def test_finished_segment_without_objects_is_reported_at_its_offsets(
+    name: str, tmp_path: Path
+) -> None:
     at = Setting(tmp_path / name)
     shutil.copytree(setting(name).path, at.path)
     key = min((key for key in at.segments() if "log_gz" in key.name), key=lambda k: k.start_offset)
@@ -192,7 +192,7 @@ def test_a_finished_segment_without_objects_fails_in_its_place(name: str, tmp_pa
     assert caught.value.path == f"{at.remote}/{key.name}.log"
 
 
-def test_another_topic_of_the_same_name_is_listed_and_can_be_chosen(tmp_path: Path) -> None:
+def test_recreated_topic_is_listed_and_can_be_selected_by_id(tmp_path: Path) -> None:
     at = Setting(tmp_path / "local")
     shutil.copytree(setting("local").path, at.path)
     old = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -211,7 +211,7 @@ def test_another_topic_of_the_same_name_is_listed_and_can_be_chosen(tmp_path: Pa
     assert {f"{at.data}/log_gz-0", str(live)} == {each.path for each in chosen.skipped}
 
 
-def test_a_remote_segment_serves_up_to_where_the_local_log_starts(tmp_path: Path) -> None:
+def test_remote_segment_is_read_up_to_the_local_log_start(tmp_path: Path) -> None:
     """The local replica may have rolled elsewhere than the uploading one."""
     at = Setting(tmp_path / "local")
     shutil.copytree(setting("local").path, at.path)
@@ -234,13 +234,13 @@ def test_a_remote_segment_serves_up_to_where_the_local_log_starts(tmp_path: Path
     assert found == _truth(at)["kept-both", 0]
 
 
-def test_an_unknown_topic_id_is_refused() -> None:
+def test_unknown_topic_id_is_rejected() -> None:
     at = setting("local")
     with pytest.raises(InputError, match="no topic has this id"):
         list_merged([], TieredOptions((at.remote,), topic_ids=("x" * 22,)), topics=None)
 
 
-def test_a_key_prefix_selects_the_keys_that_begin_with_it() -> None:
+def test_key_prefix_selects_the_keys_that_begin_with_it() -> None:
     at = setting("aiven-zstd")
     everything = _union(at, with_data=False)
     options = TieredOptions((at.remote,), "aiven", "golden/tier.a_b-")
@@ -250,7 +250,7 @@ def test_a_key_prefix_selects_the_keys_that_begin_with_it() -> None:
         list_merged([], TieredOptions((at.remote,), None, "golden/tier.a_c-"), topics=None)
 
 
-def test_a_file_uri_is_the_folder_that_it_names() -> None:
+def test_file_uri_is_accepted_as_a_folder() -> None:
     at = setting("aiven-plain")
     options = TieredOptions((f"file://{at.remote}/",))
 
@@ -259,7 +259,7 @@ def test_a_file_uri_is_the_folder_that_it_names() -> None:
     assert found.segments == _union(at, with_data=False).segments
 
 
-def test_iceberg_segments_are_refused_by_name(tmp_path: Path) -> None:
+def test_iceberg_segments_are_rejected_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "warehouse" / "orders" / "metadata"
     folder.mkdir(parents=True)
     (folder / "bKI9IZIyRVqFtx14oB1G3w.puffin").write_bytes(b"PFA1")

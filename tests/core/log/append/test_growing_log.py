@@ -57,7 +57,7 @@ def test_leader_stamps_the_time_of_the_append(tmp_path: Path, codec: str) -> Non
         assert (found.timestamp, found.offset) == (NOW_MS, 0)
 
 
-def test_each_batch_of_a_leader_is_an_append_of_its_own(tmp_path: Path) -> None:
+def test_leader_appends_each_batch_separately(tmp_path: Path) -> None:
     single, bulk = tmp_path / "single", tmp_path / "bulk"
     batches = [data_batch(value=bytes(size)) for size in range(0, 400, 7)]
     with open_log(single) as log:
@@ -79,7 +79,7 @@ def test_follower_appends_batches_unchanged_and_rolls_at_most_once(tmp_path: Pat
     assert sizes(tmp_path, ".log") == [BATCH_BYTES, len(data)]
 
 
-def test_follower_leaves_out_batches_of_a_later_epoch(tmp_path: Path) -> None:
+def test_follower_does_not_append_batches_of_a_later_epoch(tmp_path: Path) -> None:
     data = b"".join(data_batch(n, leader_epoch=n) for n in range(3))
     with open_log(tmp_path) as log:
         assert log.append_as_follower(data, 1).last_offset == 1
@@ -112,7 +112,7 @@ def test_rolled_segment_has_trimmed_files_with_the_last_time_entry(tmp_path: Pat
         assert sizes(tmp_path, ".timeindex") == [12]
 
 
-def test_jitter_of_a_seed_rolls_at_the_same_places(tmp_path: Path) -> None:
+def test_roll_jitter_is_reproducible_by_seed(tmp_path: Path) -> None:
     settings = LogSettings(
         segment_index_bytes=4096, segment_ms=1000, segment_jitter_ms=900, segment_bytes=1 << 20
     )
@@ -174,7 +174,7 @@ def test_read_continues_in_the_next_segment(tmp_path: Path) -> None:
         assert (found.base_offset, found.segment_base_offset) == (9, 1)
 
 
-def test_read_at_the_end_finds_nothing_and_beyond_it_is_refused(tmp_path: Path) -> None:
+def test_read_at_the_log_end_is_empty_and_beyond_it_is_rejected(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(), 0)
         assert log.read(1, 100).records == b""
@@ -233,7 +233,7 @@ def test_reopened_log_continues_at_its_end(tmp_path: Path) -> None:
             assert contents(tmp_path)[name] == data
 
 
-def test_opening_and_closing_changes_nothing(tmp_path: Path) -> None:
+def test_open_and_close_change_no_file(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(b"".join(data_batch() for _ in range(40)), 0)
     before = contents(tmp_path)
@@ -251,7 +251,7 @@ def test_expired_producers_are_dropped_when_the_log_is_opened(tmp_path: Path) ->
         log.append_as_leader(data_batch(producer=7, sequence=99), 0)
 
 
-def test_log_of_a_killed_writer_is_refused_and_can_be_recovered(tmp_path: Path) -> None:
+def test_log_of_a_killed_writer_is_rejected_and_can_be_recovered(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(producer=7, transactional=True), 0)
         log.append_as_leader(abort(7), 0, origin=AppendOrigin.COORDINATOR)
@@ -290,7 +290,7 @@ def test_segment_without_index_is_recovered_when_it_is_opened(tmp_path: Path) ->
             assert after[name] == data, name
 
 
-def test_flush_and_use_after_close(tmp_path: Path) -> None:
+def test_closed_log_rejects_flush_and_append(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append_as_leader(data_batch(), 0)
     log.flush()
@@ -303,7 +303,7 @@ def test_flush_and_use_after_close(tmp_path: Path) -> None:
 GUIDE = Path(__file__).resolve().parents[4] / "docs" / "writing.md"
 
 
-def test_the_example_writes_a_log_that_a_rebuild_agrees_with(
+def test_example_log_equals_its_rebuilt_indexes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -348,14 +348,14 @@ def test_partition_can_be_opened_only_once(tmp_path: Path) -> None:
     assert not (tmp_path / ".lock").exists()
 
 
-def test_another_process_is_refused_while_the_log_is_open(tmp_path: Path) -> None:
+def test_open_log_is_locked_against_other_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "topic-1")]
     with open_log(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "holds this directory's .lock" in done.stderr
 
 
-def test_log_is_refused_while_a_broker_holds_the_directory(tmp_path: Path) -> None:
+def test_log_is_rejected_while_a_broker_holds_the_directory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BROKER, str(tmp_path / ".lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
         assert broker.stdout is not None
@@ -371,7 +371,7 @@ def test_folder_must_be_named_as_a_partition(tmp_path: Path) -> None:
         PartitionLogWriter(tmp_path / "topic")
 
 
-def test_partition_with_an_interrupted_cleaner_is_refused(tmp_path: Path) -> None:
+def test_partition_with_an_interrupted_cleaner_is_rejected(tmp_path: Path) -> None:
     with open_log(tmp_path):
         pass
     (tmp_path / "topic-0" / f"{0:020d}.log.swap").touch()

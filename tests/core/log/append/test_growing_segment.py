@@ -44,7 +44,7 @@ def index_bytes(log: Path) -> list[bytes]:
     appends=st.lists(st.integers(1, 5), min_size=40, max_size=40),
     interval=st.sampled_from([0, 100, 500, 4096]),
 )
-def test_files_are_those_of_a_rebuild(
+def test_index_files_of_a_growing_segment_equal_rebuilt_ones(
     tmp_path_factory: pytest.TempPathFactory,
     shapes: list[tuple[int, int, int]],
     appends: list[int],
@@ -169,7 +169,7 @@ def test_recovery_truncates_at_the_first_invalid_batch_and_rebuilds_the_indexes(
     assert index_bytes(log) == index_bytes(grown(again, [data_batch(n) for n in range(3)]))
 
 
-def test_recovery_cuts_nothing_of_a_log_whose_offsets_do_not_fit(tmp_path: Path) -> None:
+def test_recovery_keeps_a_log_with_offsets_out_of_range(tmp_path: Path) -> None:
     log = grown(tmp_path, [data_batch(n) for n in range(5)])
     damaged = bytearray(log.read_bytes())
     # The base offset of a batch is outside its checksum.

@@ -142,7 +142,7 @@ def started(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED_BY_LEADER)
-def test_leader_refuses(tmp_path: Path, case: str) -> None:
+def test_invalid_append_as_leader_is_rejected(tmp_path: Path, case: str) -> None:
     data, origin, message = REFUSED_BY_LEADER[case]
     started(tmp_path)
     with open_log(tmp_path, STRICT) as log:
@@ -157,7 +157,7 @@ def test_leader_refuses(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED_BY_FOLLOWER)
-def test_follower_refuses(tmp_path: Path, case: str) -> None:
+def test_invalid_append_as_follower_is_rejected(tmp_path: Path, case: str) -> None:
     data, epoch, message = REFUSED_BY_FOLLOWER[case]
     started(tmp_path)
     with open_log(tmp_path, STRICT) as log:
@@ -178,7 +178,7 @@ def test_follower_accepts_backward_epochs_and_sequences(tmp_path: Path) -> None:
         assert log.log_end_offset == 4
 
 
-def test_errors_have_the_class_of_their_cause(tmp_path: Path) -> None:
+def test_rejected_append_raises_the_class_of_its_cause(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         with pytest.raises(CorruptLogError):
             log.append_as_leader(data_batch()[:-1] + b"x", 0)
@@ -200,7 +200,7 @@ def test_errors_have_the_class_of_their_cause(tmp_path: Path) -> None:
         ({"retention.ms": "5"}, "not a setting of a log"),
     ],
 )
-def test_invalid_settings_are_refused(properties: dict[str, str], message: str) -> None:
+def test_invalid_settings_are_rejected(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LogSettings.of_properties(properties)
 
@@ -224,7 +224,7 @@ def file_size_limit(max_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_append_that_does_not_fit_is_rolled_back(tmp_path: Path) -> None:
+def test_append_on_a_full_disk_is_rolled_back(tmp_path: Path) -> None:
     settings = LogSettings(segment_index_bytes=480, index_interval_bytes=0)
     with open_log(tmp_path, settings) as log:
         log.append_as_leader(data_batch(producer=7), 0)
@@ -259,7 +259,7 @@ def test_append_that_fails_after_a_roll_is_rolled_back(tmp_path: Path) -> None:
         assert log.log_end_offset == 3
 
 
-def test_roll_that_fails_can_be_tried_again(tmp_path: Path) -> None:
+def test_failed_roll_can_be_retried(tmp_path: Path) -> None:
     settings = LogSettings(segment_bytes=BATCH_BYTES, segment_index_bytes=4800)
     with open_log(tmp_path, settings) as log:
         log.append_as_leader(data_batch(), 0)

@@ -77,7 +77,7 @@ def of_kind(log: PartitionLog, kind: str) -> list[LookupFinding]:
 
 
 @INDEXED
-def test_a_wrong_checksum_hides_the_records_of_its_batch_alone(
+def test_wrong_checksum_hides_only_the_records_of_its_batch(
     tmp_path: Path, *, indexes: bool
 ) -> None:
     with damaged(ROTTEN, tmp_path, indexes=indexes) as log:
@@ -101,7 +101,7 @@ def test_timestamps_in_a_batch_with_a_wrong_checksum_are_unreadable(tmp_path: Pa
 
 @INDEXED
 @FURTHER
-def test_a_wrong_length_hides_what_no_index_entry_leads_past(
+def test_wrong_length_hides_records_up_to_the_next_index_entry(
     tmp_path: Path, resolve: Resolve, *, indexes: bool
 ) -> None:
     with damaged(BROKEN, tmp_path, indexes=indexes) as log:
@@ -114,7 +114,7 @@ def test_a_wrong_length_hides_what_no_index_entry_leads_past(
 
 
 @INDEXED
-def test_offsets_after_damage_are_answered_alone_as_they_are_together(
+def test_offsets_after_damage_do_not_depend_on_other_queries(
     tmp_path: Path, *, indexes: bool
 ) -> None:
     # Otherwise they would depend on which questions are put into one piece of work.
@@ -136,19 +136,19 @@ def test_timestamps_that_damage_may_hide_are_unreadable(tmp_path: Path) -> None:
         assert found == ["found"] * 2 + ["unreadable"] * 5
 
 
-def test_an_index_shows_how_late_the_records_after_damage_are(tmp_path: Path) -> None:
+def test_time_index_bounds_the_timestamps_after_damage(tmp_path: Path) -> None:
     with damaged(BROKEN, tmp_path) as log:
         times = [100, 135, 136, 145, 156, 180, 9999]
         found = [row.status for row in ask_times(log, times, Resolve.RECORD)]
         assert found == [*["found"] * 2, *["unreadable"] * 2, *["found"] * 2, NO_RECORD.status]
 
 
-def test_the_largest_timestamp_is_unreadable_where_damage_may_hide_it(tmp_path: Path) -> None:
+def test_largest_timestamp_is_unreadable_where_damage_may_hide_it(tmp_path: Path) -> None:
     with damaged(BROKEN, tmp_path, indexes=False) as log:
         assert ask_time(log, -3).status == "unreadable"
 
 
-def test_a_broken_record_hides_only_what_comes_after_it(tmp_path: Path) -> None:
+def test_malformed_record_hides_only_later_records(tmp_path: Path) -> None:
     payload = record(0, 0, None, b"") + record(1, 1, None, b"") + b"\x05"
     data = batch(0, 3, timestamps=[7, 8, 9], payload=payload)
     broken = Batch(data, 0, 2, 9, ((0, 7), (1, 8)), 0)
@@ -159,7 +159,7 @@ def test_a_broken_record_hides_only_what_comes_after_it(tmp_path: Path) -> None:
         assert "record 3 of 3" in finding.reason
 
 
-def test_a_batch_that_cannot_be_unpacked_hides_its_records_alone(tmp_path: Path) -> None:
+def test_batch_that_cannot_be_decompressed_hides_only_its_records(tmp_path: Path) -> None:
     broken = Batch(batch(0, 2, attributes=4, payload=b"no zstd"), 0, 1, 1001, (), 0)
     with damaged(partition((0, [broken, simple(2, 10)])), tmp_path) as log:
         found = statuses(log, range(3), Resolve.RECORD)
@@ -175,9 +175,7 @@ TORN_MIDDLE = PLAIN.replaced(MIDDLE, PLAIN.segments[MIDDLE].log[:-5])
 
 @INDEXED
 @FURTHER
-def test_a_log_ends_in_front_of_a_batch_that_was_not_written_to_its_end(
-    tmp_path: Path, resolve: Resolve, *, indexes: bool
-) -> None:
+def test_log_ends_before_a_torn_batch(tmp_path: Path, resolve: Resolve, *, indexes: bool) -> None:
     with damaged(TORN_END, tmp_path, indexes=indexes) as log:
         assert log.log_end_offset == 16
         found = statuses(log, range(18), resolve)
@@ -187,7 +185,7 @@ def test_a_log_ends_in_front_of_a_batch_that_was_not_written_to_its_end(
 
 
 @pytest.mark.parametrize("left", [1, 12, 17])
-def test_a_log_ends_in_front_of_less_than_a_header(tmp_path: Path, left: int) -> None:
+def test_log_ends_before_a_torn_header(tmp_path: Path, left: int) -> None:
     header = batch(18, timestamps=[0])[:left]
     torn = PLAIN.replaced(LAST, PLAIN.segments[LAST].log + header)
     with damaged(torn, tmp_path) as log:
@@ -196,7 +194,7 @@ def test_a_log_ends_in_front_of_less_than_a_header(tmp_path: Path, left: int) ->
 
 
 @pytest.mark.parametrize("left", [1, 12, 17])
-def test_bytes_that_begin_no_batch_are_damage_at_the_end_too(tmp_path: Path, left: int) -> None:
+def test_invalid_bytes_at_the_end_are_damage(tmp_path: Path, left: int) -> None:
     torn = PLAIN.replaced(LAST, PLAIN.segments[LAST].log + b"\x07" * left)
     with damaged(torn, tmp_path) as log:
         assert log.log_end_offset == 18
@@ -204,7 +202,7 @@ def test_bytes_that_begin_no_batch_are_damage_at_the_end_too(tmp_path: Path, lef
 
 
 @pytest.mark.parametrize("zeros", [1, 17, 18, 100, 5000])
-def test_a_log_ends_in_front_of_the_zeros_of_preallocation(tmp_path: Path, zeros: int) -> None:
+def test_log_ends_before_preallocated_zeros(tmp_path: Path, zeros: int) -> None:
     padded = PLAIN.replaced(LAST, PLAIN.segments[LAST].log + bytes(zeros))
     with damaged(padded, tmp_path) as log:
         assert statuses(log, [17, 18, 19], Resolve.RECORD) == {
@@ -217,7 +215,7 @@ def test_a_log_ends_in_front_of_the_zeros_of_preallocation(tmp_path: Path, zeros
 
 @INDEXED
 @FURTHER
-def test_a_torn_batch_in_an_earlier_segment_hides_its_own_offsets(
+def test_torn_batch_in_an_earlier_segment_hides_its_own_offsets(
     tmp_path: Path, resolve: Resolve, *, indexes: bool
 ) -> None:
     with damaged(TORN_MIDDLE, tmp_path, indexes=indexes) as log:
@@ -225,7 +223,7 @@ def test_a_torn_batch_in_an_earlier_segment_hides_its_own_offsets(
         assert [one.position_bytes for one in of_kind(log, UNREADABLE)] == [2 * SIZE]
 
 
-def test_zeros_after_an_earlier_segment_hide_what_may_have_been_there(tmp_path: Path) -> None:
+def test_trailing_zeros_of_an_earlier_segment_hide_its_offsets(tmp_path: Path) -> None:
     gap = Partition((segment_of(0), segment_of(12)))
     padded = gap.replaced(0, gap.segments[0].log + bytes(100))
     with damaged(padded, tmp_path) as log:
@@ -233,7 +231,7 @@ def test_zeros_after_an_earlier_segment_hide_what_may_have_been_there(tmp_path: 
         assert found == {5: "found", 8: "unreadable", 12: "found"}
 
 
-def test_damage_in_the_last_segment_hides_where_the_log_ends(tmp_path: Path) -> None:
+def test_damage_in_the_last_segment_hides_the_log_end(tmp_path: Path) -> None:
     broken = changed(LAST, SIZE + 8, struct.pack(">i", 5))
     with damaged(broken, tmp_path, indexes=False) as log:
         found = statuses(log, [*range(18), 18, 50], Resolve.RECORD)
@@ -274,7 +272,7 @@ def test_compressed_messages_before_a_damaged_batch_are_found(
     assert answers.status.tolist() == [found] * 3 + [hidden] * 3
 
 
-def test_an_index_shows_where_the_log_ends_after_damage(tmp_path: Path) -> None:
+def test_index_determines_the_log_end_after_damage(tmp_path: Path) -> None:
     broken = changed(LAST, SIZE + 8, struct.pack(">i", 5))
     with damaged(broken, tmp_path) as log:
         found = statuses(log, [13, 14, 18, 50], Resolve.RECORD)
@@ -316,7 +314,7 @@ Change = Callable[[Path], object]
 @CHANGES
 @INDEXED
 @pytest.mark.parametrize("number", [0, MIDDLE, LAST])
-def test_a_log_that_is_another_than_was_listed_is_unreadable_and_others_are_not(
+def test_replaced_log_is_unreadable_and_other_segments_are_not(
     tmp_path: Path, number: int, change: Change, reason: str, *, indexes: bool
 ) -> None:
     path = PLAIN.write(tmp_path, indexes=indexes) / f"{6 * number:020d}.log"
@@ -331,7 +329,7 @@ def test_a_log_that_is_another_than_was_listed_is_unreadable_and_others_are_not(
 
 
 @CHANGES
-def test_a_log_that_is_another_than_was_listed_is_not_blamed_on_its_index_files(
+def test_replaced_log_does_not_invalidate_its_indexes(
     tmp_path: Path, change: Change, reason: str
 ) -> None:
     path = PLAIN.write(tmp_path) / f"{6:020d}.log"
@@ -345,7 +343,7 @@ def test_a_log_that_is_another_than_was_listed_is_not_blamed_on_its_index_files(
 
 
 @CHANGES
-def test_the_end_of_a_log_that_cannot_be_read_is_unreadable(
+def test_end_of_a_log_that_cannot_be_read_is_unreadable(
     tmp_path: Path, change: Change, reason: str
 ) -> None:
     path = PLAIN.write(tmp_path) / f"{12:020d}.log"
@@ -361,7 +359,7 @@ def test_the_end_of_a_log_that_cannot_be_read_is_unreadable(
             _ = log.log_end_offset
 
 
-def test_a_log_that_comes_back_is_answered_again(tmp_path: Path) -> None:
+def test_restored_log_is_readable_again(tmp_path: Path) -> None:
     # A disk that was away for a moment, or too many open files.
     path = PLAIN.write(tmp_path) / f"{6:020d}.log"
     with PLAIN.open(path.parent) as log:
@@ -374,7 +372,7 @@ def test_a_log_that_comes_back_is_answered_again(tmp_path: Path) -> None:
         assert ask_time(log, 160).status == "found"
 
 
-def test_a_log_that_is_cut_while_it_is_mapped_is_unreadable_and_others_are_not(
+def test_log_truncated_while_mapped_is_unreadable_and_others_are_not(
     tmp_path: Path,
 ) -> None:
     directory = PLAIN.write(tmp_path)
@@ -390,7 +388,7 @@ def test_a_log_that_is_cut_while_it_is_mapped_is_unreadable_and_others_are_not(
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(plain=partitions(start_inside=False, bounded=False), data=st.data())
-def test_no_damage_to_one_segment_changes_an_answer_from_another(
+def test_damage_to_a_segment_changes_no_answer_from_others(
     plain: Partition, data: st.DataObject
 ) -> None:
     number = data.draw(st.integers(0, len(plain.segments) - 1))
@@ -430,14 +428,14 @@ def _is_of_others(plain: Partition, number: int, offset: int, row: Row) -> bool:
     return not home <= number <= end
 
 
-def test_a_single_offset_after_damage_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_single_lookup_after_damage_raises_an_error_with_position(tmp_path: Path) -> None:
     with damaged(BROKEN, tmp_path) as log, pytest.raises(CorruptLogError, match="bad_length") as e:
         log.offset_to_position(9)
     assert e.value.position_bytes == SIZE
     assert e.value.path == str(tmp_path / DIRECTORY / f"{6:020d}.log")
 
 
-def test_a_batch_that_needs_too_much_room_is_unreadable_and_others_are_not(tmp_path: Path) -> None:
+def test_batch_above_the_memory_limit_is_unreadable_and_others_are_not(tmp_path: Path) -> None:
     directory = tmp_path / "topic-0"
     directory.mkdir()
     big = packed_batch(0, [(0, 30)], GZIP, value_size=10_000)

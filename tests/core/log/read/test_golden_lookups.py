@@ -79,7 +79,7 @@ def copy_of(partition: str, directory: Path, *left_out: str) -> Path:
     return Path(shutil.copytree(DUMP / partition, directory / partition, ignore=ignore))
 
 
-def test_golden_answers_are_those_of_this_dump() -> None:
+def test_golden_answers_belong_to_the_golden_dump() -> None:
     manifest = json.loads((GOLDEN / "manifest.json").read_text(encoding="utf-8"))
     written = (GOLDEN / "answers.parquet").read_bytes()
     dump = DUMP.with_suffix(".sha256").read_bytes()
@@ -88,14 +88,14 @@ def test_golden_answers_are_those_of_this_dump() -> None:
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_answers_with_the_brokers_index_files_are_kafkas(golden: pa.Table, partition: str) -> None:
+def test_lookups_with_broker_indexes_equal_golden_answers(golden: pa.Table, partition: str) -> None:
     with PartitionLog.open(DUMP / partition) as log:
         assert_golden(of_partition(golden, partition), log)
         assert not log.take_findings()
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_answers_without_index_files_are_kafkas(
+def test_lookups_without_indexes_equal_kafkas(
     golden: pa.Table, partition: str, tmp_path: Path
 ) -> None:
     copy = copy_of(partition, tmp_path, "*.index", "*.timeindex")
@@ -105,7 +105,7 @@ def test_answers_without_index_files_are_kafkas(
 
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("partition", SOME_PARTITIONS)
-def test_answers_with_damaged_index_files_are_kafkas(
+def test_lookups_with_damaged_indexes_equal_kafkas(
     golden: pa.Table, partition: str, how: str, tmp_path: Path
 ) -> None:
     copy = copy_of(partition, tmp_path)
@@ -119,7 +119,7 @@ def test_answers_with_damaged_index_files_are_kafkas(
 
 @pytest.mark.parametrize("by", ["offset", "timestamp"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_answers_with_one_bit_of_an_index_file_flipped_are_kafkas(
+def test_lookups_with_a_flipped_index_bit_equal_golden_answers(
     golden: pa.Table, suffix: str, by: str, tmp_path: Path
 ) -> None:
     partition = "imported-history-0"

@@ -70,7 +70,7 @@ DAMAGED = st.one_of(st.tuples(UNORDERED, st.just((OFFSET,))), st.tuples(RISING, 
 
 @settings(max_examples=drawn(100, one_in=4))
 @given(drawn=DAMAGED, data=st.data())
-def test_no_index_files_change_any_answer(
+def test_missing_or_damaged_indexes_change_no_answer(
     drawn: tuple[Partition, tuple[str, ...]], data: st.DataObject
 ) -> None:
     plain, suffixes = drawn
@@ -105,7 +105,7 @@ def test_index_files_of_an_older_log_change_no_answer(
 
 @settings(max_examples=50)
 @given(plain=UNORDERED, data=st.data())
-def test_any_of_the_right_entries_lead_to_the_right_answers(
+def test_subset_of_valid_index_entries_changes_no_answer(
     plain: Partition, data: st.DataObject
 ) -> None:
     # Another interval, or an index that was full before its log was, has fewer.

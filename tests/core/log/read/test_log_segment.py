@@ -68,7 +68,7 @@ def look_up_times(
 
 @settings(max_examples=80)
 @given(plain=partitions(), data=st.data())
-def test_one_offset_is_answered_as_many_are(plain: Partition, data: st.DataObject) -> None:
+def test_single_offset_lookup_equals_bulk_lookup(plain: Partition, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(plain.segments) - 1))
     offsets = [*plain.offsets, *FAR]
     with opened(plain, number) as segment:
@@ -80,7 +80,7 @@ def test_one_offset_is_answered_as_many_are(plain: Partition, data: st.DataObjec
 
 @settings(max_examples=80)
 @given(plain=partitions(), data=st.data())
-def test_one_timestamp_is_answered_as_many_are(plain: Partition, data: st.DataObject) -> None:
+def test_single_timestamp_lookup_equals_bulk_lookup(plain: Partition, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(plain.segments) - 1))
     starting = data.draw(st.sampled_from(plain.offsets))
     times = [*plain.times, *FAR[1:]]
@@ -95,7 +95,7 @@ def test_one_timestamp_is_answered_as_many_are(plain: Partition, data: st.DataOb
 @pytest.mark.parametrize("resolve", [Resolve.BATCH, Resolve.RECORD])
 @settings(max_examples=50)
 @given(plain=partitions(start_inside=False, bounded=False), indexes=st.booleans())
-def test_a_lone_segment_answers_as_a_partition_of_it(
+def test_segment_answers_like_a_partition_with_one_segment(
     plain: Partition, resolve: Resolve, *, indexes: bool
 ) -> None:
     alone = Partition(plain.segments[:1], plain.interval, plain.segments[0].base_offset)
@@ -124,7 +124,7 @@ SIZES = [len(one.data) for one in PLAIN.segments[0].batches]
         (9, (12, sum(SIZES[:2]))),
     ],
 )
-def test_an_offset_leads_to_the_batch_that_holds_it_or_comes_next(
+def test_offset_lookup_returns_its_batch_or_the_next(
     offset: int, expected: tuple[int, int]
 ) -> None:
     with opened(PLAIN) as segment:
@@ -140,7 +140,7 @@ def test_after_the_last_offset_there_is_no_batch() -> None:
         assert segment.offset_to_position(INT64_MAX) is None
 
 
-def test_a_compressed_old_message_has_the_offset_of_its_first_record() -> None:
+def test_compressed_old_message_has_the_offset_of_its_first_record() -> None:
     packed = wrapper(3, 1, [(0, 10), (2, 30)], GZIP)
     with opened(partition((3, [packed]))) as segment:
         assert segment.offset_to_position(4) == (3, 0, len(packed.data))
@@ -158,25 +158,25 @@ def test_a_compressed_old_message_has_the_offset_of_its_first_record() -> None:
         (50, 13, None),
     ],
 )
-def test_a_timestamp_leads_to_the_first_record_as_late_at_or_after_an_offset(
+def test_timestamp_lookup_returns_the_first_record_from_an_offset(
     time: int, starting: int, expected: tuple[int, int, int] | None
 ) -> None:
     with opened(PLAIN) as segment:
         assert segment.find_offset_by_timestamp(time, starting) == expected
 
 
-def test_a_message_without_an_epoch_has_none() -> None:
+def test_message_without_leader_epoch_has_none() -> None:
     with opened(partition((0, [message(0, 1, 5)]))) as segment:
         assert segment.find_offset_by_timestamp(5, 0) == (5, 0, None)
 
 
-def test_by_default_all_records_of_a_segment_count() -> None:
+def test_timestamp_lookup_searches_the_complete_segment_by_default() -> None:
     with opened(PLAIN) as segment:
         assert [one.found_offset for one in look_up_times(segment, [0], Resolve.RECORD)] == [5]
 
 
 @pytest.mark.parametrize("indexes", [True, False], ids=["indexed", "unindexed"])
-def test_a_segment_tells_its_largest_timestamp_and_its_end(*, indexes: bool) -> None:
+def test_segment_returns_largest_timestamp_and_end_offset(*, indexes: bool) -> None:
     with opened(PLAIN, indexes=indexes) as segment:
         assert tuple(segment.largest) == (70, 8, True)
         assert segment.next_offset == 13
@@ -188,13 +188,13 @@ def test_a_segment_tells_its_largest_timestamp_and_its_end(*, indexes: bool) -> 
     [partition((9, [])), partition((9, [message(9, 0)])), partition((9, [of_records(9, [])]))],
     ids=["empty", "magic 0", "no records"],
 )
-def test_a_segment_without_timestamps_has_no_largest(plain: Partition) -> None:
+def test_segment_without_timestamps_has_no_largest_timestamp(plain: Partition) -> None:
     with opened(plain) as segment:
         assert segment.largest[:2] == (-1, 9)
         assert segment.find_offset_by_timestamp(0, 0) is None
 
 
-def test_an_empty_segment_ends_where_it_begins() -> None:
+def test_empty_segment_ends_where_it_begins() -> None:
     with opened(partition((9, []))) as segment:
         assert segment.next_offset == 9
         assert segment.offset_to_position(9) is None
@@ -216,7 +216,7 @@ BROKEN = PLAIN.replaced(0, LOG[: SIZES[0] + 8] + bytes(4) + LOG[SIZES[0] + 12 :]
     ],
     ids=["offset", "timestamp"],
 )
-def test_a_single_question_that_meets_damage_is_an_error_with_its_place(
+def test_single_lookup_that_reads_damage_raises_an_error_with_position(
     ask: Callable[[LogSegment], object], *, is_last: bool
 ) -> None:
     with opened(BROKEN, indexes=False, is_last=is_last) as segment:
@@ -226,25 +226,25 @@ def test_a_single_question_that_meets_damage_is_an_error_with_its_place(
         assert str(caught.value.path).endswith(f"{5:020d}.log")
 
 
-def test_a_single_question_that_does_not_meet_damage_is_answered() -> None:
+def test_single_lookup_that_avoids_damage_is_answered() -> None:
     with opened(BROKEN, indexes=False) as segment:
         assert segment.offset_to_position(6) == (5, 0, SIZES[0])
 
 
-def test_the_last_segment_ends_in_front_of_what_is_torn() -> None:
+def test_last_segment_ends_before_its_torn_tail() -> None:
     with opened(TORN) as segment:
         assert (segment.next_offset, segment.damage) == (9, None)
         assert segment.offset_to_position(12) is None
 
 
-def test_what_is_torn_in_another_segment_is_damage() -> None:
+def test_torn_tail_of_an_earlier_segment_is_damage() -> None:
     with opened(TORN, is_last=False) as segment:
         assert segment.damage is not None
         with pytest.raises(CorruptLogError):
             segment.offset_to_position(12)
 
 
-def test_in_bulk_damage_is_an_answer() -> None:
+def test_bulk_lookup_reports_damage_as_a_status() -> None:
     with opened(BROKEN, indexes=False) as segment:
         rows = look_up(segment, [12, 6, 8, 13], Resolve.BATCH)
         assert [row.status for row in rows] == ["unreadable", "found", "unreadable", "unreadable"]
@@ -253,7 +253,7 @@ def test_in_bulk_damage_is_an_answer() -> None:
 # -------------------------------------------------------------------------------------- opening
 
 
-def test_a_segment_is_opened_by_the_path_of_its_log(tmp_path: Path) -> None:
+def test_segment_is_opened_by_the_path_of_its_log(tmp_path: Path) -> None:
     path = PLAIN.write(tmp_path) / f"{5:020d}.log"
     with LogSegment.open(path) as segment:
         assert (segment.file.topic, segment.file.partition, segment.base_offset) == ("topic", 0, 5)
@@ -264,7 +264,7 @@ def _place(row: int) -> tuple[int, int]:
     return sum(SIZES[:row]), SIZES[row]
 
 
-def test_a_log_in_any_folder_can_be_opened(tmp_path: Path) -> None:
+def test_log_in_any_folder_can_be_opened(tmp_path: Path) -> None:
     path = tmp_path / f"{5:020d}.log"
     path.write_bytes(LOG)
     with LogSegment.open(path) as segment:
@@ -289,14 +289,14 @@ def test_what_is_not_a_log_cannot_be_opened(tmp_path: Path, name: str) -> None:
         LogSegment.open(tmp_path / name)
 
 
-def test_a_closed_segment_opens_again() -> None:
+def test_closed_segment_opens_again() -> None:
     with opened(PLAIN) as segment:
         before = segment.offset_to_position(7)
         segment.close()
         assert segment.offset_to_position(7) == before
 
 
-def test_a_log_that_changed_since_it_was_closed_is_refused(tmp_path: Path) -> None:
+def test_log_that_changed_since_it_was_closed_is_rejected(tmp_path: Path) -> None:
     path = PLAIN.write(tmp_path) / f"{5:020d}.log"
     with LogSegment.open(path) as segment:
         segment.offset_to_position(7)
@@ -306,7 +306,7 @@ def test_a_log_that_changed_since_it_was_closed_is_refused(tmp_path: Path) -> No
             segment.offset_to_position(7)
 
 
-def test_files_are_only_read(tmp_path: Path) -> None:
+def test_lookup_changes_no_file(tmp_path: Path) -> None:
     directory = PLAIN.write(tmp_path)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in directory.iterdir()}
     with LogSegment.open(directory / f"{5:020d}.log") as segment:

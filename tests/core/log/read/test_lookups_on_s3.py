@@ -77,7 +77,7 @@ def test_answers_are_those_of_the_local_log(local: Path, remote: str, resolve: R
 
 
 @pytest.mark.parametrize("resolve", [Resolve.BATCH, Resolve.RECORD])
-def test_one_offset_costs_the_index_and_one_range(
+def test_offset_lookup_requests_the_index_and_one_range(
     remote: str, proxy: FaultProxy, resolve: Resolve
 ) -> None:
     with PartitionLog.open(remote) as log:
@@ -91,7 +91,7 @@ def test_one_offset_costs_the_index_and_one_range(
     assert proxy.sent_bytes(".log") <= 5 * 4096
 
 
-def test_the_end_of_the_log_costs_the_tail_of_its_last_segment(
+def test_log_end_lookup_requests_the_tail_of_the_last_segment(
     remote: str, proxy: FaultProxy
 ) -> None:
     with PartitionLog.open(remote) as log:
@@ -101,7 +101,7 @@ def test_the_end_of_the_log_costs_the_tail_of_its_last_segment(
     assert proxy.sent_bytes(".log") <= 3 * 4096
 
 
-def test_many_offsets_cost_few_requests_and_each_index_once(
+def test_many_offset_lookups_share_requests(
     remote: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetched_log, "MAX_GAP_BYTES", 16 << 10)
@@ -116,7 +116,7 @@ def test_many_offsets_cost_few_requests_and_each_index_once(
     assert proxy.sent_bytes(".log") < 81 * 5 * 4096
 
 
-def test_a_log_that_was_replaced_is_named(remote: str) -> None:
+def test_replaced_log_is_reported_with_its_path(remote: str) -> None:
     path = f"{remote}/{0:020d}.log"
     with PartitionLog.open(remote) as log:
         store_of(path).put(path, contents()[0][::-1])
@@ -127,7 +127,7 @@ def test_a_log_that_was_replaced_is_named(remote: str) -> None:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_last_segment_whose_index_lacks_entries_is_streamed_once(
+def test_last_segment_whose_index_lacks_entries_is_streamed_once(
     local: Path, bucket: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, *, padded: bool
 ) -> None:
     monkeypatch.setattr(segment_log, "MAX_TAIL_BYTES", 32 << 10)
@@ -151,7 +151,7 @@ def test_a_last_segment_whose_index_lacks_entries_is_streamed_once(
     assert proxy.sent_bytes(log_name) < len(log) + 64 * 4096
 
 
-def test_a_segment_without_indexes_is_read_whole_once(
+def test_segment_without_indexes_is_read_completely_once(
     local: Path, bucket: str, proxy: FaultProxy
 ) -> None:
     log_name = f"{0:020d}.log"
@@ -205,7 +205,7 @@ def test_any_dump_has_the_answers_of_its_local_copy(
                     assert found == [row.without_entry for row in ask(here, asked, resolve)]
 
 
-def test_a_time_costs_the_indexes_and_tails_up_to_its_segment(
+def test_timestamp_lookup_requests_indexes_and_tails_up_to_its_segment(
     remote: str, proxy: FaultProxy
 ) -> None:
     with PartitionLog.open(remote) as log:

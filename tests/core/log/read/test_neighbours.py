@@ -65,7 +65,7 @@ LEADING_PAST = b"".join(
 @example(dump=([LEADING_PAST], 300), indexes=False)
 @example(dump=([LEADING_PAST], 300), indexes=True)
 @given(dump=dumps(), indexes=st.booleans())
-def test_no_answer_depends_on_its_neighbours(
+def test_answer_does_not_depend_on_other_queries(
     resolve: Resolve, dump: tuple[list[bytes], int], *, indexes: bool
 ) -> None:
     contents, interval = dump
@@ -104,7 +104,7 @@ def _alone(
         return ask(log, target, resolve)
 
 
-def test_where_a_log_ends_does_not_depend_on_which_index_is_refused(tmp_path: Path) -> None:
+def test_log_end_does_not_depend_on_invalid_indexes(tmp_path: Path) -> None:
     # The file ends before a batch with a wrong checksum, which an index built in memory passes.
     batches = [bytearray(batch(base, 3)) for base in range(0, 15, 3)]
     batches[3][-1] ^= 1

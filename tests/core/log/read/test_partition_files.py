@@ -58,13 +58,13 @@ def read(folder: Path, *, bounded: bool = False) -> PartitionFiles:
 # ------------------------------------------------------------------------------------ log start
 
 
-def test_a_log_starts_at_its_first_segment(tmp_path: Path) -> None:
+def test_log_starts_at_its_first_segment(tmp_path: Path) -> None:
     dump(tmp_path)
     assert read(tmp_path).log_start_offset == 10
 
 
 @pytest.mark.parametrize(("checkpointed", "start"), [(0, 10), (10, 10), (12, 12), (99, 99)])
-def test_a_log_starts_at_the_checkpointed_offset_but_not_before_its_first_segment(
+def test_log_starts_at_the_checkpointed_offset_but_not_before_its_first_segment(
     tmp_path: Path, checkpointed: int, start: int
 ) -> None:
     dump(tmp_path)
@@ -78,7 +78,7 @@ def test_checkpoints_of_other_partitions_do_not_count(tmp_path: Path) -> None:
     assert read(tmp_path).log_start_offset == 10
 
 
-def test_a_malformed_checkpoint_is_an_error(tmp_path: Path) -> None:
+def test_malformed_checkpoint_is_an_error(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, STARTS, "topic zero")
     with pytest.raises(InputError, match="line 3") as caught:
@@ -86,7 +86,7 @@ def test_a_malformed_checkpoint_is_an_error(tmp_path: Path) -> None:
     assert caught.value.path == str(tmp_path / STARTS)
 
 
-def test_a_log_that_starts_after_its_end_has_nothing_left(tmp_path: Path) -> None:
+def test_log_that_starts_after_its_end_is_empty(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(tmp_path, STARTS, "topic 0 99")
     with PartitionLog.open(directory) as log:
@@ -103,19 +103,19 @@ def test_a_log_that_starts_after_its_end_has_nothing_left(tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------ high watermark
 
 
-def test_the_high_watermark_is_not_looked_for_unless_it_is_the_bound(tmp_path: Path) -> None:
+def test_high_watermark_is_read_only_if_it_is_the_bound(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "no checkpoint at all")
     assert read(tmp_path).high_watermark is None
 
 
-def test_the_high_watermark_is_that_of_the_partition(tmp_path: Path) -> None:
+def test_high_watermark_is_that_of_the_partition(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "other 0 99", "topic 0 14")
     assert read(tmp_path, bounded=True).high_watermark == 14
 
 
-def test_without_the_checkpoint_there_is_no_such_bound(tmp_path: Path) -> None:
+def test_missing_high_watermark_checkpoint_is_an_error(tmp_path: Path) -> None:
     dump(tmp_path)
     with pytest.raises(InputError, match=WATERMARKS) as caught:
         read(tmp_path, bounded=True)
@@ -123,20 +123,20 @@ def test_without_the_checkpoint_there_is_no_such_bound(tmp_path: Path) -> None:
     assert "--upper-bound" in str(caught.value.hint)
 
 
-def test_nothing_is_committed_of_a_partition_without_a_high_watermark(tmp_path: Path) -> None:
+def test_partition_without_a_high_watermark_has_no_committed_records(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "other 0 99")
     assert read(tmp_path, bounded=True).high_watermark == 10
 
 
-def test_a_high_watermark_is_not_below_the_start_of_the_log(tmp_path: Path) -> None:
+def test_high_watermark_is_not_below_the_start_of_the_log(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "topic 0 3")
     checkpoint(tmp_path, STARTS, "topic 0 12")
     assert read(tmp_path, bounded=True).high_watermark == 12
 
 
-def test_a_high_watermark_above_the_log_bounds_nothing(tmp_path: Path) -> None:
+def test_high_watermark_above_the_log_bounds_nothing(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "topic 0 99")
     with PartitionLog.open(directory, upper_bound=UpperBound.HIGH_WATERMARK) as log:
@@ -145,7 +145,7 @@ def test_a_high_watermark_above_the_log_bounds_nothing(tmp_path: Path) -> None:
         assert ask_offset(log, 16).status == "log_end"
 
 
-def test_after_the_high_watermark_nothing_is_found(tmp_path: Path) -> None:
+def test_records_above_the_high_watermark_are_not_found(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "topic 0 14")
     with PartitionLog.open(directory, upper_bound=UpperBound.HIGH_WATERMARK) as log:
@@ -172,7 +172,7 @@ def test_without_a_checkpoint_no_epoch_is_known(tmp_path: Path) -> None:
         assert ask_time(log, -1).found_leader_epoch is None
 
 
-def test_the_ends_of_a_log_have_the_first_and_the_last_epoch(tmp_path: Path) -> None:
+def test_ends_of_a_log_have_the_first_and_the_last_epoch(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(directory, EPOCHS, "3 10", "4 12", "7 14")
     files = read(tmp_path)
@@ -181,7 +181,7 @@ def test_the_ends_of_a_log_have_the_first_and_the_last_epoch(tmp_path: Path) -> 
         assert [ask_time(log, time).found_leader_epoch for time in (-2, -1)] == [3, 7]
 
 
-def test_a_line_that_contradicts_those_before_it_takes_their_place(tmp_path: Path) -> None:
+def test_contradicting_epoch_line_replaces_earlier_ones(tmp_path: Path) -> None:
     checkpoint(dump(tmp_path), EPOCHS, "3 10", "7 14", "5 12")
     assert read(tmp_path).epochs == (EpochEntry(3, 10), EpochEntry(5, 12))
 
@@ -195,7 +195,7 @@ def test_epochs_before_the_checkpointed_start_of_the_log_are_cut_off(tmp_path: P
         assert ask_time(log, -2).found_leader_epoch == 4
 
 
-def test_an_epoch_that_starts_after_the_log_s_start_is_not_that_of_its_start(
+def test_epoch_that_starts_after_the_log_s_start_is_not_that_of_its_start(
     tmp_path: Path,
 ) -> None:
     directory = dump(tmp_path)
@@ -206,7 +206,7 @@ def test_an_epoch_that_starts_after_the_log_s_start_is_not_that_of_its_start(
 
 
 @pytest.mark.parametrize(("start", "epoch"), [(15, 7), (16, 7), (17, 3)])
-def test_an_epoch_that_starts_above_the_end_of_a_log_is_not_that_of_its_end(
+def test_epoch_that_starts_above_the_end_of_a_log_is_not_that_of_its_end(
     tmp_path: Path, start: int, epoch: int
 ) -> None:
     directory = dump(tmp_path)
@@ -216,9 +216,7 @@ def test_an_epoch_that_starts_above_the_end_of_a_log_is_not_that_of_its_end(
 
 
 @pytest.mark.parametrize("content", [b"0\n1\nno epoch\n", b"9\n0\n", b"\xff\xfe", b"0\n1\n-1 7\n"])
-def test_epochs_that_cannot_be_read_are_passed_over_and_told(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_unreadable_leader_epochs_are_skipped_and_reported(tmp_path: Path, content: bytes) -> None:
     directory = dump(tmp_path)
     (directory / EPOCHS).write_bytes(content)
     reader = CheckpointReader(UpperBound.LOG_END)
@@ -231,7 +229,7 @@ def test_epochs_that_cannot_be_read_are_passed_over_and_told(
 # ---------------------------------------------------------------------------------- what is read
 
 
-def test_a_partition_and_its_files_pickle(tmp_path: Path) -> None:
+def test_partition_and_its_files_pickle(tmp_path: Path) -> None:
     checkpoint(dump(tmp_path), EPOCHS, "3 10")
     files = read(tmp_path)
     assert pickle.loads(pickle.dumps(files)) == files  # noqa: S301, because it is our own
@@ -247,7 +245,7 @@ def test_checkpoints_are_read_once_for_all_partitions_of_a_directory(tmp_path: P
     assert reader.read(TOPIC_0, segments, None).log_start_offset == 11
 
 
-def test_what_is_listed_can_be_opened_as_it_is(tmp_path: Path) -> None:
+def test_listed_partition_can_be_opened(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     listed = list_dump([str(directory)], topics=None).segments
     files = CheckpointReader(UpperBound.LOG_END).read(TOPIC_0, listed, None)

@@ -49,7 +49,7 @@ def assert_twins(log: PartitionLog, partition: Partition, resolve: Resolve) -> N
 
 @pytest.mark.parametrize("resolve", Resolve)
 @given(partition=partitions())
-def test_answers_are_those_of_a_look_at_everything(resolve: Resolve, partition: Partition) -> None:
+def test_answers_equal_a_full_scan(resolve: Resolve, partition: Partition) -> None:
     with written(partition) as log:
         assert_twins(log, partition, resolve)
         assert faults(log) == []
@@ -58,7 +58,7 @@ def test_answers_are_those_of_a_look_at_everything(resolve: Resolve, partition: 
 @pytest.mark.parametrize("resolve", Resolve)
 @settings(max_examples=50)
 @given(partition=partitions())
-def test_answers_without_index_files_are_the_same(resolve: Resolve, partition: Partition) -> None:
+def test_answers_without_index_files_are_equal(resolve: Resolve, partition: Partition) -> None:
     with written(partition, indexes=False) as log:
         assert_twins(log, partition, resolve)
         assert {finding.kind for finding in faults(log)} <= {NO_INDEX}
@@ -66,7 +66,7 @@ def test_answers_without_index_files_are_the_same(resolve: Resolve, partition: P
 
 @settings(max_examples=6)
 @given(partition=partitions())
-def test_answers_with_index_files_of_a_build_are_the_same(partition: Partition) -> None:
+def test_answers_with_built_indexes_are_equal(partition: Partition) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = partition.write(Path(folder) / "dump", indexes=False)
         target = Path(folder) / "indexes" / DIRECTORY
@@ -80,7 +80,7 @@ def test_answers_with_index_files_of_a_build_are_the_same(partition: Partition) 
             assert faults(log) == []
 
 
-def test_nothing_asked_is_nothing_answered(tmp_path: Path) -> None:
+def test_empty_queries_have_empty_answers(tmp_path: Path) -> None:
     with PLAIN.open(PLAIN.write(tmp_path)) as log:
         for resolve in Resolve:
             assert ask_offsets(log, [], resolve) == []
@@ -92,7 +92,7 @@ def test_nothing_asked_is_nothing_answered(tmp_path: Path) -> None:
 
 @settings(max_examples=60)
 @given(plain=partitions(bounded=False))
-def test_one_offset_is_answered_as_many_are(plain: Partition) -> None:
+def test_single_offset_lookup_equals_bulk_lookup(plain: Partition) -> None:
     with written(plain) as log:
         asked = [one for one in plain.offsets if one >= 0]
         for offset, row in zip(asked, ask_offsets(log, asked, Resolve.BATCH), strict=True):
@@ -117,7 +117,7 @@ def _of_row(row: Row) -> tuple[int | None, ...] | str | None:
 # ------------------------------------------------------------------------------------- opening
 
 
-def test_a_partition_tells_its_name_and_ends(tmp_path: Path) -> None:
+def test_partition_returns_its_name_and_end_offsets(tmp_path: Path) -> None:
     plain = Partition(PLAIN.segments, log_start_offset=3, high_watermark=9)
     with plain.open(plain.write(tmp_path)) as log:
         assert (log.topic, log.partition) == ("topic", 0)
@@ -125,20 +125,20 @@ def test_a_partition_tells_its_name_and_ends(tmp_path: Path) -> None:
         assert [segment.base_offset for segment in log.segments] == [0, 6, 12]
 
 
-def test_a_folder_that_is_not_a_partition_is_not_opened(tmp_path: Path) -> None:
+def test_folder_that_is_not_a_partition_is_not_opened(tmp_path: Path) -> None:
     PLAIN.write(tmp_path)
     with pytest.raises(InputError, match="not one partition directory"):
         PartitionLog.open(tmp_path)
 
 
-def test_a_closed_partition_opens_again(tmp_path: Path) -> None:
+def test_closed_partition_opens_again(tmp_path: Path) -> None:
     with PLAIN.open(PLAIN.write(tmp_path)) as log:
         assert ask_offset(log, 7).found_offset == 7
         log.close()
         assert ask_offset(log, 7).found_offset == 7
 
 
-def test_an_epoch_of_a_message_without_one_is_null(tmp_path: Path) -> None:
+def test_epoch_of_a_message_without_one_is_null(tmp_path: Path) -> None:
     plain = partition((0, [message(0, 1, 5)]))
     with plain.open(plain.write(tmp_path)) as log:
         assert ask_offset(log, 0).found_leader_epoch is None

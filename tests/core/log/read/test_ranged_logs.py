@@ -146,7 +146,7 @@ def write(
     planned=st.booleans(),
     read_pages=st.integers(1, 20),
 )
-def test_answers_by_ranges_are_those_of_the_whole_log(
+def test_answers_by_range_requests_equal_a_full_read(
     resolve: Resolve,
     dump: tuple[list[bytes], int],
     gap_pages: int,

@@ -56,7 +56,7 @@ def opened(directory: Path, max_open: int) -> tuple[PartitionLog, SegmentCache]:
 # -------------------------------------------------------------------------------- the cache alone
 
 
-def test_the_one_that_was_not_used_for_longest_is_closed_unless_it_was_forgotten() -> None:
+def test_least_recently_used_segment_is_closed() -> None:
     cache = SegmentCache(2)
     first, second, third = segments = Opened(), Opened(), Opened()
     for one in (first, second, first, third, third):
@@ -70,7 +70,7 @@ def test_the_one_that_was_not_used_for_longest_is_closed_unless_it_was_forgotten
 
 
 @pytest.mark.parametrize("max_open", [0, -1])
-def test_at_least_one_has_to_stay_open(max_open: int) -> None:
+def test_segment_cache_of_size_zero_is_rejected(max_open: int) -> None:
     with pytest.raises(ValueError, match="at least one"):
         SegmentCache(max_open)
 
@@ -79,7 +79,7 @@ def test_at_least_one_has_to_stay_open(max_open: int) -> None:
 
 
 @pytest.mark.parametrize("max_open", [1, 2, 3, SEGMENTS])
-def test_no_more_segments_are_mapped_than_may_be(tmp_path: Path, max_open: int) -> None:
+def test_mapped_segments_are_bounded(tmp_path: Path, max_open: int) -> None:
     directory = PLAIN.write(tmp_path)
     log, cache = opened(directory, max_open)
     for offset in OFFSETS:
@@ -104,7 +104,7 @@ with PartitionLog.open(sys.argv[1]) as log:
 """
 
 
-def test_as_many_segments_as_stay_open_fit_the_usual_limit_of_open_files(tmp_path: Path) -> None:
+def test_default_segment_cache_fits_the_open_file_limit(tmp_path: Path) -> None:
     count = 300
     segments = tuple(
         Segment(2 * number, (simple(2 * number, 40 * number), simple(2 * number + 1, 40 * number)))
@@ -122,7 +122,7 @@ def test_as_many_segments_as_stay_open_fit_the_usual_limit_of_open_files(tmp_pat
 
 @pytest.mark.parametrize("indexes", [True, False], ids=["indexed", "unindexed"])
 @pytest.mark.parametrize("max_open", [1, 2])
-def test_answers_are_the_same_however_few_stay_open(
+def test_answers_do_not_depend_on_the_cache_size(
     tmp_path: Path, max_open: int, *, indexes: bool
 ) -> None:
     directory = PLAIN.write(tmp_path, indexes=indexes)
@@ -138,7 +138,7 @@ def test_answers_are_the_same_however_few_stay_open(
     log.close()
 
 
-def test_a_segment_that_is_told_of_does_not_stay_open_unnoticed(tmp_path: Path) -> None:
+def test_reopened_segment_counts_in_the_cache(tmp_path: Path) -> None:
     log_bytes = PLAIN.segments[-1].log
     broken = PLAIN.replaced(-1, log_bytes[:8] + bytes(4) + log_bytes[12:] + bytes(range(9)))
     directory = broken.write(tmp_path, indexes=False)
@@ -152,7 +152,7 @@ def test_a_segment_that_is_told_of_does_not_stay_open_unnoticed(tmp_path: Path) 
     log.close()
 
 
-def test_a_cache_is_shared_by_partitions(tmp_path: Path) -> None:
+def test_cache_is_shared_by_partitions(tmp_path: Path) -> None:
     cache = SegmentCache(1)
     logs = []
     for name in ("one", "two"):
@@ -166,7 +166,7 @@ def test_a_cache_is_shared_by_partitions(tmp_path: Path) -> None:
         log.close()
 
 
-def test_a_closed_partition_has_nothing_open(tmp_path: Path) -> None:
+def test_closed_partition_has_nothing_open(tmp_path: Path) -> None:
     directory = PLAIN.write(tmp_path)
     log, cache = opened(directory, SEGMENTS)
     ask_offsets(log, OFFSETS, Resolve.RECORD)

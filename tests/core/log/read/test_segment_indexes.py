@@ -68,7 +68,7 @@ def packed(suffix: str, *entries: tuple[int, int]) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
+def test_missing_index_file_is_reported(tmp_path: Path, suffix: str) -> None:
     (finding,) = found_with(tmp_path, suffix, None)
     assert (finding.kind, finding.segment_base_offset) == (NO_INDEX, 0)
     assert (finding.topic, finding.partition) == ("topic", 0)
@@ -82,14 +82,14 @@ def test_zeros_after_the_entries_are_not_reported(tmp_path: Path, suffix: str) -
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_half_an_entry_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_half_an_entry_is_rejected(tmp_path: Path, suffix: str) -> None:
     (finding,) = found_with(tmp_path, suffix, RIGHT[suffix] + b"\0\0\1")
     assert (finding.kind, finding.segment_base_offset) == (INDEX_REFUSED, 0)
     assert "whole number of entries" in finding.reason
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_entries_out_of_order_are_refused(tmp_path: Path, suffix: str) -> None:
+def test_entries_out_of_order_are_rejected(tmp_path: Path, suffix: str) -> None:
     size = ENTRY_BYTES[suffix]
     right = RIGHT[suffix]
     (finding,) = found_with(tmp_path, suffix, right[size : 2 * size] + right[:size] + right[-size:])
@@ -112,7 +112,7 @@ def test_entries_out_of_order_are_refused(tmp_path: Path, suffix: str) -> None:
         (TIME, (400, 5000), "no batch with offset 5000 has 400 as its latest time"),
     ],
 )
-def test_a_last_entry_that_does_not_hold_is_refused(
+def test_wrong_last_index_entry_is_rejected(
     tmp_path: Path, suffix: str, entry: tuple[int, int], reason: str
 ) -> None:
     (finding,) = found_with(tmp_path, suffix, packed(suffix, entry))
@@ -121,12 +121,12 @@ def test_a_last_entry_that_does_not_hold_is_refused(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_negative_key_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_negative_key_is_rejected(tmp_path: Path, suffix: str) -> None:
     (finding,) = found_with(tmp_path, suffix, packed(suffix, (-5, 3)) + RIGHT[suffix])
     assert finding.kind == INDEX_REFUSED
 
 
-def test_an_entry_in_the_middle_of_the_time_index_is_refused_when_it_is_used(
+def test_entry_in_the_middle_of_the_time_index_is_rejected_when_it_is_used(
     tmp_path: Path,
 ) -> None:
     wrong = list(ENTRIES)
@@ -142,7 +142,7 @@ def test_an_entry_in_the_middle_of_the_time_index_is_refused_when_it_is_used(
     )
 
 
-def test_an_entry_in_the_middle_is_refused_when_it_is_used(tmp_path: Path) -> None:
+def test_entry_in_the_middle_is_rejected_when_it_is_used(tmp_path: Path) -> None:
     wrong = [*OFFSETS]
     wrong[4] = OffsetEntry(wrong[4].offset, wrong[4].position - 7)
     directory = PLAIN.write(tmp_path)
@@ -157,7 +157,7 @@ def test_an_entry_in_the_middle_is_refused_when_it_is_used(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("entries", [ENTRIES[:-2], []])
-def test_a_time_index_that_ends_too_early_is_refused(
+def test_time_index_that_ends_too_early_is_rejected(
     tmp_path: Path, entries: list[TimeEntry]
 ) -> None:
     # Its segment would not be chosen for what is later.
@@ -166,14 +166,14 @@ def test_a_time_index_that_ends_too_early_is_refused(
     assert "the log has the later timestamp" in finding.reason
 
 
-def test_an_empty_time_index_fits_a_log_without_timestamps(tmp_path: Path) -> None:
+def test_empty_time_index_fits_a_log_without_timestamps(tmp_path: Path) -> None:
     plain = partition((0, [message(0, 0), message(1, 0)]), (2, [simple(2, 50)]))
     directory = plain.write(tmp_path)
     assert (directory / f"{0:020d}{TIME}").stat().st_size == 0
     assert answers(plain, directory) == (right_answers(plain), [])
 
 
-def test_a_time_entry_of_no_more_than_zeros_is_an_entry(tmp_path: Path) -> None:
+def test_time_entry_of_zeros_is_an_entry(tmp_path: Path) -> None:
     # One record at the epoch, under the base offset: closing writes exactly that.
     plain = partition((7, [simple(7, 0)]), (8, [simple(8, 50)]))
     directory = plain.write(tmp_path)
@@ -184,7 +184,7 @@ def test_a_time_entry_of_no_more_than_zeros_is_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_is_not_a_file_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_what_is_not_a_file_is_rejected(tmp_path: Path, suffix: str) -> None:
     directory = PLAIN.write(tmp_path)
     path = directory / f"{FIRST.name}{suffix}"
     path.unlink()
@@ -206,7 +206,7 @@ def test_damage_to_one_file_leaves_the_other_in_use(tmp_path: Path, suffix: str)
         assert index.path == str(directory / f"{FIRST.name}{other}")
 
 
-def test_what_is_said_is_said_once(tmp_path: Path) -> None:
+def test_index_fault_is_reported_once(tmp_path: Path) -> None:
     directory = PLAIN.write(tmp_path, indexes=False)
     with PLAIN.open(directory) as log:
         for _ in range(3):
@@ -231,7 +231,7 @@ def _shifted(batch: Batch) -> Batch:
     return simple(batch.base_offset + 20, *(time + 500 for _, time in batch.records))
 
 
-def test_the_last_segment_may_lack_the_entry_that_closing_makes(tmp_path: Path) -> None:
+def test_active_segment_may_lack_the_final_time_entry(tmp_path: Path) -> None:
     def write(stem: Path) -> None:
         path = stem.with_suffix(TIME)
         path.write_bytes(path.read_bytes()[:-24] + bytes(2400))
@@ -240,7 +240,7 @@ def test_the_last_segment_may_lack_the_entry_that_closing_makes(tmp_path: Path) 
     assert answers(plain, directory) == (right_answers(plain), [])
 
 
-def test_the_last_segment_may_have_no_entries_yet(tmp_path: Path) -> None:
+def test_last_segment_may_have_no_entries_yet(tmp_path: Path) -> None:
     def write(stem: Path) -> None:
         for suffix in SUFFIXES:
             whole = 10 * 1024 * 1024 // ENTRY_BYTES[suffix] * ENTRY_BYTES[suffix]
@@ -250,7 +250,7 @@ def test_the_last_segment_may_have_no_entries_yet(tmp_path: Path) -> None:
     assert answers(plain, directory) == (right_answers(plain), [])
 
 
-def test_an_index_file_cut_while_it_is_open_harms_its_segment_alone(tmp_path: Path) -> None:
+def test_index_truncated_while_open_affects_only_its_segment(tmp_path: Path) -> None:
     batches = tuple(simple(offset, 100 + offset) for offset in range(3000))
     plain = Partition((Segment(0, batches), Segment(3000, (simple(3000, 9000),))))
     directory = plain.write(tmp_path)
@@ -265,7 +265,7 @@ def test_an_index_file_cut_while_it_is_open_harms_its_segment_alone(tmp_path: Pa
 # ----------------------------------------------------------------------------- other folders
 
 
-def test_index_files_beside_the_log_are_not_looked_at_when_a_folder_is_given(
+def test_indexes_next_to_the_log_are_ignored_if_a_folder_is_given(
     tmp_path: Path,
 ) -> None:
     directory = PLAIN.write(tmp_path / "dump")
@@ -275,7 +275,7 @@ def test_index_files_beside_the_log_are_not_looked_at_when_a_folder_is_given(
         assert str(expected) in {finding.path for finding in log.take_findings()}
 
 
-def test_an_index_that_is_let_go_is_built_again_without_another_word(tmp_path: Path) -> None:
+def test_released_index_is_rebuilt_without_another_report(tmp_path: Path) -> None:
     directory = PLAIN.write(tmp_path, indexes=False)
     with PLAIN.open(directory) as log:
         ask_offset(log, 3)
@@ -285,5 +285,5 @@ def test_an_index_that_is_let_go_is_built_again_without_another_word(tmp_path: P
         assert log.take_findings() == []
 
 
-def test_an_offset_index_may_have_fewer_entries(tmp_path: Path) -> None:
+def test_offset_index_may_have_fewer_entries(tmp_path: Path) -> None:
     assert found_with(tmp_path, OFFSET, offset_file(FIRST, OFFSETS[::3])) == []

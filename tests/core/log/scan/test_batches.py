@@ -44,7 +44,7 @@ DATA = batch(
 )  # fmt: skip
 
 
-def test_a_data_batch_has_all_its_fields(tmp_path: Path) -> None:
+def test_data_batch_has_all_its_fields(tmp_path: Path) -> None:
     assert table(write_log(tmp_path, DATA, 10)).to_pylist() == [
         {
             "topic": "some-topic",
@@ -71,14 +71,14 @@ def test_a_data_batch_has_all_its_fields(tmp_path: Path) -> None:
     ]
 
 
-def test_a_marker_has_control_fields(tmp_path: Path) -> None:
+def test_transaction_marker_has_control_fields(tmp_path: Path) -> None:
     entry = marker(0, 7, 0, commit=False, coordinator_epoch=12, timestamp=444)
     row = table(write_log(tmp_path, entry)).to_pylist()[0]
     control = row["control_type"], row["coordinator_epoch"], row["control_timestamp_ms"]
     assert control == (0, 12, 444)
 
 
-def test_a_control_batch_without_a_marker_has_no_control_fields(tmp_path: Path) -> None:
+def test_control_batch_without_a_marker_has_no_control_fields(tmp_path: Path) -> None:
     log = b"".join(
         [
             control_batch(0, 7, 0, None, None, payload=b"", record_count=0),
@@ -89,7 +89,7 @@ def test_a_control_batch_without_a_marker_has_no_control_fields(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("magic", "timestamp"), [(0, -1), (1, 99)])
-def test_a_message_has_what_its_format_holds(tmp_path: Path, magic: int, timestamp: int) -> None:
+def test_message_has_what_its_format_holds(tmp_path: Path, magic: int, timestamp: int) -> None:
     row = table(write_log(tmp_path, message(5, magic, 99, b"v"))).to_pylist()[0]
     assert (row["magic"], row["base_offset"], row["last_offset"]) == (magic, 5, 5)
     assert (row["base_timestamp_ms"], row["max_timestamp_ms"]) == (timestamp, timestamp)
@@ -116,25 +116,25 @@ def test_rows_of_many_chunks_keep_their_values(tmp_path: Path, *, verify_crc: bo
     assert rows["crc"].to_pylist() == checksums
 
 
-def test_the_reader_says_why_it_ended(tmp_path: Path) -> None:
+def test_reader_says_why_it_ended(tmp_path: Path) -> None:
     reader = read_batches(write_log(tmp_path, DATA + bytes(40), 10))
     assert reader.stop is None
     assert sum(one.num_rows for one in reader) == 1
     assert reader.stop == ScanStop("preallocated_tail", len(DATA))
 
 
-def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:
+def test_empty_log_has_no_rows(tmp_path: Path) -> None:
     assert table(write_log(tmp_path, b"")).num_rows == 0
 
 
-def test_a_log_outside_a_partition_directory_has_no_topic(tmp_path: Path) -> None:
+def test_log_outside_a_partition_directory_has_no_topic(tmp_path: Path) -> None:
     path = tmp_path / f"{10:020d}.log"
     path.write_bytes(DATA)
     row = table(path).to_pylist()[0]
     assert (row["topic"], row["partition"], row["segment_base_offset"]) == ("", -1, 10)
 
 
-def test_a_name_without_a_base_offset_is_an_error(tmp_path: Path) -> None:
+def test_name_without_a_base_offset_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="20 digits"):
         read_batches(tmp_path / "x.log")
 
@@ -165,7 +165,7 @@ def reason(one: Segment) -> tuple[str, int] | None:
 
 @settings(deadline=None, max_examples=drawn(150, one_in=4))
 @given(segments(), st.lists(st.integers(0, 40), max_size=6))
-def test_chunks_make_no_difference_to_files_and_stops(one: Segment, cuts: list[int]) -> None:
+def test_chunk_size_does_not_change_index_files_and_stops(one: Segment, cuts: list[int]) -> None:
     whole, parts = built(one), built(one, cuts)
     assert parts.stop == whole.stop
     if whole.stop is None or not whole.stop.refused:
@@ -174,7 +174,7 @@ def test_chunks_make_no_difference_to_files_and_stops(one: Segment, cuts: list[i
 
 @settings(deadline=None, max_examples=60)
 @given(segments())
-def test_growing_files_end_as_those_that_take_all_at_once(one: Segment) -> None:
+def test_incremental_index_files_equal_bulk_ones(one: Segment) -> None:
     assert built(one) == built(one, growing=False)
 
 
@@ -183,14 +183,14 @@ ROOMY = [case for case in NAMED if case.segment.segment_index_bytes >= TIME_ENTR
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in ROOMY])
-def test_named_segments_make_no_difference_batch_by_batch(case: Case) -> None:
+def test_named_segments_are_indexed_equally_batch_by_batch(case: Case) -> None:
     one_by_one = built(case.segment, list(range(200)))
     assert one_by_one.stop == built(case.segment).stop
 
 
 @settings(deadline=None, max_examples=drawn(100, one_in=4))
 @given(segments(damaged=False))
-def test_entries_are_those_of_the_rule(one: Segment) -> None:
+def test_index_entries_equal_the_reference_rule(one: Segment) -> None:
     result = built(one)
     if result.stop is not None:
         return
@@ -214,7 +214,7 @@ def test_no_batches_make_empty_files() -> None:
     assert build([], base_offset=10) == Built(b"", b"", None, 0, 0, 10, -1)
 
 
-def test_counts_and_ends_are_those_of_the_batches() -> None:
+def test_counts_and_end_offsets_equal_those_of_the_batches() -> None:
     log = batch(10) + batch(13, 2, timestamps=[5000, 4000])
     result = built(segment(log, base_offset=10))
     assert (result.valid_bytes, result.batch_count) == (len(log), 2)
@@ -229,30 +229,30 @@ def ones(*offsets: int) -> list[bytes]:
     return [batch(offset, 1, timestamps=[at]) for at, offset in enumerate(offsets)]
 
 
-def test_a_full_offset_index_is_refused_where_it_is_full() -> None:
+def test_append_to_a_full_offset_index_is_rejected() -> None:
     one = segment(*ones(*range(9)), interval=0, index_bytes=16)
     assert reason(one) == ("index_full", SIZE)
 
 
-def test_a_backward_offset_is_refused_at_its_index_entry() -> None:
+def test_backward_offset_is_rejected_at_its_index_entry() -> None:
     one = segment(*ones(0, 5, 2), interval=0)
     assert reason(one) == ("offset_backward", 2 * SIZE)
 
 
-def test_a_refusal_of_the_last_time_entry_is_told_at_the_end() -> None:
+def test_refusal_of_the_last_time_entry_is_told_at_the_end() -> None:
     # The largest timestamp comes last, with an offset below the entry's.
     entries = [batch(10, 1, timestamps=[5]), batch(20, 1, timestamps=[6])]
     one = segment(*entries, batch(5, 1, timestamps=[9]), interval=SIZE - 1)
     assert reason(one) == ("offset_backward", 2 * SIZE)
 
 
-def test_a_transactional_fault_is_refused_at_its_batch() -> None:
+def test_transactional_fault_is_rejected_at_its_batch() -> None:
     opened = batch(0, producer_id=7, producer_epoch=0, transactional=True)
     one = segment(opened, batch(3, producer_id=7, producer_epoch=0))
     assert built(one).stop == ScanStop("not_transactional", len(opened), refused=True)
 
 
-def test_an_unreadable_marker_keeps_its_batch_and_ends_after_it() -> None:
+def test_scan_ends_after_an_unreadable_transaction_marker() -> None:
     bad = control_batch(3, 7, 0, b"", b"")
     one = segment(batch(0), bad, batch(4))
     result = built(one)
@@ -260,19 +260,19 @@ def test_an_unreadable_marker_keeps_its_batch_and_ends_after_it() -> None:
     assert (result.valid_bytes, result.next_offset) == (len(batch(0) + bad), 4)
 
 
-def test_a_marker_of_another_type_is_refused() -> None:
+def test_transaction_marker_of_unknown_type_is_rejected() -> None:
     one = segment(batch(0), control_batch(3, 7, 0, control_key(2), b""))
     assert reason(one) == ("unreadable_marker", len(batch(0)))
 
 
-def test_an_index_that_refuses_a_batch_does_so_before_its_producer_does() -> None:
+def test_index_that_rejects_a_batch_does_so_before_its_producer_does() -> None:
     opened = batch(5, 1, producer_id=7, producer_epoch=0, transactional=True)
     again = batch(5, 1, producer_id=7, producer_epoch=0, timestamps=[9])
     one = segment(opened, opened, again, interval=0)
     assert reason(one) == ("offset_backward", 2 * len(opened))
 
 
-def test_ended_transactions_pass() -> None:
+def test_completed_transactions_are_accepted() -> None:
     opened = batch(0, producer_id=7, producer_epoch=0, transactional=True)
     one = segment(opened, marker(3, 7, 0, commit=True), batch(4, producer_id=7))
     assert reason(one) is None

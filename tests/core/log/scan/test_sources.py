@@ -67,7 +67,7 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> ScanStop | None:
 
 @settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(one=segments(), cuts=CUTS, verify_crc=st.booleans())
-def test_pieces_of_any_size_give_what_the_file_gives(
+def test_scan_of_any_chunk_size_equals_scan_of_the_file(
     *, one: Segment, cuts: list[int], verify_crc: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def test_pieces_of_any_size_give_what_the_file_gives(
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
-def test_named_segments_stop_alike_from_file_and_pieces(case: Case) -> None:
+def test_scan_of_chunks_stops_like_scan_of_the_file(case: Case) -> None:
     one = case.segment
     file = from_file(one.log, one.base_offset)
     for size in (1, 30, 64):
@@ -95,7 +95,7 @@ def test_named_segments_stop_alike_from_file_and_pieces(case: Case) -> None:
             assert remote.stop == file.stop
 
 
-def test_a_log_of_many_windows_and_chunks_gives_the_batches_one_by_one(tmp_path: Path) -> None:
+def test_scan_of_many_windows_returns_every_batch(tmp_path: Path) -> None:
     # More batches than a chunk takes, and larger than what is read at a time.
     entries = [batch(at, 1, value_size=at % 700) for at in range(CHUNK_BATCHES + 500)]
     log = b"".join(entries)
@@ -111,9 +111,7 @@ def test_a_log_of_many_windows_and_chunks_gives_the_batches_one_by_one(tmp_path:
 
 
 @pytest.mark.parametrize("verify_crc", [True, False])
-def test_a_batch_larger_than_what_is_read_at_a_time_is_one_batch(
-    tmp_path: Path, *, verify_crc: bool
-) -> None:
+def test_batch_larger_than_a_read_is_one_batch(tmp_path: Path, *, verify_crc: bool) -> None:
     entries = [batch(0), batch(3, 1, value_size=3 << 20), batch(4), batch(7, 1, value_size=5 << 20)]
     one = file_source(write_log(tmp_path, b"".join(entries)), verify_crc=verify_crc)
     assert [row[1] for row in rows(one)] == [len(entry) for entry in entries]
@@ -124,19 +122,19 @@ def test_a_batch_larger_than_what_is_read_at_a_time_is_one_batch(
         assert remote.stop is None
 
 
-def test_the_size_of_a_log_is_known_once_it_is_read(tmp_path: Path) -> None:
+def test_size_of_a_log_is_known_once_it_is_read(tmp_path: Path) -> None:
     log = batch(0) + batch(3)
     for one in (file_source(write_log(tmp_path, log)), streamed(log, [5])):
         rows(one)
         assert one.log_size_bytes == len(log)
 
 
-def test_an_empty_log_has_no_batches_and_no_fault(tmp_path: Path) -> None:
+def test_empty_log_has_no_batches_and_no_fault(tmp_path: Path) -> None:
     for one in (file_source(write_log(tmp_path, b"")), streamed(b"")):
         assert (rows(one), one.stop, one.log_size_bytes) == ([], None, 0)
 
 
-def test_pieces_without_bytes_are_passed_over() -> None:
+def test_empty_chunks_are_skipped() -> None:
     nothing, log = np.empty(0, np.uint8), np.frombuffer(SOUND, np.uint8)
     one = ByteStreamSource([nothing, log[:9], nothing, log[9:], nothing], segment_base_offset=0)
     assert len(rows(one)) == 1
@@ -145,40 +143,40 @@ def test_pieces_without_bytes_are_passed_over() -> None:
 # ------------------------------------------------------------------------------------- stops
 
 
-def test_a_sound_log_does_not_stop() -> None:
+def test_scan_of_an_intact_log_reaches_its_end() -> None:
     assert stop_of(SOUND, message(3, 1, 9), batch(4)) is None
 
 
-def test_a_torn_header_is_named() -> None:
+def test_torn_header_is_reported() -> None:
     assert stop_of(SOUND, SOUND[:17]) == ScanStop(
         source.TORN_HEADER, AT, "more than 17 bytes", "17"
     )
 
 
-def test_a_torn_batch_is_named() -> None:
+def test_torn_batch_is_reported() -> None:
     assert stop_of(SOUND, SOUND[:-1]) == ScanStop(source.TORN_BATCH, AT, f"{AT} bytes", str(AT - 1))
 
 
-def test_a_bad_length_is_named() -> None:
+def test_bad_length_is_reported() -> None:
     assert stop_of(SOUND, batch(3, length=13)) == ScanStop(
         source.BAD_LENGTH, AT, "14 or more", "13"
     )
 
 
-def test_a_bad_size_is_named() -> None:
+def test_bad_size_is_reported() -> None:
     assert stop_of(SOUND, batch(3, length=20)[:32]) == ScanStop(
         source.BAD_SIZE, AT, "61 bytes or more", "32"
     )
 
 
-def test_a_bad_checksum_is_named_with_the_stored_and_the_right_one() -> None:
+def test_bad_checksum_is_named_with_the_stored_and_the_right_one() -> None:
     right = f"0x{twins.checksums(batch(3))[1]:08x}"
     assert stop_of(SOUND, batch(3, crc=1), SOUND) == ScanStop(
         source.BAD_CRC, AT, "0x00000001", right
     )
 
 
-def test_an_offset_overflow_is_named_and_refused() -> None:
+def test_offset_overflow_is_named_and_refused() -> None:
     assert stop_of(batch(10), batch(5, 2), base_offset=10) == ScanStop(
         source.OFFSET_OVERFLOW, AT, "a last offset in 10..2147483657", "6", refused=True
     )
@@ -202,7 +200,7 @@ def test_zeros_to_the_end_are_a_preallocated_tail(size: int) -> None:
         assert remote.stop == ScanStop(source.PREALLOCATED_TAIL, AT)
 
 
-def test_zeros_in_front_of_anything_else_are_damage() -> None:
+def test_zeros_before_other_bytes_are_damage() -> None:
     stop = ScanStop(source.BAD_LENGTH, AT, "14 or more", "0")
     assert stop_of(SOUND, bytes(100), SOUND) == stop
     assert stop_of(SOUND, bytes(2 << 20), b"\1") == stop
@@ -215,7 +213,7 @@ TEXT = b"# kafka-index\n\nkafka-index rebuilds the indexes of Kafka logs.\n"
     "content",
     [TEXT, TEXT[:17], TEXT[:9], b"hi\n", gzip.compress(TEXT, mtime=0), bytes(range(255, 0, -1))],
 )
-def test_a_file_of_something_else_is_not_a_log(content: bytes) -> None:
+def test_file_of_something_else_is_not_a_log(content: bytes) -> None:
     stop = stop_of(content)
     assert stop is not None
     assert (stop.position_bytes, stop.reason_code) == (0, source.NOT_A_LOG)
@@ -233,7 +231,7 @@ def test_a_file_of_something_else_is_not_a_log(content: bytes) -> None:
         TEXT[:8] + SOUND[8:],
     ],
 )
-def test_a_log_with_damage_in_its_first_batch_is_a_log(log: bytes) -> None:
+def test_log_with_damage_in_its_first_batch_is_a_log(log: bytes) -> None:
     stop = stop_of(log)
     assert stop is not None
     assert stop.reason_code == stop.code != source.NOT_A_LOG
@@ -245,11 +243,11 @@ def test_text_after_a_batch_is_damage_of_a_log() -> None:
     assert stop.reason_code == source.TORN_BATCH
 
 
-def test_a_file_of_zeros_is_all_tail() -> None:
+def test_file_of_zeros_is_a_preallocated_tail() -> None:
     assert stop_of(bytes(500)) == ScanStop(source.PREALLOCATED_TAIL, 0)
 
 
-def test_a_stop_prints_what_was_expected_and_found() -> None:
+def test_stop_prints_what_was_expected_and_found() -> None:
     stop = stop_of(SOUND, batch(3, length=13))
     assert stop is not None
     assert stop.text == "bad_length (expected 14 or more, found 13)"
@@ -287,7 +285,7 @@ def after_a_chunk(path: Path, change: Callable[..., object], *, verify_crc: bool
     ids=["grown", "cut", "emptied", "replaced", "removed", "modified"],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_log_that_changes_while_it_is_read_is_an_error(
+def test_log_that_changes_while_it_is_read_is_an_error(
     tmp_path: Path, change: Callable[..., object], how: str, *, verify_crc: bool
 ) -> None:
     path = write_log(tmp_path, long_log())
@@ -304,13 +302,13 @@ def listed(path: Path, *, size: int = 0, mtime_ns: int = 0) -> SegmentFile:
     )
 
 
-def test_a_log_that_is_as_it_was_listed_is_read(tmp_path: Path) -> None:
+def test_unchanged_listed_log_is_read(tmp_path: Path) -> None:
     one = LogFileSource.of_segment(listed(write_log(tmp_path, SOUND)), verify_crc=True)
     assert len(rows(one)) == 1
 
 
 @pytest.mark.parametrize(("size", "mtime_ns"), [(1, 0), (-1, 0), (0, 1)])
-def test_a_log_that_is_not_as_it_was_listed_is_an_error(
+def test_log_changed_since_its_listing_is_an_error(
     tmp_path: Path, size: int, mtime_ns: int
 ) -> None:
     segment = listed(write_log(tmp_path, SOUND), size=size, mtime_ns=mtime_ns)
@@ -318,24 +316,24 @@ def test_a_log_that_is_not_as_it_was_listed_is_an_error(
         rows(LogFileSource.of_segment(segment, verify_crc=True))
 
 
-def test_a_log_larger_than_any_brokers_is_an_error(tmp_path: Path) -> None:
+def test_log_above_the_maximum_segment_size_is_an_error(tmp_path: Path) -> None:
     path = write_log(tmp_path, b"")
     os.truncate(path, 2**31)
     with pytest.raises(InputError, match="larger than any broker's"):
         rows(file_source(path))
 
 
-def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
+def test_missing_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         rows(file_source(tmp_path / f"{0:020d}.log"))
 
 
-def test_a_name_without_a_base_offset_is_an_error(tmp_path: Path) -> None:
+def test_name_without_a_base_offset_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="20 digits"):
         file_source(tmp_path / "some.log")
 
 
-def test_the_log_is_not_written_to(tmp_path: Path) -> None:
+def test_scan_does_not_change_the_log(tmp_path: Path) -> None:
     path = write_log(tmp_path, SOUND + b"\1" * 30)
     path.chmod(0o444)
     before = path.stat()

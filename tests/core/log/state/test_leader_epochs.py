@@ -42,7 +42,7 @@ def pairs(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
         ((1, 3), [(0, 0), (1, 3)]),
     ],
 )
-def test_an_epoch_is_assigned_after_those_below_it(
+def test_epoch_is_assigned_after_those_below_it(
     entry: tuple[int, int], left: list[tuple[int, int]]
 ) -> None:
     known = (0, 0), (1, 5), (2, 10)
@@ -52,7 +52,7 @@ def test_an_epoch_is_assigned_after_those_below_it(
 
 
 @pytest.mark.parametrize("entry", [(-1, 5), (3, -1)])
-def test_negative_epochs_and_offsets_are_refused(entry: tuple[int, int]) -> None:
+def test_negative_epochs_and_offsets_are_rejected(entry: tuple[int, int]) -> None:
     epochs = cache((0, 0))
     with pytest.raises(InvalidEpochError, match=f"epoch {entry[0]} from offset {entry[1]}"):
         epochs.assign(*entry)
@@ -128,7 +128,7 @@ def test_without_entries_no_epoch_is_known() -> None:
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(4, None), (5, 1), (9, 1), (10, 2), (99, 2)])
-def test_an_offset_lies_in_the_last_epoch_that_starts_at_or_before_it(
+def test_offset_lies_in_the_last_epoch_that_starts_at_or_before_it(
     offset: int, epoch: int | None
 ) -> None:
     assert cache((1, 5), (2, 10)).epoch_for_offset(offset) == epoch
@@ -138,11 +138,11 @@ def test_an_offset_lies_in_the_last_epoch_that_starts_at_or_before_it(
     ("epoch", "answer"),
     [(-1, (-1, -1)), (0, (0, 5)), (1, (1, 10)), (3, (2, 20)), (4, (4, 99)), (5, (-1, -1))],
 )
-def test_an_epoch_ends_where_the_next_starts(epoch: int, answer: tuple[int, int]) -> None:
+def test_epoch_ends_where_the_next_starts(epoch: int, answer: tuple[int, int]) -> None:
     assert cache((1, 5), (2, 10), (4, 20)).end_offset_for(epoch, 99) == answer
 
 
-def test_a_copy_is_independent() -> None:
+def test_copy_is_independent() -> None:
     epochs = cache((1, 5))
     other = epochs.copy()
     other.assign(2, 10)
@@ -162,11 +162,11 @@ def test_entries_of_a_text_are_assigned_in_its_order() -> None:
     assert LeaderEpochCache.from_text("0\n3\n0 0\n2 9\n1 5\n").text() == "0\n2\n0 0\n1 5\n"
 
 
-def test_a_malformed_text_is_refused_with_its_line() -> None:
+def test_malformed_text_is_rejected_with_its_line() -> None:
     with pytest.raises(InputError, match=r"/d/x: line 4 of a checkpoint is malformed"):
         LeaderEpochCache.from_text("0\n2\n0 0\n1 x\n", path="/d/x")
 
 
-def test_a_negative_epoch_in_a_text_is_refused_with_its_line() -> None:
+def test_negative_epoch_in_a_text_is_rejected_with_its_line() -> None:
     with pytest.raises(InvalidEpochError, match=r"/d/x: line 4 of a checkpoint: .* epoch -1"):
         LeaderEpochCache.from_text("0\n2\n0 0\n-1 5\n", path="/d/x")

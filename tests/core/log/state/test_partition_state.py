@@ -85,7 +85,7 @@ def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Out
 
 @settings(deadline=None, max_examples=drawn(600, one_in=4))
 @given(histories(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from((1, 3, 1000)))
-def test_segments_fold_to_what_one_pass_finds(
+def test_merged_segment_states_equal_one_scan(
     rows: list[ProducerRow], cuts: list[int], chunk: int
 ) -> None:
     segments = cut(rows, cuts)
@@ -94,7 +94,7 @@ def test_segments_fold_to_what_one_pass_finds(
 
 @settings(deadline=None, max_examples=drawn(600, one_in=4))
 @given(histories(wild=True), st.lists(st.integers(0, 40), max_size=3))
-def test_wild_segments_fold_to_what_one_pass_finds(
+def test_merged_states_of_random_segments_equal_one_scan(
     rows: list[ProducerRow], cuts: list[int]
 ) -> None:
     segments = cut(rows, cuts)
@@ -109,7 +109,7 @@ def test_wild_segments_fold_to_what_one_pass_finds(
 
 @settings(deadline=None, max_examples=drawn(100, one_in=4))
 @given(histories())
-def test_the_state_of_a_segment_is_read_as_it_was_written(
+def test_state_of_a_segment_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ProducerRow]
 ) -> None:
     table = ProducerTable()
@@ -122,14 +122,14 @@ def test_the_state_of_a_segment_is_read_as_it_was_written(
         assert np.array_equal(getattr(read, name), getattr(found, name))
 
 
-def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
+def test_damaged_state_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(InputError, match=str(path)):
         SegmentState.read(str(path))
 
 
-def test_tables_grow_with_producers_and_transactions() -> None:
+def test_state_tables_grow_on_demand() -> None:
     ids = [7 * number for number in range(3000)]
     rows = [opens(offset, producer_id) for offset, producer_id in enumerate(ids)]
     rows += [ends(3000 + number, producer_id) for number, producer_id in enumerate(reversed(ids))]
@@ -140,7 +140,7 @@ def test_tables_grow_with_producers_and_transactions() -> None:
     assert table.aborts["next_open_offset"].tolist() == [0] * 2999 + [-1]
 
 
-def test_the_list_of_open_transactions_does_not_grow_with_those_that_have_ended() -> None:
+def test_list_of_open_transactions_does_not_grow_with_those_that_have_ended() -> None:
     rows = [opens(0, 99)]
     for offset in range(1, 20_001, 2):
         rows += [opens(offset, offset % 10), ends(offset + 1, offset % 10, COMMIT)]
@@ -150,7 +150,7 @@ def test_the_list_of_open_transactions_does_not_grow_with_those_that_have_ended(
     assert len(table._tables.open_transactions) <= 128
 
 
-def test_a_transaction_of_two_segments_is_in_the_index_of_the_second() -> None:
+def test_transaction_of_two_segments_is_in_the_index_of_the_second() -> None:
     state = PartitionState()
     first, second = ProducerTable(), ProducerTable()
     first.follow(columns([opens(5, 1), opens(6, 2)]))
@@ -160,7 +160,7 @@ def test_a_transaction_of_two_segments_is_in_the_index_of_the_second() -> None:
     assert aborted_rows(aborted) == [(2, 6, 7, 5), (1, 5, 8, 9)]
 
 
-def test_an_expired_producer_is_not_loaded_unless_its_transaction_is_open() -> None:
+def test_expired_producer_is_not_loaded_unless_its_transaction_is_open() -> None:
     state = PartitionState(expiration=ProducerExpiration(after_ms=100, now_ms=1100))
     table = ProducerTable()
     rows = [ProducerRow(0, 1, timestamp_ms=1000), ProducerRow(1, 2, timestamp_ms=1001)]
@@ -171,7 +171,7 @@ def test_an_expired_producer_is_not_loaded_unless_its_transaction_is_open() -> N
     assert set(entry_rows(state.entries)) == {2, 3}
 
 
-def test_a_snapshot_of_the_state_is_read_back() -> None:
+def test_state_read_from_its_snapshot_is_equal() -> None:
     state = PartitionState()
     table = ProducerTable()
     table.follow(columns([opens(0, 17), ProducerRow(1, 1), ProducerRow(2, 33)]))
@@ -182,7 +182,7 @@ def test_a_snapshot_of_the_state_is_read_back() -> None:
     assert entry_rows(PartitionState(entries).entries) == entry_rows(state.entries)
 
 
-def test_the_sequence_after_the_largest_is_zero() -> None:
+def test_sequence_after_the_largest_is_zero() -> None:
     table = ProducerTable()
     table.follow(columns([ProducerRow(0, 1, base_sequence=2**31 - 2, last_offset_delta=3)]))
     assert table.producers["last_sequence"].tolist() == [1]

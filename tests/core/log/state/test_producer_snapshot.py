@@ -44,14 +44,14 @@ def snapshot(*rows: tuple[int, ...], count: int | None = None, trailing: bytes =
 
 
 @pytest.mark.parametrize("rows", [(), (NEW,), (BUSY, NEW)])
-def test_a_snapshot_is_a_checked_header_and_the_entries_in_the_order_given(
+def test_snapshot_is_a_checked_header_and_the_entries_in_the_order_given(
     rows: tuple[tuple[int, ...], ...],
 ) -> None:
     assert encode_snapshot(entries(*rows)) == snapshot(*rows)
 
 
 @pytest.mark.parametrize("rows", [(), (NEW,), (BUSY, NEW)])
-def test_a_snapshot_is_decoded_as_it_was_encoded(rows: tuple[tuple[int, ...], ...]) -> None:
+def test_snapshot_is_decoded_as_it_was_encoded(rows: tuple[tuple[int, ...], ...]) -> None:
     assert decode_snapshot(encode_snapshot(entries(*rows))).tolist() == list(rows)
 
 
@@ -75,7 +75,7 @@ def test_snapshots_of_a_broker_are_in_the_order_of_a_map() -> None:
 # -------------------------------------------------------------------------------- decoding
 
 
-def test_an_entry_without_a_last_offset_has_no_sequence_either() -> None:
+def test_entry_without_a_last_offset_has_no_sequence_either() -> None:
     stored = (7, 3, 5, -2, 6, 99, 1, -9)
     data = snapshot(stored)
     assert decode_snapshot(data).tolist() == [(7, 3, -1, -1, 0, 99, 1, -1)]
@@ -101,7 +101,7 @@ def test_bytes_after_the_entries_are_legal_when_the_checksum_covers_them() -> No
         (b"\0\1\0\0\0\1" + bytes(4), r"at byte 2: wrong checksum .* found 0x00000001\)"),
     ],
 )
-def test_a_snapshot_that_a_broker_removes_is_refused_with_its_position(
+def test_snapshot_that_a_broker_removes_is_rejected_with_its_position(
     data: bytes, message: str
 ) -> None:
     with pytest.raises(CorruptSnapshotError, match=message) as caught:
@@ -164,13 +164,13 @@ def test_ten_keys_of_one_bucket_are_not_a_tree(keys: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [11, 500])
-def test_a_bucket_that_became_a_tree_is_reported(keys: int) -> None:
+def test_bucket_that_became_a_tree_is_reported(keys: int) -> None:
     order, has_tree = order_of_put(clashing(keys))
     assert has_tree
     assert sorted(order.tolist()) == list(range(keys))
 
 
-def test_a_tree_is_reported_even_if_later_keys_split_its_bucket() -> None:
+def test_tree_bucket_is_reported_even_if_split_later() -> None:
     ids = np.array([*range(0, 704, 64), *range(1, 48)], np.int64)
     assert order_of_put(ids)[1]
 
