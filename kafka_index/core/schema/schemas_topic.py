@@ -294,7 +294,7 @@ def schemas_of_dump(
     segments = list_dump(paths, topics=re.compile(re.escape(topic))).segments
     found = SchemasTopic()
     for directory, group in groupby(segments, key=lambda segment: segment.partition_directory):
-        log = TopicLog(list(group), budget)
+        log = TopicLog(list(group), budget, reads_on=True)
         for record in log.records():
             found.add(record, directory)
         raise_retriable(log.faults)

@@ -33,6 +33,7 @@ from kafka_index.core.format.messages import (
     TRANSACTION_RECORDS,
 )
 from kafka_index.core.log.scan.segment_scan import LogFileSource
+from kafka_index.core.log.scan.valid_batches import batches_behind
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, WindowBatches
@@ -316,7 +317,7 @@ class TopicLog:
     reasons why records are missing, and `end_offset` follows the last batch. With `recovers`,
     reading ends at the first corruption; this is no fault, but the position `cut` at which recovery
     truncates. With `may_grow`, a local log may be appended to during the read; the new records are
-    not read.
+    not read. With `reads_on`, valid batches after a corruption are read, too.
     """
 
     segments: Sequence[SegmentFile]
@@ -325,6 +326,7 @@ class TopicLog:
     verify_crc: bool = True
     recovers: bool = False
     may_grow: bool = False
+    reads_on: bool = False
     cut: CorruptLogError | None = None
     faults: list[KafkaIndexError] = field(default_factory=list)
     end_offset: int = 0
@@ -347,33 +349,47 @@ class TopicLog:
         )
         table = RecordTable(segment.topic, segment.partition, _RECORD_COLUMNS)
         for window, start, batches in source.windows():
-            convert = partial(table.convert, source=WindowBatches(window, start, batches))
-            positions = batches.position_bytes
-            for found in decoder.decode(
-                window,
-                positions - start,
-                batches.size_bytes,
-                convert,
-                first_offset=self.start_offset,
-            ):
-                if isinstance(found, BatchDamage):
-                    position = int(positions[found.batch])
-                    self.faults.append(found.error.at(segment.log_path, position))
-                else:
-                    offsets, times, *columns = found.columns
-                    values = (offsets, times.cast(pa.int64()), *columns)
-                    rows = zip(*(column.to_pylist() for column in values), strict=True)
-                    yield from map(LogRecord._make, rows)
-            if batches.rows:
-                self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
+            batch_source = WindowBatches(window, start, batches)
+            yield from self._batch_records(segment, table, decoder, batch_source)
         stop = source.stop
-        if stop is not None and stop.code != PREALLOCATED_TAIL:
-            hint = "what follows in this segment was not read"
-            damage = stop.error(CorruptLogError, segment.log_path, hint=hint)
-            if self.recovers:
-                self.cut = damage
+        if stop is None or stop.code == PREALLOCATED_TAIL:
+            return
+        hint = None if self.reads_on else "what follows in this segment was not read"
+        damage = stop.error(CorruptLogError, segment.log_path, hint=hint)
+        if self.recovers:
+            self.cut = damage
+            return
+        self.faults.append(damage)
+        if self.reads_on:
+            for batch_source in batches_behind(segment, stop.position_bytes):
+                yield from self._batch_records(segment, table, decoder, batch_source)
+
+    def _batch_records(
+        self,
+        segment: SegmentFile,
+        table: RecordTable,
+        decoder: RecordDecoder,
+        source: WindowBatches,
+    ) -> Iterator[LogRecord]:
+        batches = source.batches
+        positions = batches.position_bytes
+        for found in decoder.decode(
+            source.window,
+            positions - source.position_bytes,
+            batches.size_bytes,
+            partial(table.convert, source=source),
+            first_offset=self.start_offset,
+        ):
+            if isinstance(found, BatchDamage):
+                position = int(positions[found.batch])
+                self.faults.append(found.error.at(segment.log_path, position))
             else:
-                self.faults.append(damage)
+                offsets, times, *columns = found.columns
+                values = (offsets, times.cast(pa.int64()), *columns)
+                rows = zip(*(column.to_pylist() for column in values), strict=True)
+                yield from map(LogRecord._make, rows)
+        if batches.rows:
+            self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
 
 
 class TopicState(ABC):

@@ -9,6 +9,7 @@ or its base offset is wrong.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import CorruptLogError, TooLargeError
+from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import MAGIC_POSITION, MAGIC_RECORD_BATCH
 from kafka_index.core.fs.store import Bytes
@@ -38,7 +40,7 @@ from kafka_index.core.log.scan.scanner import (
     next_batch,
 )
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_table import BatchColumns
+from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
 from kafka_index.core.records.record_sections import Decompressor, first_offset
 
 #: One row per batch. `first_offset` of a compressed v0 or v1 message is that of its first inner
@@ -141,6 +143,29 @@ def intact_batches_of(
         if change is not None:
             raise log_changed(segment.log_path, change)
     return found
+
+
+def batches_behind(segment: SegmentFile, position_bytes: int) -> Iterator[WindowBatches]:
+    """Yield the valid batches of a log after a corrupt one at a position, in file order.
+
+    Raises `KafkaIndexError` if the log cannot be read, or changes.
+    """
+    with closing(open_log(segment.log_path, segment)) as file:
+        log = file.read_at(0, file.size_bytes)
+        held, bounds = HeldBytes(log), OffsetBounds(segment.base_offset, INT64_MAX)
+        position = next_batch(held, position_bytes, bounds)
+        while position < len(log):
+            scanner = Scanner(segment.base_offset, verify_crc=True, position_bytes=position)
+            code = SCAN_ROWS_FULL
+            while code == SCAN_ROWS_FULL:
+                code = scanner.scan(log, 0, len(log), held)
+                yield from (WindowBatches(log, 0, batches) for batches in scanner.drain())
+            position = int(scanner.position)
+            if position < len(log):
+                position = next_batch(held, position, bounds)
+        change = file.changed()
+        if change is not None:
+            raise log_changed(segment.log_path, change)
 
 
 def _rows(
