@@ -18,6 +18,7 @@ from kafka_index.commands.schemas.schema_uses import MAX_KEYS
 from kafka_index.core.errors import InputError
 from kafka_index.core.schema.folder import schemas_of_folder
 from kafka_index.core.schema.registry import VersionState
+from tests.servers.s3 import S3Server
 from tests.support.command_line import ROOT, run_here
 from tests.support.registry_records import (
     Written,
@@ -27,6 +28,7 @@ from tests.support.registry_records import (
     setting,
     write_topic,
 )
+from tests.support.remote import new_bucket, upload
 
 TYPED = ROOT / "examples" / "typed"
 GUID = bytes(range(16))
@@ -306,6 +308,14 @@ def test_output_that_is_the_source_is_refused(tmp_path: Path) -> None:
     kafka_index.read_schemas(TYPED, output=folder)
     with pytest.raises(InputError, match="the output is the input"):
         kafka_index.read_schemas(TYPED, schemas=folder, output=folder)
+
+
+def test_dump_in_a_bucket_has_the_same_schemas(s3: S3Server) -> None:
+    expected = kafka_index.read_schemas(TYPED)
+    with new_bucket(s3) as bucket:
+        found = kafka_index.read_schemas(upload(TYPED, f"{bucket}/typed"))
+    assert found.to_arrow().equals(expected.to_arrow())
+    assert uses_of(found) == uses_of(expected)
 
 
 def test_registry_that_is_down_is_an_environment_failure() -> None:
