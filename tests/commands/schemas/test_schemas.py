@@ -6,6 +6,7 @@ import json
 import runpy
 import struct
 import sys
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kafka_index import RunOutcome, SchemaList, UseStatus
 from kafka_index.commands.schemas.schema_uses import MAX_KEYS
 from kafka_index.core.errors import InputError
 from kafka_index.core.schema.folder import schemas_of_folder
-from kafka_index.core.schema.registry import VersionState
+from kafka_index.core.schema.registry import VersionState, guid_of
 from tests.servers.s3 import S3Server
 from tests.support.command_line import ROOT, run_here
 from tests.support.registry_records import (
@@ -242,6 +243,13 @@ def test_unusable_schema_is_damage_only_if_records_name_it(tmp_path: Path, case:
     assert use.status is UseStatus.UNUSABLE
     assert reason in (use.reason or "")
     assert not found.ok
+
+
+def test_guid_names_a_schema_whose_id_has_several_texts(tmp_path: Path) -> None:
+    schemas, _ = BROKEN["two texts of an id"]
+    guid = uuid.UUID(guid_of('"int"', ())).bytes
+    root = dump_of(tmp_path, schemas, events=[(None, b"\1" + guid + b".")])
+    assert kafka_index.read_schemas(root).ok
 
 
 def test_record_of_schemas_that_is_not_understood_is_damage(tmp_path: Path) -> None:
