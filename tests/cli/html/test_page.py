@@ -21,7 +21,7 @@ from tests.support.browser import (
     write_many,
     write_rows,
 )
-from tests.support.command_line import run_here
+from tests.support.command_line import DUMP, run_here
 from tests.support.dumps import dump, write_logs
 
 COLUMNS_SCRIPT = Path(kafka_index.cli.html.page_writer.__file__).parent / "static" / "columns.js"
@@ -90,6 +90,7 @@ def run_command(command: str, dump_folder: Path, folder: Path, report: Path) -> 
         "verify": ["--input", dump_folder],
         "predict": ["--input", dump_folder],
         "restore": ["--input", dump_folder, "--output", folder / "restored", "--new-topic-ids"],
+        "stats": ["--input", dump_folder, "--sizes"],
         "lookup": [
             *("--logs", dump_folder, "--queries", queries, "--by", "offset"),
             *("--output", folder / "answers.csv"),
@@ -107,6 +108,7 @@ def run_command(command: str, dump_folder: Path, folder: Path, report: Path) -> 
         ("predict", "does_not_start"),
         ("restore", "lost"),
         ("lookup", "2 queries: 1 found"),
+        ("stats", "1 corrupt or unreadable range skipped"),
     ],
 )
 def test_page_opened_offline_shows_the_verdict_first(
@@ -122,6 +124,27 @@ def test_page_opened_offline_shows_the_verdict_first(
     assert opened.requests == [report.as_uri()]
     assert opened.page.locator("#map canvas").count() > 0
     assert opened.page.locator("#coverage canvas").count() > 0
+    opened.page.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "plots"),
+    [
+        (("--sizes",), ["size_bytes", "records", "key_sizes", "value_sizes"]),
+        (("--by", "hour"), ["size_bytes", "records"]),
+    ],
+)
+def test_page_of_statistics_plots_its_numbers(
+    browser: Browser, tmp_path: Path, options: tuple[str, ...], plots: list[str]
+) -> None:
+    report = tmp_path / "report.html"
+    done = run_here("stats", "--input", DUMP, "--topics", "orders.*", *options, "--report", report)
+    assert done.returncode == 0, done.stderr
+    opened = open_page(browser, report)
+    assert opened.complaints == []
+    drawn = opened.page.locator("#plots > div").all()
+    assert [one.get_attribute("id") for one in drawn] == [f"plot-{name}" for name in plots]
+    assert all(one.locator("canvas").count() for one in drawn)
     opened.page.close()
 
 

@@ -19,6 +19,12 @@ const time = ms => {
 };
 const countOf = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 const partitionName = (topic, partition) => `${topic}-${partition}`;
+// The topic or partition of a row, and its broker if the rows have brokers.
+function rowName(columns, i) {
+  const partition = columns.partition?.[i] ?? null, broker = columns.broker?.[i] ?? null;
+  const name = partition === null ? columns.topic[i] : partitionName(columns.topic[i], partition);
+  return broker === null ? name : `${name} at ${broker}`;
+}
 
 function figure(element, options) {
   const F = Bokeh.Plotting.figure({
@@ -81,7 +87,7 @@ function severityOfSegments(rows) {
   const worst = new Map();
   const add = (key, value) => { if (value > (worst.get(key) ?? 0)) worst.set(key, value); };
   for (let i = 0; i < rows.count; i++) {
-    if (!severity[i] || !topic || topic[i] === null) continue;
+    if (!severity[i] || !topic || !partition || topic[i] === null) continue;
     add(`${partition[i]} ${base && base[i] !== null ? base[i] : "-"} ${topic[i]}`, severity[i]);
   }
   return (t, p, b) => worst.get(`${p} ${b} ${t}`) ?? 0;

@@ -5,13 +5,6 @@ const STACK_COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#
 const numberOf = value => (value === null || value === undefined ? 0 : Number(value));
 const shownNumber = (value, unit) => (unit === "bytes" ? bytes(Math.round(value)) : `${value.toLocaleString("en", { maximumFractionDigits: 2 })} ${unit}`);
 
-function rowName(columns, i) {
-  const topic = columns.topic ? columns.topic[i] : "";
-  const partition = columns.partition && columns.partition[i] !== null ? columns.partition[i] : null;
-  const name = partition === null ? topic : partitionName(topic, partition);
-  return columns.broker && columns.broker[i] !== null ? `${name} at ${columns.broker[i]}` : name;
-}
-
 function drawBars(rows, plot) {
   const values = rows.columns[plot.column], bars = [];
   for (let i = 0; i < rows.count; i++) if (numberOf(values[i])) bars.push([rowName(rows.columns, i), numberOf(values[i])]);

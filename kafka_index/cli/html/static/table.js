@@ -75,7 +75,7 @@ function wireFilters(view) {
     words.value = "";
     select.value = "";
     attention.checked = false;
-    only = i => c.topic[i] === topic && c.partition[i] === partition
+    only = i => c.topic[i] === topic && (!c.partition || c.partition[i] === partition)
       && (!c.segment_base_offset || c.segment_base_offset[i] === null || c.segment_base_offset[i] === base);
     apply();
   };
@@ -100,7 +100,7 @@ function describeRow(view, i, box) {
   const { columns } = view.rows, found = columns.found_[i];
   const [title, text, command, list] = ["h3", "p", "pre", "dl"].map(each => document.createElement(each));
   const isNamed = columns.topic && columns.topic[i] !== null;
-  title.textContent = isNamed ? `${found}: ${partitionName(columns.topic[i], columns.partition[i])}` : found;
+  title.textContent = isNamed ? `${found}: ${rowName(columns, i)}` : found;
   text.textContent = view.description.explained[found]?.text ?? "";
   command.textContent = commandOf(view, i);
   for (const name of view.names) {
@@ -138,7 +138,7 @@ function listFindings(view) {
     const there = lists => lists.map(column => column[i]).filter(value => value !== null);
     const place = [...there(places), ...there(positions).map(at => `at byte ${at}`)].join(" ");
     const isNamed = columns.topic && columns.topic[i] !== null;
-    const partition = isNamed ? partitionName(columns.topic[i], columns.partition[i] ?? "") : "";
+    const partition = isNamed ? rowName(columns, i) : "";
     return [columns.found_[i], partition, [place, ...there(texts)].filter(Boolean).join(". ")];
   };
   const rowOf = (i, cells) => {
