@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,13 +22,14 @@ from kafka_index.core.kernels.scan import (
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
     BatchColumns,
+    are_contiguous,
     scan_batches,
 )
 from tests.support import twins
 from tests.support.campaign import drawn
 from tests.support.cases import Case
 from tests.support.named import NAMED
-from tests.support.segments import Segment, batch, marker, message, segment
+from tests.support.segments import DELETE_HORIZON, Segment, batch, marker, message, segment
 from tests.support.strategies import segments
 
 
@@ -202,3 +205,26 @@ def test_transaction_marker_has_coordinator_epoch_and_timestamp() -> None:
     assert found.producer_epoch[1] == 2
     assert found.coordinator_epoch[1] == 12
     assert found.control_timestamp_ms[1] == 4444
+
+
+@pytest.mark.parametrize(
+    ("changes", "contiguous"),
+    [
+        ({}, True),
+        ({"base_offset": 4}, False),
+        ({"base_offset": 2, "last_offset_delta": 3}, False),
+        ({"last_offset_delta": -1}, False),
+        ({"attributes": DELETE_HORIZON}, False),
+    ],
+)
+def test_batches_are_contiguous_if_they_hold_all_offsets_without_marks(
+    changes: dict[str, Any], *, contiguous: bool
+) -> None:
+    entries = batch(0) + batch(**{"base_offset": 3, **changes}) + batch(6)
+    log = np.frombuffer(entries, np.uint8)
+    columns = np.empty((SCAN_COLUMNS, 4), np.int64)
+    _, _, count = call(log, 0, len(log), 0, 0, columns)
+    found = BatchColumns(*columns[:, :count])
+    fields = found.base_offset, found.last_offset, found.attributes, found.control_type
+    assert are_contiguous(*fields, 0) is contiguous
+    assert are_contiguous(*fields, 1) is False
