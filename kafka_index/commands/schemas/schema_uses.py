@@ -39,7 +39,7 @@ from kafka_index.core.query.records import list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.schema.folder import MANIFEST, write_folder
-from kafka_index.core.schema.registry import KeyKind, Schema, SchemaKey, Schemas
+from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas
 from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
 from kafka_index.core.schema.sources import open_schemas
 from kafka_index.core.schema.wire import Framing, frames_of
@@ -259,7 +259,7 @@ def _uses(
     counts: Mapping[tuple[str, str], KeyCounts], schemas: Schemas, context: str
 ) -> Iterator[SchemaUse]:
     """Yield what the keys and the values of each topic use, and why a schema cannot be used."""
-    faults: dict[tuple[Schema, KeyKind], str | None] = {}
+    faults: dict[Schema, str | None] = {}
     for (topic, part), own in sorted(counts.items(), key=lambda item: item[0]):
         found = {key: _find(schemas, key, context) for key in own.keys}
         is_known = [isinstance(one, Schema) for one in found.values()]
@@ -268,11 +268,10 @@ def _uses(
         for key, records in sorted(own.keys.items()):
             schema = found[key]
             if isinstance(schema, Schema):
-                if (schema, key.kind) not in faults:
-                    faults[schema, key.kind] = schemas.fault_of(schema, key.kind)
-                fault = faults[schema, key.kind]
-                status = UseStatus.FOUND if fault is None else UseStatus.UNUSABLE
-                yield SchemaUse(topic, part, status, records, key, schema, fault)
+                if schema not in faults:
+                    faults[schema] = schemas.fault_of(schema)
+                status = UseStatus.FOUND if faults[schema] is None else UseStatus.UNUSABLE
+                yield SchemaUse(topic, part, status, records, key, schema, faults[schema])
                 continue
             # Ids of registries begin at 1.
             is_number = are_numbers or (isinstance(key.value, int) and key.value <= 0)

@@ -17,26 +17,22 @@ from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import (
     RECORD_BATCH_OVERHEAD_BYTES,
-    TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
 from kafka_index.core.kernels.batch_counts import (
     NOT_COUNTED,
     SUM_FIRST_TIME,
-    SUM_KEY_BYTES,
     SUM_LAST_TIME,
-    SUM_NULL_KEYS,
     SUM_PLAIN_BYTES,
     SUM_RECORDS,
-    SUM_TOMBSTONES,
     SUM_TRANSACTIONAL_RECORDS,
-    SUM_VALUE_BYTES,
     count_batches,
+    count_records,
     index_groups,
     new_sums,
 )
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE, HEADER_BASE_TIMESTAMP
-from kafka_index.core.kernels.record_columns import PLACE_ADDRESS, PLACE_END, PLACE_ROW
+from kafka_index.core.kernels.record_columns import PLACE_ADDRESS, PLACE_COUNT, PLACE_END, PLACE_ROW
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
@@ -57,13 +53,11 @@ from kafka_index.core.schema.wire import frames_of
 
 _INT64_MIN = -INT64_MAX - 1
 #: Sizes from 2^(n - 1) to 2^n - 1 are in bin n, size 0 in bin 0.
-SIZE_BINS = 33
+SIZE_BINS = 65
 #: More times are counted together, as those of batches without a timestamp are.
 MAX_GROUPS = 50_000
 _FIRST_GROUPS = 64
 _MAX_SCHEMA_IDS = 1000
-#: A message of magic 0 or 1 without key and value: with and without a timestamp.
-_MESSAGE_BYTES, _TIMESTAMP_BYTES = 26, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +82,14 @@ class StatsSettings:
         parts = RecordParts.NONE
         if self.sizes or self.compacts:
             parts |= RecordParts.ALL
-        if self.hot_keys is not None:
+        if self.reads_keys:
             parts |= RecordParts.KEYS
         return parts
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether keys are counted, or the last record of each is wanted."""
+        return self.hot_keys is not None or self.compacts
 
 
 class SegmentCounts(NamedTuple):
@@ -506,25 +505,27 @@ class _SegmentCounter:
             sums[:, SUM_TRANSACTIONAL_RECORDS] += np.bincount(own, minlength=len(sums))
         plain = None
         if chunk.keys is not None and chunk.values is not None:
-            key_sizes, value_sizes = _lengths(chunk.keys), _lengths(chunk.values)
-            plain = _plain_bytes(chunk, source, key_sizes, value_sizes, base_timestamps)
-            sums[:, SUM_PLAIN_BYTES] += _sum(group, plain, len(sums))
-            self._add_sizes(group, key_sizes, value_sizes)
+            plain = np.empty(len(chunk), np.int64)
+            count_records(
+                chunk.first_batch,
+                chunk.batch_ends,
+                source.batches,
+                base_timestamps,
+                groups,
+                chunk.offsets,
+                chunk.timestamps_ms,
+                _lengths(chunk.keys),
+                _lengths(chunk.values),
+                _header_sizes(chunk),
+                sums,
+                self._counts.key_sizes,
+                self._counts.value_sizes,
+                plain,
+            )
             if self._settings.sizes:
                 _add_some(self._counts.schema_ids, _schema_ids(chunk.values))
-        if chunk.keys is not None:
+        if chunk.keys is not None and self._settings.reads_keys:
             self._add_keys(chunk.keys, chunk, source, plain)
-
-    def _add_sizes(self, group: Longs, key_sizes: Longs, value_sizes: Longs) -> None:
-        counts, sums = self._counts, self._counts.totals.sums
-        for sizes, column, nulls in (
-            (key_sizes, SUM_KEY_BYTES, SUM_NULL_KEYS),
-            (value_sizes, SUM_VALUE_BYTES, SUM_TOMBSTONES),
-        ):
-            sums[:, column] += _sum(group, np.maximum(sizes, 0), len(sums))
-            sums[:, nulls] += np.bincount(group[sizes < 0], minlength=len(sums))
-        counts.key_sizes += _bins(key_sizes)
-        counts.value_sizes += _bins(value_sizes)
 
     def _add_keys(
         self, keys: pa.Array, chunk: RecordChunk, source: WindowBatches, plain: Longs | None
@@ -551,68 +552,21 @@ class _SegmentCounter:
         counts.keys.add(hashes, rows)
 
 
-def _sum(group: Longs, values: Longs, groups: int) -> Longs:
-    """Return the sums of values by group, exactly."""
-    if groups == 1:
-        return np.array([values.sum()])
-    found = np.zeros(groups, np.int64)
-    np.add.at(found, group, values)
-    return found
-
-
 def _lengths(column: pa.Array) -> Longs:
     """Return the lengths of values, -1 for null."""
     lengths: Longs = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
     return lengths
 
 
-def _bins(sizes: Longs) -> Longs:
-    """Return how many sizes are in each bin; null is in none."""
-    bins = np.frexp(sizes[sizes >= 0].astype(np.float64))[1]
-    return np.bincount(bins, minlength=SIZE_BINS)
-
-
-def _varint_bytes(values: Longs) -> Longs:
-    """Return the sizes of numbers in zigzag coding."""
-    coded = ((values << 1) ^ (values >> 63)).astype(np.uint64)
-    sizes = np.ones(len(values), np.int64)
-    largest = int(coded.max()) if len(coded) else 0
-    bound = 7
-    while largest >> bound:
-        sizes += coded >> np.uint64(bound) > 0
-        bound += 7
-    return sizes
-
-
-def _plain_bytes(
-    chunk: RecordChunk,
-    source: WindowBatches,
-    key_sizes: Longs,
-    value_sizes: Longs,
-    base_timestamps: Longs,
-) -> Longs:
-    """Return the bytes of records without compression (``DefaultRecord.sizeInBytes``).
-
-    With LogAppendTime the timestamp of a record is not known, and its difference counts as one
-    byte.
-    """
-    batches = source.batches
-    times = chunk.timestamps_ms - chunk.of_batches(base_timestamps)
-    times[chunk.of_batches(batches.attributes & TIMESTAMP_TYPE_MASK != 0)] = 0
-    body = 1 + _varint_bytes(times)
-    body += _varint_bytes(chunk.offsets - chunk.of_batches(batches.base_offset))
-    fields = np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0)
-    body += fields + _varint_bytes(key_sizes) + _varint_bytes(value_sizes)
-    headers, header_bytes = chunk.header_counts(), np.zeros(len(chunk), np.int64)
+def _header_sizes(chunk: RecordChunk) -> Longs:
+    """Return the bytes of the headers of each record, and of their number."""
+    sizes = np.ones(len(chunk), np.int64)
     places = chunk.header_places
-    header_bytes[places[PLACE_ROW]] = places[PLACE_END] - places[PLACE_ADDRESS]
-    body += _varint_bytes(headers) + header_bytes
-    plain = body + _varint_bytes(body)
-    is_message = chunk.of_batches(batches.control_type == CONTROL_MESSAGE)
-    if is_message.any():
-        magic = np.maximum(chunk.of_batches(batches.magic), 0)
-        plain = np.where(is_message, fields + _MESSAGE_BYTES + _TIMESTAMP_BYTES * magic, plain)
-    return plain
+    counts = places[PLACE_COUNT]
+    # The number is a varint of up to three bytes.
+    sizes[places[PLACE_ROW]] += places[PLACE_END] - places[PLACE_ADDRESS]
+    sizes[places[PLACE_ROW]] += (counts >= 1 << 6).astype(np.int64) + (counts >= 1 << 13)
+    return sizes
 
 
 def _schema_ids(values: pa.Array) -> Counter[SchemaKey]:

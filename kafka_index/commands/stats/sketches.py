@@ -25,6 +25,8 @@ Hashes = NDArray[np.uint64]
 SAMPLE_KEYS = 16_384
 #: The most keys that are counted, and at least so many for each hot key that is wanted.
 _COUNTED_KEYS, _KEYS_EACH = 16_384, 8
+#: Added counts are joined when there are so many times as many, or so many bytes of keys.
+_ADDED, _MAX_ADDED_BYTES = 8, 16 << 20
 #: A longer key is shown by its first bytes.
 SHOWN_KEY_BYTES = 256
 _ALL_HASHES = 1 << 64
@@ -51,42 +53,54 @@ def hash_bytes(values: pa.Array) -> Hashes:
 class KeySample:
     """The keys with the smallest hashes, each with the numbers of its record of the largest offset.
 
-    `hashes` are sorted, and below `limit`; `rows` are int64 of shape (n, 3): an offset, -1 for
-    none, and two numbers.
+    Added keys are joined when there are many, and before the sample is looked at.
     """
 
-    __slots__ = ("hashes", "limit", "rows")
-
     def __init__(self) -> None:
-        self.hashes: Hashes = np.empty(0, np.uint64)
-        self.rows: NDArray[np.int64] = np.empty((0, 3), np.int64)
-        self.limit = _ALL_HASHES
+        self._hashes: Hashes = np.empty(0, np.uint64)
+        self._rows: NDArray[np.int64] = np.empty((0, 3), np.int64)
+        self._limit = _ALL_HASHES
+        self._added: list[tuple[Hashes, NDArray[np.int64]]] = []
+        self._added_keys = 0
 
     def add(self, hashes: Hashes, rows: NDArray[np.int64] | None = None) -> None:
-        """Add keys."""
+        """Add keys, with rows of shape (n, 3): an offset, -1 for none, and two numbers."""
         rows = np.full((len(hashes), 3), -1, np.int64) if rows is None else rows
-        if self.limit < _ALL_HASHES:
-            kept = hashes < np.uint64(self.limit)
+        if not self.is_exact:
+            kept = hashes < np.uint64(self._limit)
             hashes, rows = hashes[kept], rows[kept]
-        if not len(hashes):
-            return
-        hashes, rows = np.concatenate((self.hashes, hashes)), np.concatenate((self.rows, rows))
-        order = np.lexsort((rows[:, 0], hashes))
-        hashes, rows = hashes[order], rows[order]
-        is_last = np.append(hashes[1:] != hashes[:-1], True)
-        hashes, rows = hashes[is_last], rows[is_last]
-        if len(hashes) > SAMPLE_KEYS:
-            self.limit = int(hashes[SAMPLE_KEYS])
-            hashes, rows = hashes[:SAMPLE_KEYS].copy(), rows[:SAMPLE_KEYS].copy()
-        self.hashes, self.rows = hashes, rows
+        self._added.append((hashes, rows))
+        self._added_keys += len(hashes)
+        if self._added_keys > SAMPLE_KEYS:
+            self._settle()
 
     def merge(self, other: KeySample) -> None:
         """Add the keys of another sample."""
-        if other.limit < self.limit:
-            self.limit = other.limit
-            kept = self.hashes < np.uint64(self.limit)
-            self.hashes, self.rows = self.hashes[kept], self.rows[kept]
-        self.add(other.hashes, other.rows)
+        other._settle()
+        self._settle()
+        if other._limit < self._limit:
+            self._limit = other._limit
+            kept = self._hashes < np.uint64(self._limit)
+            self._hashes, self._rows = self._hashes[kept], self._rows[kept]
+        self.add(other._hashes, other._rows)
+
+    @property
+    def hashes(self) -> Hashes:
+        """The hashes, sorted and below `limit`."""
+        self._settle()
+        return self._hashes
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The numbers of each key."""
+        self._settle()
+        return self._rows
+
+    @property
+    def limit(self) -> int:
+        """The bound of the hashes, exclusive."""
+        self._settle()
+        return self._limit
 
     @property
     def share(self) -> float:
@@ -95,8 +109,8 @@ class KeySample:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the sample has all keys."""
-        return self.limit == _ALL_HASHES
+        """Whether the sample has all keys so far."""
+        return self._limit == _ALL_HASHES
 
     @property
     def distinct(self) -> int:
@@ -106,7 +120,34 @@ class KeySample:
     @property
     def relative_error(self) -> float:
         """The relative standard error of the number, 0 if it is exact."""
+        self._settle()
         return 0.0 if self.is_exact else 1 / np.sqrt(SAMPLE_KEYS - 1).item()
+
+    def _settle(self) -> None:
+        """Join what was added; keep the smallest hashes, and the last row of each."""
+        if not self._added:
+            return
+        hashes = np.concatenate([self._hashes, *(part[0] for part in self._added)])
+        rows = np.concatenate([self._rows, *(part[1] for part in self._added)])
+        self._added, self._added_keys = [], 0
+        order = np.lexsort((rows[:, 0], hashes))
+        hashes, rows = hashes[order], rows[order]
+        is_last = np.append(hashes[1:] != hashes[:-1], True)
+        hashes, rows = hashes[is_last[: len(hashes)]], rows[is_last[: len(hashes)]]
+        if len(hashes) > SAMPLE_KEYS:
+            self._limit = int(hashes[SAMPLE_KEYS])
+            hashes, rows = hashes[:SAMPLE_KEYS].copy(), rows[:SAMPLE_KEYS].copy()
+        self._hashes, self._rows = hashes, rows
+
+    def __getstate__(self) -> tuple[Hashes, NDArray[np.int64], int]:
+        """Return what is pickled: the joined sample."""
+        self._settle()
+        return self._hashes, self._rows, self._limit
+
+    def __setstate__(self, state: tuple[Hashes, NDArray[np.int64], int]) -> None:
+        """Restore a joined sample."""
+        self.__init__()  # type: ignore[misc]
+        self._hashes, self._rows, self._limit = state
 
 
 class HotKeys:
@@ -119,7 +160,7 @@ class HotKeys:
         self._counts: Longs = np.empty(0, np.int64)
         self._keys: pa.Array = pa.array([], pa.binary())
         self._added: list[tuple[Hashes, Longs, pa.Array]] = []
-        self._added_rows = 0
+        self._added_rows = self._added_bytes = 0
 
     @property
     def _capacity(self) -> int:
@@ -131,7 +172,8 @@ class HotKeys:
         shown = pc.binary_slice(keys, 0, SHOWN_KEY_BYTES)
         self._added.append((hashes, counts, shown))
         self._added_rows += len(hashes)
-        if self._added_rows > 2 * self._capacity:
+        self._added_bytes += shown.nbytes
+        if self._added_rows > _ADDED * self._capacity or self._added_bytes > _MAX_ADDED_BYTES:
             self._settle()
 
     def merge(self, other: HotKeys) -> None:
@@ -154,7 +196,7 @@ class HotKeys:
         if not self._added:
             return
         parts = [(self._hashes, self._counts, self._keys), *self._added]
-        self._added, self._added_rows = [], 0
+        self._added, self._added_rows, self._added_bytes = [], 0, 0
         hashes = np.concatenate([part[0] for part in parts])
         found, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         counts = np.zeros(len(found), np.int64)

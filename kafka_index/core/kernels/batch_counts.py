@@ -1,4 +1,4 @@
-"""Sums over batch headers by time, and hashes of fields, for statistics."""
+"""Sums over batch headers and records by time, and hashes of fields, for statistics."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kafka_index.core.format.records import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
 from kafka_index.core.kernels.compile_cache import compiled
@@ -41,6 +42,8 @@ SUMS = SUM_KEY_BYTES + 5
 #: In place of a group: the batch is not counted.
 NOT_COUNTED = -1
 _NO_KEY = -(1 << 62)
+#: A message of magic 0 or 1 without key and value, and what a timestamp adds.
+_MESSAGE_BYTES, _TIMESTAMP_BYTES = 26, 8
 _RECENT = 256
 _MIX = np.uint64(0xC6A4A7935BD1E995)
 _SHIFT = np.uint64(47)
@@ -219,6 +222,89 @@ def _add(
 
 
 @compiled
+def count_records(
+    first_batch: int,
+    batch_ends: Longs,
+    batches: BatchColumns,
+    base_timestamps: Longs,
+    groups: Longs,
+    offsets: Longs,
+    timestamps: Longs,
+    key_sizes: Longs,
+    value_sizes: Longs,
+    header_sizes: Longs,
+    sums: NDArray[np.int64],
+    key_bins: Longs,
+    value_bins: Longs,
+    plain_sizes: Longs,
+) -> None:
+    """Add the sizes of records to the sums of their groups.
+
+    `first_batch`, `batch_ends`: as in `RecordChunk`; `base_timestamps`, `groups` (int64,
+    (batches,)): of the batches; `offsets`, `timestamps`, `key_sizes`, `value_sizes` (int64, (n,)):
+    of the records, sizes -1 for null; `header_sizes` (int64, (n,)): bytes of all headers and of
+    their number; `sums`: as for `count_batches`; `key_bins`, `value_bins` (int64, (65,)): counts by
+    the bits of a size; `plain_sizes` (int64, (n,)): filled with the sizes of records without
+    compression (``DefaultRecord.sizeInBytes``). With LogAppendTime the timestamp of a record is not
+    known, and its difference counts as one byte.
+    """
+    base_offsets, attributes = batches.base_offset, batches.attributes
+    control_types, magics = batches.control_type, batches.magic
+    row = 0
+    for number in range(len(batch_ends)):
+        batch = first_batch + number
+        own = sums[groups[batch]]
+        base_offset, base_timestamp = base_offsets[batch], base_timestamps[batch]
+        is_message = control_types[batch] == CONTROL_MESSAGE
+        has_append_time = attributes[batch] & TIMESTAMP_TYPE_MASK != 0
+        overhead = _MESSAGE_BYTES + (_TIMESTAMP_BYTES if magics[batch] > 0 else 0)
+        while row < batch_ends[number]:
+            key_size, value_size = key_sizes[row], value_sizes[row]
+            key_bytes, value_bytes = max(key_size, 0), max(value_size, 0)
+            own[SUM_KEY_BYTES] += key_bytes
+            own[SUM_VALUE_BYTES] += value_bytes
+            if key_size < 0:
+                own[SUM_NULL_KEYS] += 1
+            else:
+                key_bins[_bits(key_size)] += 1
+            if value_size < 0:
+                own[SUM_TOMBSTONES] += 1
+            else:
+                value_bins[_bits(value_size)] += 1
+            plain = overhead + key_bytes + value_bytes
+            if not is_message:
+                time = np.int64(0) if has_append_time else timestamps[row] - base_timestamp
+                plain = 1 + key_bytes + value_bytes + header_sizes[row]
+                plain += varint_size(time) + varint_size(offsets[row] - base_offset)
+                plain += varint_size(key_size) + varint_size(value_size)
+                plain += varint_size(plain)
+            plain_sizes[row] = plain
+            own[SUM_PLAIN_BYTES] += plain
+            row += 1
+
+
+@compiled
+def varint_size(value: Integer) -> int:
+    """Return the bytes of a number in zigzag coding (``ByteUtils.sizeOfVarlong``)."""
+    coded = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while coded > np.uint64(127):
+        coded >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@compiled
+def _bits(size: Integer) -> int:
+    """Return how many bits a size has."""
+    bits = 0
+    while size > 0:
+        size >>= 1
+        bits += 1
+    return bits
+
+
+@compiled
 def hash_fields(
     data: NDArray[np.uint8], ends: NDArray[np.int32], hashes: NDArray[np.uint64]
 ) -> None:
@@ -271,5 +357,21 @@ def warm_up(nothing: Longs) -> None:
         nothing,
         nothing,
         True,
+    )
+    count_records(
+        0,
+        nothing,
+        batches,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        new_sums(0),
+        nothing,
+        nothing,
+        nothing,
     )
     hash_fields(np.empty(0, np.uint8), np.zeros(1, np.int32), np.empty(0, np.uint64))

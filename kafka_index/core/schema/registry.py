@@ -220,14 +220,14 @@ class Schemas:
         self._by_id: dict[tuple[str, int], Schema] = {}
         self._by_guid: dict[str, Schema] = {}
         self._by_version: dict[tuple[str, int], Version] = {}
-        # Schemas whose id another schema has, too: which of them a record means is unknown.
-        self._ambiguous: set[Schema] = set()
+        #: Schemas whose id another schema has too: which of them a record means is unknown.
+        self.ambiguous: frozenset[Schema] = frozenset()
         for schema in self.all:
             if schema.schema_id is not None:
                 name = (schema.context, schema.schema_id)
                 other = self._by_id.get(name, schema)
                 if (other.type, other.text) != (schema.type, schema.text):
-                    self._ambiguous |= {other, schema}
+                    self.ambiguous |= {other, schema}
                 self._by_id[name] = schema
             known = self._by_guid.get(schema.guid)
             if known is None or known.context != DEFAULT_CONTEXT:
@@ -327,17 +327,13 @@ class Schemas:
                 pending.append((reference.name, referred, iter(referred.references)))
         return found
 
-    def fault_of(self, schema: Schema, kind: KeyKind = KeyKind.ID) -> str | None:
-        """Return why a schema cannot be used: its references, or another schema with its id.
-
-        A GUID names a schema even if several have its id.
-        """
+    def fault_of(self, schema: Schema) -> str | None:
+        """Return why a schema cannot be used: its references, or another schema with its id."""
         try:
             self.references_of(schema)
         except BadSchemaError as error:
             return error.message
-        is_ambiguous = kind is not KeyKind.GUID and schema in self._ambiguous
-        return f"{schema.label} has several texts" if is_ambiguous else None
+        return f"{schema.label} has several texts" if schema in self.ambiguous else None
 
     def _referred(self, schema: Schema, reference: SchemaReference) -> Schema:
         subject = qualify(reference.subject, schema.context)

@@ -6,7 +6,6 @@ import json
 import runpy
 import struct
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from kafka_index import RunOutcome, SchemaList, UseStatus
 from kafka_index.commands.schemas.schema_uses import MAX_KEYS
 from kafka_index.core.errors import InputError
 from kafka_index.core.schema.folder import schemas_of_folder
-from kafka_index.core.schema.registry import VersionState, guid_of
-from tests.servers.s3 import S3Server
+from kafka_index.core.schema.registry import VersionState
 from tests.support.command_line import ROOT, run_here
 from tests.support.registry_records import (
     Written,
@@ -29,7 +27,6 @@ from tests.support.registry_records import (
     setting,
     write_topic,
 )
-from tests.support.remote import new_bucket, upload
 
 TYPED = ROOT / "examples" / "typed"
 GUID = bytes(range(16))
@@ -245,13 +242,6 @@ def test_unusable_schema_is_damage_only_if_records_name_it(tmp_path: Path, case:
     assert not found.ok
 
 
-def test_guid_names_a_schema_whose_id_has_several_texts(tmp_path: Path) -> None:
-    schemas, _ = BROKEN["two texts of an id"]
-    guid = uuid.UUID(guid_of('"int"', ())).bytes
-    root = dump_of(tmp_path, schemas, events=[(None, b"\1" + guid + b".")])
-    assert kafka_index.read_schemas(root).ok
-
-
 def test_record_of_schemas_that_is_not_understood_is_damage(tmp_path: Path) -> None:
     dump_of(tmp_path, [*SCHEMAS, (b"{", b"{")], events=[(None, framed(2))])
     done = run_here("schemas", "--input", tmp_path)
@@ -316,14 +306,6 @@ def test_output_that_is_the_source_is_refused(tmp_path: Path) -> None:
     kafka_index.read_schemas(TYPED, output=folder)
     with pytest.raises(InputError, match="the output is the input"):
         kafka_index.read_schemas(TYPED, schemas=folder, output=folder)
-
-
-def test_dump_in_a_bucket_has_the_same_schemas(s3: S3Server) -> None:
-    expected = kafka_index.read_schemas(TYPED)
-    with new_bucket(s3) as bucket:
-        found = kafka_index.read_schemas(upload(TYPED, f"{bucket}/typed"))
-    assert found.to_arrow().equals(expected.to_arrow())
-    assert uses_of(found) == uses_of(expected)
 
 
 def test_registry_that_is_down_is_an_environment_failure() -> None:
