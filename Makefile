@@ -95,6 +95,7 @@ CAMPAIGN := tests/outputs tests/commands/restore/test_interrupted.py tests/comma
 	tests/commands/restore/test_failing_calls.py tests/commands/restore/test_full_disk.py \
 	tests/spark/test_failing_restores.py tests/commands/export/test_table_commits.py \
 	tests/endtoend/test_failing_calls.py tests/endtoend/test_secrets.py \
+	tests/core/schema/test_avro.py tests/core/schema/test_protobuf.py \
 	tests/core/query/test_log_ends.py tests/commands/rewrite/test_condition.py tests/commands/rewrite/test_revival.py \
 	tests/commands/build/test_partition_retries.py tests/cli/test_linked_content.py \
 	tests/cli/test_links_out.py tests/endtoend/test_lookup_kill.py \

@@ -24,6 +24,7 @@ def find_records(
     key: str | bytes | None = None,
     key_regex: str | None = None,
     value_contains: str | bytes | None = None,
+    where: str | None = None,
     from_time: Time | None = None,
     to_time: Time | None = None,
     limit: int | None = None,
@@ -55,6 +56,10 @@ def find_records(
         An expression of RE2 that a part of the key matches.
     value_contains : str or bytes, optional
         A part of the value, given like `key`.
+    where : str, optional
+        A condition in SQL over ``topic``, ``partition``, ``offset``, ``timestamp``, ``key`` and
+        ``header('NAME')``, as for `rewrite_dump`. With `decode`, also over members of keys and
+        values, such as ``value.total > 100``.
     from_time, to_time : time, optional
         Only records whose own timestamp is at or after the first, and before the second.
     limit : int, optional

@@ -52,6 +52,13 @@ class FindRequest(DecodeRequest):
     value_contains: bytes | None = parameter(
         BytesKind(), Group.SELECTION, f"Part of the value. {_BYTES_HELP}", default=None
     )
+    where: str | None = parameter(
+        TextKind("CONDITION"),
+        Group.SELECTION,
+        "Condition over topic, partition, offset, timestamp, key and header('NAME'). With "
+        "--decode, also over members such as value.customer.id.",
+        default=None,
+    )
     from_time: Moment | None = from_parameter()
     to_time: Moment | None = to_parameter()
     limit: int | None = parameter(
@@ -65,10 +72,11 @@ class FindRequest(DecodeRequest):
         time_range_ms(self.from_time, self.to_time)
         if self.key is not None and self.key_regex is not None:
             self.refuse("{key} and {key_regex} exclude each other")
-        if self.key is None and self.key_regex is None and self.value_contains is None:
+        conditions = (self.key, self.key_regex, self.value_contains, self.where)
+        if all(one is None for one in conditions):
             self.refuse(
-                "no condition: give {key}, {key_regex} or {value_contains}; kafka-index cat prints "
-                "all records of a topic"
+                "no condition: give {key}, {key_regex}, {value_contains} or {where}; kafka-index "
+                "cat prints all records of a topic"
             )
 
 
@@ -95,10 +103,13 @@ FIND = CommandSpec(
       3   Retriable failure: permission, disk, memory, network or cluster.
       70  Internal error.
     """,
-    usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT) [OPTIONS]",
+    usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT | "
+    "--where CONDITION) [OPTIONS]",
     examples="""\
 kafka-index find --input /dump/broker-1 --topics orders --key order-4711
 kafka-index find --input /dump/* --key-regex '^user-(7|9)$' --from 2024-05-01 --to 2024-05-02
+kafka-index find --input /dump/broker-1 --topics orders --decode value \\
+    --where "value.customer.id = 'c-17' AND value.total > 100"
 kafka-index find --input s3://dumps/broker-1 --value-contains 4111-1111 --limit 10 --json
 """,
     job_examples="""\

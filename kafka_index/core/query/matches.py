@@ -6,6 +6,7 @@ after the last one when the matches have been consumed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -164,7 +165,7 @@ def match_split(
                     passed_damage=passed.last,
                 )
                 seen = tuple(reader.seen)
-                failed = count_errors(batches)
+                failed = _errors(reader, batches, settings)
                 return SplitMatches(tuple(batches), tuple(errors), left_out, rest, seen, failed)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
@@ -173,8 +174,16 @@ def match_split(
         tuple(errors),
         left_out,
         seen=tuple(reader.seen),
-        decode_errors=count_errors(batches),
+        decode_errors=_errors(reader, batches, settings),
     )
+
+
+def _errors(
+    reader: RecordReader, batches: Sequence[pa.RecordBatch], settings: ReadSettings
+) -> Counter[str]:
+    """Return what did not decode: of all records if a condition compares them."""
+    has_members = settings.where is not None and settings.where.typed is not None
+    return reader.decode_errors if has_members else count_errors(batches)
 
 
 class _PassedDamage:

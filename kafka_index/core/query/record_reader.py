@@ -113,12 +113,21 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of a few MiB."""
-        typed = self._settings.typed
-        if typed is None:
-            yield from self._joined()
+        typed, where, schema = self._settings.typed, self._settings.where, self._settings.schema
+        errors = self.decode_errors
+        if where is None:
+            for batch in self._joined():
+                yield from [batch] if typed is None else typed.decode(batch, errors)
             return
+        matcher = where.matcher()
+        # What fails is counted once.
+        errors = Counter() if where.typed is not None else errors
         for batch in self._joined():
-            yield from typed.decode(batch, self.decode_errors)
+            found = where.filter(batch, matcher, self.decode_errors)
+            if len(found) and typed is not None:
+                yield from typed.decode(found, errors)
+            elif len(found):
+                yield found.select(schema.names)
 
     def _joined(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches before any column is decoded."""

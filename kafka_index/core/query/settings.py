@@ -22,6 +22,7 @@ from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
 
 if TYPE_CHECKING:
+    from kafka_index.core.query.typed_records import RecordCondition
     from kafka_index.core.schema.decode import TypedColumns
 
 
@@ -106,7 +107,8 @@ class ReadSettings:
 
     `columns` are names in `RECORD_SCHEMA`. `include_control` returns control records too.
     `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` is the
-    memory limit for decompressed records of the process. With `typed`, its columns are read.
+    memory limit for decompressed records of the process. With `typed`, its columns are read, and
+    with `where` the records that meet a condition.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -117,11 +119,13 @@ class ReadSettings:
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
     record_filter: RecordFilter | None = None
     typed: TypedColumns | None = None
+    where: RecordCondition | None = None
 
     @property
     def record_columns(self) -> tuple[str, ...]:
         """The columns of records that are read, before any is decoded."""
-        return self.columns if self.typed is None else self.typed.needed
+        own = self.columns if self.typed is None else self.typed.needed
+        return own if self.where is None else tuple(dict.fromkeys((*own, *self.where.needed)))
 
     @property
     def record_schema(self) -> pa.Schema:
@@ -135,4 +139,7 @@ class ReadSettings:
     def schema(self) -> pa.Schema:
         """The schema of the rows."""
         own = self.record_schema
-        return own if self.typed is None else self.typed.schema(own)
+        if self.typed is not None:
+            return self.typed.schema(own)
+        added = set(self.record_columns) - set(self.columns)
+        return pa.schema([one for one in own if one.name not in added])

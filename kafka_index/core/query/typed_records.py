@@ -7,22 +7,25 @@ a writer of the topic's type.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from kafka_index.core.errors import CorruptLogError, UnknownSchemaError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.log.filter.condition import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_table import record_schema
 from kafka_index.core.schema.bodies import import_extra
-from kafka_index.core.schema.columns import KEY, VALUE, is_of_part
+from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, side_names
 from kafka_index.core.schema.decode import DecodeOptions, TypedColumn, TypedColumns, Writer
 from kafka_index.core.schema.folder import topic_schema_of_file
 from kafka_index.core.schema.registry import Schemas, SchemaType
@@ -150,6 +153,65 @@ def with_types(
     writers = find_writers(plan.splits, plan.settings, options)
     typed = typed_columns(topics, writers, options, names, keeps_raw=keeps_raw)
     return replace(plan, settings=replace(plan.settings, typed=typed))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCondition:
+    """A condition over records, with decoded columns; small, and picklable.
+
+    Only the members that it compares are decoded for it, and records that meet it as a whole.
+
+    Attributes
+    ----------
+    typed : TypedColumns, optional
+        The columns that it compares, if keys or values are decoded.
+    """
+
+    condition: Condition
+    typed: TypedColumns | None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of records that are read."""
+        return CONDITION_COLUMNS if self.typed is None else self.typed.needed
+
+    def matcher(self) -> ConditionMatcher:
+        """Return a matcher for one thread."""
+        return ConditionMatcher(self.condition)
+
+    def check(self) -> None:
+        """Raise `InputError` if the types of the columns do not fit the condition."""
+        row: dict[str, object] = dict.fromkeys(self.needed)
+        row |= {"topic": "", "partition": 0, "offset": 0}
+        rows = pa.RecordBatch.from_pylist([row], schema=record_schema(self.needed))
+        for batch in [rows] if self.typed is None else self.typed.decode(rows):
+            self.matcher().match(batch)
+
+    def filter(
+        self, batch: pa.RecordBatch, matcher: ConditionMatcher, errors: Counter[str]
+    ) -> pa.RecordBatch:
+        """Return the records that meet the condition; keys and values that fail are counted."""
+        parts = [batch] if self.typed is None else self.typed.decode(batch, errors)
+        matches = np.concatenate([matcher.match(part) for part in parts])
+        return batch if matches.all() else batch.filter(pa.array(matches))
+
+
+def with_condition(plan: ReadPlan, options: DecodeOptions | None, text: str) -> ReadPlan:
+    """Return the plan of a read of the records that meet a condition.
+
+    Types come from `with_types`. Raises `InputError` if it is none, or does not fit the types.
+    """
+    typed = plan.settings.typed
+    columns = [] if options is None else list(options.parts)
+    columns += [name for part in columns for name in side_names(part)]
+    found = Condition.of_decoded(text, columns)
+    # Keys and values that are not compared keep their bytes.
+    compared = None
+    if typed is not None and found.members:
+        compared = typed.named((*found.members, *CONDITION_COLUMNS))
+    where = RecordCondition(found, compared)
+    where.check()
+    return replace(plan, settings=replace(plan.settings, where=where))
 
 
 def _topics(splits: Iterable[RecordSplit]) -> set[str]:

@@ -658,6 +658,10 @@ class TypedColumns:
         """Return the arguments."""
         return _restored, (self._given, self._names, self._is_strict, self._keeps_raw)
 
+    def named(self, names: Sequence[str]) -> TypedColumns:
+        """Return the columns of other names."""
+        return TypedColumns(self._given, names)
+
     def _output_names(self) -> tuple[str, ...]:
         found: dict[str, None] = {}
         for name in self._names:

@@ -32,6 +32,10 @@ _VIEW = """
     SELECT topic, "partition", "offset", 2 * "timestamp"::HUGEINT AS "timestamp",
         text_of(key) AS key, headers FROM rows
 """
+#: The same of records with decoded keys or values, with their side columns; times may be null.
+_TYPED_VIEW = """
+    SELECT * REPLACE (2 * "timestamp"::HUGEINT AS "timestamp" {key}) FROM rows
+"""
 _MACROS = """
     CREATE MACRO text_of(bytes) AS
         coalesce(try(decode(bytes)), CASE WHEN bytes IS NOT NULL THEN chr(65533) END);
@@ -48,6 +52,7 @@ _DATABASE: dict[str, Any] = {
 }
 _MAX_DEPTH = 100
 _NUMBER = re.compile("-?[0-9]{1,19}", re.ASCII)
+_DECIMAL = re.compile(r"-?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?", re.ASCII)
 
 
 class _Kind(Enum):
@@ -56,6 +61,8 @@ class _Kind(Enum):
     TIME = "a time"
     NULL = "NULL"
     BOOLEAN = "a condition"
+    #: Its type is known once its schemas are: DuckDB compares it.
+    MEMBER = "a member of a decoded key or value"
 
 
 #: Columns that may be compared.
@@ -70,6 +77,8 @@ COLUMNS = {
 CONDITION_COLUMNS = (*COLUMNS, "headers")
 #: A node of DuckDB's syntax tree.
 _Node = Mapping[str, Any]
+#: The decoded columns and members that may be compared, and which of them are.
+_Members = dict[str, bool]
 
 
 class _Operand(NamedTuple):
@@ -80,6 +89,8 @@ class _Operand(NamedTuple):
     constant: str | None = None
 
     def converted(self, kind: _Kind) -> str:
+        if _Kind.MEMBER in (self.kind, kind):
+            return self.sql
         if self.constant is not None and kind is _Kind.TIME:
             return _time(self.kind, self.constant)
         if self.constant is not None and (self.kind, kind) == (_Kind.TEXT, _Kind.NUMBER):
@@ -108,7 +119,10 @@ class _Rule(NamedTuple):
         kind = min(
             operands, key=lambda each: (each.kind is _Kind.NULL, each.constant is not None)
         ).kind
-        kind = kind if kind in self.children else next(iter(self.children))
+        if any(operand.kind is _Kind.MEMBER for operand in operands):
+            kind = _Kind.MEMBER
+        elif kind not in self.children:
+            kind = next(iter(self.children))
         parts = [operand.converted(kind) for operand in operands]
         if "{list}" in self.sql:
             sql = self.sql.format(parts[0], list=", ".join(parts[1:]))
@@ -167,6 +181,18 @@ class Condition:
 
     text: str
     sql: str
+    #: The decoded columns that it compares, and members such as ``value.customer.id``.
+    members: tuple[str, ...] = ()
+
+    @classmethod
+    def of_decoded(cls, text: str, columns: Collection[str]) -> Condition:
+        """Parse a condition over records with decoded columns, and members of these.
+
+        Their types are not known yet: the first match may be an error.
+        """
+        members = dict.fromkeys(columns, False)
+        sql = _parse(text, members)
+        return cls(text, sql, tuple(name for name, is_used in members.items() if is_used))
 
     @classmethod
     def parse(cls, text: str) -> Condition:
@@ -189,7 +215,8 @@ class ConditionMatcher:
         self._condition = condition
         self._database = duckdb.connect(":memory:", config=_DATABASE)
         self._database.execute(_MACROS)
-        self._query = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM ({_VIEW})"  # noqa: S608, because it is made of known nodes
+        # Made of known nodes.
+        self._select = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM "  # noqa: S608
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which records satisfy the condition; raises `InputError` if DuckDB fails."""
@@ -197,8 +224,12 @@ class ConditionMatcher:
         place = rows.schema.get_field_index("timestamp")
         numbers = rows.set_column(place, pa.field("timestamp", pa.int64()), times)
         self._database.register("rows", pa.Table.from_batches([numbers]))
+        view = _VIEW
+        if self._condition.members:
+            is_text = pa.types.is_binary(rows.schema.field("key").type)
+            view = _TYPED_VIEW.format(key=", text_of(key) AS key" if is_text else "")
         try:
-            found = self._database.sql(self._query).to_arrow_table()
+            found = self._database.sql(f"{self._select} ({view})").to_arrow_table()
         except self._error as error:
             line = str(error).strip().splitlines()[0]
             raise SelectionError(
@@ -234,8 +265,10 @@ def matcher_of(selection: Selection) -> ConditionMatcher | KeyMatcher:
     return KeyMatcher(selection.keys or ())
 
 
-def _parse(text: str) -> str:
+def _parse(text: str, members: _Members | None = None) -> str:
     """Translate a condition to SQL for DuckDB; raises `InputError` for an unsupported node.
+
+    With `members`, decoded columns may be compared, and those that are get marked.
 
     In this SQL, times are twice their milliseconds, so that a time between two milliseconds is an
     integer too.
@@ -251,21 +284,24 @@ def _parse(text: str) -> str:
         case {"error": True, "error_message": str(message)}:
             raise _no_condition(message.partition("\n")[0])
         case {"statements": [{"node": {"type": "SELECT_NODE", "where_clause": dict(node)}}]}:
-            condition = _checked(node, sql.encode())
-            if condition.kind is _Kind.BOOLEAN:
+            condition = _checked(node, sql.encode(), members)
+            if condition.kind in (_Kind.BOOLEAN, _Kind.MEMBER):
                 return condition.sql
     raise _no_condition("it is neither true nor false")
 
 
-def _checked(node: _Node, sql: bytes, depth: int = 1) -> _Operand:
+def _checked(node: _Node, sql: bytes, members: _Members | None, depth: int = 1) -> _Operand:
     """Check and translate a node of a statement's syntax tree."""
     if depth > _MAX_DEPTH:
         raise _too_deep()
     name, children = _rule_of(node)
-    operands = [_checked(child, sql, depth + 1) for child in children] if name in _RULES else []
+    operands = []
+    if name in _RULES:
+        operands = [_checked(child, sql, members, depth + 1) for child in children]
     if operands and _RULES[name].sql.count("{}") in (0, len(operands)):
         return _RULES[name].apply(operands)
-    operand = _leaf(node)
+    operand = None if members is None else _member(node, members)
+    operand = operand or _leaf(node)
     if operand is None:
         start = node["query_location"]
         shown = (sql[start : start + node["query_location_length"]] or sql).decode(errors="replace")
@@ -291,6 +327,21 @@ def _rule_of(node: _Node) -> tuple[str, list[_Node]]:
         case {"type": name, "children": children}:
             return name, children
     return node["type"], [node[name] for name in _CHILDREN if name in node]
+
+
+def _member(node: _Node, members: _Members) -> _Operand | None:
+    """Translate a decoded column, a member of one, or a constant for these only."""
+    match node:
+        case {"type": "COLUMN_REF", "column_names": [str(column), *path]} if column in members:
+            names = [column, *path]
+            members[".".join(names)] = True
+            quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+            return _Operand(_Kind.MEMBER, ".".join(quoted))
+        case {"literal": {"kind": "NUMERIC", "text": str(text)}} if _DECIMAL.fullmatch(text):
+            return _Operand(_Kind.MEMBER, text)
+        case {"literal": {"kind": "BOOLEAN", "text": str(text)}} if text in ("true", "false"):
+            return _Operand(_Kind.MEMBER, text)
+    return None
 
 
 def _leaf(node: _Node) -> _Operand | None:

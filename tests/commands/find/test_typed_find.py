@@ -1,0 +1,99 @@
+"""Searches with decoded keys and values: conditions over members, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kafka_index
+from kafka_index.core.errors import InputError
+from tests.support.command_line import run_here
+from tests.support.typed_dump import write_typed_dump
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_typed_dump(tmp_path_factory.mktemp("typed"))
+
+
+def _value(row: dict[str, Any], name: str) -> Any:
+    return (row["value"] or {}).get(name)
+
+
+@pytest.mark.parametrize(
+    ("topic", "condition", "expected"),
+    [
+        ("orders", "value.customer_id = 'c-2'", lambda row: _value(row, "customer_id") == "c-2"),
+        ("orders", "value.amount > 1.25", lambda row: (_value(row, "amount") or 0) > 1.25),
+        ("orders", "value.id between 2 and 1e15 and offset < 3", lambda row: row["offset"] == 1),
+        ("orders", "value IS NULL", lambda row: row["value"] is None),
+        ("orders", "key = 'k-1'", lambda row: row["key"] == "k-1"),
+        ("orders", "value.status LIKE 'P%' OR offset = 0", lambda row: row["offset"] in (0, 3)),
+        ("mixed", "value.Payment.id = 7", lambda row: row["offset"] == 10),
+        ("mixed", "_decode_error = 'bad_utf8'", lambda row: row["_decode_error"] == "bad_utf8"),
+        ("mixed", "value_type = 'shop.Order' and value_schema_id = 2 and _decode_error IS NULL",
+         lambda row: row["value_type"] == "shop.Order" and row["_decode_error"] is None),
+    ],
+)  # fmt: skip
+def test_condition_selects_the_rows_that_meet_it(
+    dump: Path, topic: str, condition: str, expected: Callable[[dict[str, Any]], bool]
+) -> None:
+    rows = kafka_index.read_records(dump, topics=topic, decode="both").to_arrow().to_pylist()
+    found = kafka_index.find_records(dump, topics=topic, decode="both", where=condition)
+    wanted = [row for row in rows if expected(row)]
+    assert wanted
+    assert found.to_arrow().to_pylist() == wanted
+
+
+def test_condition_decodes_its_members_only(dump: Path) -> None:
+    found = kafka_index.find_records(
+        dump, topics="orders", decode="value", where="value.amount > 1 AND partition = 0"
+    )
+    where = found._plan.settings.where
+    assert where is not None
+    assert where.typed is not None
+    schema = where.typed.schema(found._plan.settings.record_schema)
+    assert [one.name for one in schema.field("value").type] == ["amount"]
+
+
+def test_rows_that_do_not_decode_are_counted_by_a_condition(dump: Path) -> None:
+    found = kafka_index.find_records(
+        dump, topics="mixed", decode="value", where="value.Order.id = 1"
+    )
+    assert found.to_arrow().num_rows == 2
+    assert found.decode_errors["unknown_id"] == 1
+    assert found.summary["exit_code"] == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("value.nothing = 1", "value has no member nothing"),
+        ("value.amount = 'x'", "not a condition"),
+        ("value.amount + 1 = 2", "is not expected here"),
+        ("value.amount", "neither true nor false|not a condition"),
+    ],
+)
+def test_condition_that_does_not_fit_the_types_is_refused(
+    dump: Path, condition: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        kafka_index.find_records(dump, topics="orders", decode="value", where=condition)
+    with pytest.raises(InputError, match="not expected here"):
+        kafka_index.find_records(dump, topics="orders", where="value.amount > 1")
+
+
+def test_decoded_record_is_printed_with_its_bytes(dump: Path) -> None:
+    arguments = ("--input", dump, "--topics", "orders", "--where", "offset = 1")
+    record = json.loads(run_here("find", *arguments, "--decode", "both", "--json").stdout)
+    assert record["decoded"] == {
+        "key": "k-2",
+        "value": {"status": None, "id": 1 << 40, "customer_id": "c-2", "amount": 0.1,
+                  "currency": None, "old": None},
+        "error": None,
+    }  # fmt: skip
+    assert record["value"] == {"hex": record["value"]["hex"]}
