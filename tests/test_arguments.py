@@ -72,6 +72,7 @@ VALID: dict[str, Callable[[Places], dict[str, Any]]] = {
     "read_metadata": lambda _: {"paths": DUMP},
     "read_records": lambda at: {"paths": at.dump},
     "read_schemas": lambda _: {"paths": DUMP.parent / "typed"},
+    "read_stats": lambda at: {"paths": at.dump},
     "restore_dump": lambda at: {
         "paths": at.dump,
         "output": at.folder / "out",
@@ -212,6 +213,7 @@ KINDS_OF: dict[str, set[str]] = {
             "OnDataLoss",
             "Resolve",
             "Salvage",
+            "StatsBy",
             "UpperBound",
         ),
         _CHOICE,
