@@ -359,7 +359,7 @@ def _run(
             if decode is not None:
                 settings = replace(settings, types=_find_types(workers, plan, settings, decode))
             for partition in plan.partitions:
-                if partition.record is not None and partition.works:
+                if partition.state is not None and partition.works:
                     partition.begin()
             partition_of = plan.partition_of
             for result in export_splits(workers, works, settings):
@@ -379,7 +379,7 @@ def _find_types(
     """
     writers: dict[tuple[str, str], set[Writer]] = defaultdict(set)
     for partition in plan.partitions:
-        known = {} if partition.record is None else partition.record.writers
+        known = {} if partition.state is None else partition.state.writers
         for part, texts in known.items():
             writers[partition.partition.topic, part].update(map(Writer.of_text, texts))
     works = [] if settings.types else plan.works
@@ -396,13 +396,13 @@ def _find_types(
     for topic in sorted({work.split.topic for work in works}):
         types[topic] = typed_columns([topic], writers, decode, settings.needed_columns)
     for partition in plan.partitions:
-        if partition.record is not None:
+        if partition.state is not None:
             own_writers = {
                 part: sorted(one.text for one in writers[partition.partition.topic, part])
                 for part in decode.parts
                 if writers[partition.partition.topic, part]
             }
-            partition.record = replace(partition.record, writers=own_writers)
+            partition.state = replace(partition.state, writers=own_writers)
     return types
 
 

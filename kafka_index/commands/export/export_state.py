@@ -1,7 +1,7 @@
-"""The export record: the exported offsets of a partition; and whether a log has that history.
+"""The state of an export: the exported offsets of a partition; and whether a log has that history.
 
-The record is a hidden file beside the data. It is written before the first data file and after each
-that extends the range. A data file above the recorded end was left by a killed run: the next run
+The state file is hidden, next to the data. It is written before the first data file and after each
+that extends the range. A data file above the exported end was left by a killed run: the next run
 removes it.
 
 It holds the last batch of each split, as its header was. A log that still has that batch has the
@@ -37,7 +37,7 @@ from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.output.output import StateFile
 from kafka_index.core.query.settings import RecordFilter
 
-#: The record keeps the last batches of so many splits, and fewer of those before.
+#: The state keeps the last batches of so many splits, and fewer of those before.
 _MAX_KEPT = 64
 EXPORT_STATE = ".kafka-index-export.json"
 #: The names of data files; staged files in an object store have one more suffix.
@@ -50,7 +50,7 @@ _VERSION = 1
 _DataFile = Annotated[str, Meta(pattern=rf"^(?:{DATE_FOLDER}/)?{DATA_FILE}\Z")]
 _OptionValue = str | bool | Int64 | list[str] | dict[str, str] | None
 _TIMES = ("from_ms", "to_ms")
-#: The options by their names in a record.
+#: The options by their names in a state file.
 OPTION_NAMES: Final = {
     "format": "--format",
     "columns": "--columns",
@@ -131,7 +131,7 @@ def find_loss(
 ) -> DataLoss | None:
     """Return why an export cannot be continued with a log; None if it can.
 
-    The batches are those of the export record, and `next_offset` is the first that was not
+    The batches are those of the export state, and `next_offset` is the first that was not
     exported; the end of the log is None if damage hides it.
     """
     agreed = missing = None
@@ -223,7 +223,7 @@ class ReplacedRange:
 class ExportState:
     """The export of a partition so far.
 
-    The options decide the rows: `record_options`. The offsets from the first to the next,
+    The options decide the rows: `state_options`. The offsets from the first to the next,
     exclusive, have been exported; the log directory may have the topic id. A later run reads the
     damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
     continued. `superseded` are data files that go, below the folder; then those beside them are
@@ -263,7 +263,7 @@ def export_state(folder: str) -> StateFile[ExportState]:
     )
 
 
-def record_options(settings: ExportSettings) -> dict[str, _OptionValue]:
+def state_options(settings: ExportSettings) -> dict[str, _OptionValue]:
     """Return the options that decide the rows and files of an export, as in JSON."""
     return {
         "format": settings.format.value,
@@ -279,7 +279,7 @@ def record_options(settings: ExportSettings) -> dict[str, _OptionValue]:
 
 
 def value_text(name: str, value: object) -> str:
-    """Return the value of an option in a record, a time as ISO 8601."""
+    """Return the value of an option in a state file, a time as ISO 8601."""
     if value in (None, False):
         return "none"
     if name in _TIMES and isinstance(value, int):
@@ -288,7 +288,7 @@ def value_text(name: str, value: object) -> str:
 
 
 def option_again(options: Mapping[str, object], name: str) -> str:
-    """Return what to do to continue an export, where an option of its record differs."""
+    """Return what to do to continue an export, where an option of its state differs."""
     option, value, relative = OPTION_NAMES[name], options.get(name), options.get("relative_times")
     if isinstance(relative, dict) and name in relative:
         return f"give {option} {relative[name]}"
@@ -309,8 +309,8 @@ def with_first_times(
         return settings
     for one in partitions:
         partition = TopicPartition(one.topic, one.partition)
-        record = export_state(settings.folder_of(partition)).read()
-        options = {} if record is None else record.options
+        state = export_state(settings.folder_of(partition)).read()
+        options = {} if state is None else state.options
         if options.get("relative_times") == settings.relative_times:
             kept = RecordFilter(_time(options, "from_ms"), _time(options, "to_ms"))
             return replace(settings, read=replace(settings.read, record_filter=kept))

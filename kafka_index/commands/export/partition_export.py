@@ -1,11 +1,11 @@
-"""The export of a partition: its splits and results, its export record, and its folder.
+"""The export of a partition: its splits and results, its export state, and its folder.
 
-A split is exported by itself, on a thread or in a task of Spark. The export record follows in
+A split is exported by itself, on a thread or in a task of Spark. The export state follows in
 order: it never covers a split before all earlier ones are in place. A data file is named by the
 first and the last offset in it; files of days lie in a folder of each.
 
 Files that take the place of others once they are whole lie in a hidden folder, with an export
-record of their own, which a killed run continues. The record of the partition then lists the data
+state of their own, which a killed run continues. The state of the partition then lists the data
 files that go; from there on every run finishes the exchange first.
 """
 
@@ -75,7 +75,7 @@ class DataFileInfo:
 class Exchange:
     """The data files that files written aside replace.
 
-    `before` is the record in place. Data files that begin before `from_offset` stay; `is_restart`:
+    `before` is the state in place. Data files that begin before `from_offset` stay; `is_restart`:
     all of the partition is exported anew.
     """
 
@@ -89,7 +89,7 @@ class Exchange:
 class PartitionExport:
     """The export of a partition: its plan, and the results so far.
 
-    `record` is the one in place; a partition that has failed may have none. `works` are in order,
+    `state` is the one in place; a partition that has failed may have none. `works` are in order,
     and the offsets from `begin_offset` on are new. `failure` is the reason why it cannot be
     exported, or not to the end, and `is_retriable` if the environment is at fault. `loss` is the
     loss of the log since the last export, if the export is continued all the same. With an
@@ -100,7 +100,7 @@ class PartitionExport:
 
     partition: TopicPartition
     folder: str
-    record: ExportState | None = None
+    state: ExportState | None = None
     works: list[SplitWork] = field(default_factory=list)
     begin_offset: int | None = None
     failure: LeftOut | None = None
@@ -114,16 +114,16 @@ class PartitionExport:
     _done: int = 0
 
     def begin(self) -> None:
-        """Write the record of a partition that is exported for the first time."""
-        assert self.record is not None  # noqa: S101, because mypy needs it
+        """Write the state of a partition that is exported for the first time."""
+        assert self.state is not None  # noqa: S101, because mypy needs it
         store_of(self.folder).make_directory(self.folder)
-        export_state(self.folder).write(self.record)
+        export_state(self.folder).write(self.state)
 
     def add(self, result: SplitResult) -> None:
-        """Add the result of a split, and record the exported offsets up to the first gap."""
+        """Add the result of a split, and write the exported offsets up to the first gap."""
         self._results[result.number] = result
-        record = before = self.record
-        assert record is not None  # noqa: S101, because mypy needs it
+        state = before = self.state
+        assert state is not None  # noqa: S101, because mypy needs it
         while self._done < len(self.works) and self.failure is None:
             work = self.works[self._done]
             found = self._results.get(work.number)
@@ -132,11 +132,11 @@ class PartitionExport:
             if found.failure is not None:
                 self.failure, self.is_retriable = found.failure, found.is_retriable
                 break
-            record = _extended(record, work, found)
+            state = _extended(state, work, found)
             self._done += 1
-        if record != before:
-            export_state(self.folder).write(record)
-            self.record = record
+        if state != before:
+            export_state(self.folder).write(state)
+            self.state = state
 
     def finish(self) -> None:
         """Put staged files in their place, if all of them are complete.
@@ -144,9 +144,9 @@ class PartitionExport:
         Raises `PublishError` if that fails; the next run continues.
         """
         is_whole = self.failure is None and self._done == len(self.works)
-        if self.exchange is None or self.record is None or not is_whole or self.record.damaged:
+        if self.exchange is None or self.state is None or not is_whole or self.state.damaged:
             return
-        _take_place(self.exchange, self.record)
+        _take_place(self.exchange, self.state)
 
     def find_missing(self, finder: GapFinder) -> None:
         """Find the missing offsets of the log, once its splits are exported."""
@@ -183,7 +183,7 @@ class PartitionExport:
             self.partition.partition,
             status,
             self.begin_offset,
-            None if self.record is None else self.record.next_offset,
+            None if self.state is None else self.state.next_offset,
             sum(result.records for result in done),
             sum(result.files for result in done),
             sum(result.size_bytes for result in done),
@@ -200,11 +200,11 @@ class PartitionExport:
     @property
     def _shorter_end(self) -> int | None:
         """The end of the earlier export, if a shorter export takes its place."""
-        exchange, record = self.exchange, self.record
-        if exchange is None or record is None:
+        exchange, state = self.exchange, self.state
+        if exchange is None or state is None:
             return None
         before = exchange.before.next_offset
-        return before if record.next_offset < before else None
+        return before if state.next_offset < before else None
 
 
 def _sum_counts(results: Iterable[SplitResult]) -> dict[str, int]:
@@ -215,33 +215,33 @@ def _sum_counts(results: Iterable[SplitResult]) -> dict[str, int]:
     return dict(found)
 
 
-def _extended(record: ExportState, work: SplitWork, result: SplitResult) -> ExportState:
-    """Return a record that covers a split too."""
+def _extended(state: ExportState, work: SplitWork, result: SplitResult) -> ExportState:
+    """Return a state that covers a split too."""
     if result.is_kept:
-        return record
+        return state
     others = [
         one
-        for one in record.damaged
+        for one in state.damaged
         if one.end_offset <= work.first_offset or one.first_offset >= work.end_offset
     ]
     if result.left_out_count and work.first_offset < work.end_offset:
         others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
     damaged = sorted(others, key=lambda one: one.first_offset)
     if work.is_repeated:
-        record = replace(record, damaged=tuple(damaged))
-        return record if not work.revision else _with_replaced(record, work)
-    batches = record.batches
+        state = replace(state, damaged=tuple(damaged))
+        return state if not work.revision else _with_replaced(state, work)
+    batches = state.batches
     last = result.last_batch
     # Damage may hide where a batch belongs.
     if last is not None and last.last_offset < work.end_offset:
         batches = thinned((*batches, replace(last, end_offset=work.end_offset)))
-    return replace(record, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)
+    return replace(state, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)
 
 
-def _with_replaced(record: ExportState, work: SplitWork) -> ExportState:
-    """Return a record in which the files of a repeated split replace those in a table."""
+def _with_replaced(state: ExportState, work: SplitWork) -> ExportState:
+    """Return a state in which the files of a repeated split replace those in a table."""
     one = ReplacedRange(work.first_offset, work.end_offset, work.revision)
-    return replace(record, revision=work.revision, replaced=(*record.replaced, one))
+    return replace(state, revision=work.revision, replaced=(*state.replaced, one))
 
 
 def data_files(folder: str) -> Iterator[DataFileInfo]:
@@ -253,12 +253,12 @@ def data_files(folder: str) -> Iterator[DataFileInfo]:
             yield DataFileInfo(path, *numbers)
 
 
-def remove_unrecorded_files(folder: str, record: ExportState) -> None:
-    """Remove the data files of a killed run, which the record does not cover."""
+def remove_uncovered_files(folder: str, state: ExportState) -> None:
+    """Remove the data files of a killed run, which the state does not cover."""
     remove = []
     for file in data_files(folder):
-        revision = record.revision_at(file.first_offset)
-        is_new = file.first_offset >= record.next_offset and file.revision == revision
+        revision = state.revision_at(file.first_offset)
+        is_new = file.first_offset >= state.next_offset and file.revision == revision
         if is_new or file.revision > revision:
             remove.append(file.path)
     _remove(folder, remove)
@@ -311,13 +311,13 @@ def drop_staged(folder: str) -> None:
     staged = staged_folder(folder)
     if not directory_exists(staged):
         return
-    # The record first: without it, the files are of no use.
+    # The state first: without it, the files are of no use.
     export_state(staged).remove()
     store_of(folder).delete_tree(staged)
 
 
 def _take_place(exchange: Exchange, staged: ExportState) -> None:
-    """Put staged data files, with their record, in the place of others; the next run continues."""
+    """Put staged data files, with their state, in the place of others; the next run continues."""
     folder, before, from_offset = exchange.folder, exchange.before, exchange.from_offset
     new = set(_staged_files(folder).values())
     # The files of another revision are in a table, whose readers need them until the next commit.
@@ -327,7 +327,7 @@ def _take_place(exchange: Exchange, staged: ExportState) -> None:
         if file.first_offset >= from_offset and file.revision == staged.revision
     }
     kept = before.first_offset < from_offset
-    record = replace(
+    state = replace(
         staged,
         first_offset=before.first_offset if kept else staged.first_offset,
         damaged=(
@@ -344,14 +344,14 @@ def _take_place(exchange: Exchange, staged: ExportState) -> None:
             *staged.replaced,
         ),
     )
-    export_state(folder).write(record)
-    finish_exchange(folder, record)
+    export_state(folder).write(state)
+    finish_exchange(folder, state)
 
 
-def finish_exchange(folder: str, record: ExportState) -> ExportState:
-    """Finish an exchange, interrupted or not; return the record that is then in place."""
+def finish_exchange(folder: str, state: ExportState) -> ExportState:
+    """Finish an exchange, interrupted or not; return the state that is then in place."""
     store = store_of(folder)
-    store.delete([os.path.join(folder, name) for name in record.superseded or ()])
+    store.delete([os.path.join(folder, name) for name in state.superseded or ()])
     touched = {folder}
     for path, name in _staged_files(folder).items():
         target = os.path.join(folder, name)
@@ -359,10 +359,10 @@ def finish_exchange(folder: str, record: ExportState) -> ExportState:
         store.rename(path, target)
         touched.add(os.path.dirname(target))
     store.make_durable(touched, "make the data files durable")
-    record = replace(record, superseded=None)
-    export_state(folder).write(record)
+    state = replace(state, superseded=None)
+    export_state(folder).write(state)
     drop_staged(folder)
-    return record
+    return state
 
 
 def _staged_files(folder: str) -> dict[str, str]:

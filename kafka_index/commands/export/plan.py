@@ -15,7 +15,7 @@ from kafka_index.commands.export.export_state import (
     export_state,
     find_loss,
     option_again,
-    record_options,
+    state_options,
     value_text,
 )
 from kafka_index.commands.export.partition_export import (
@@ -26,7 +26,7 @@ from kafka_index.commands.export.partition_export import (
     drop_staged,
     finish_exchange,
     remove_scratch_files,
-    remove_unrecorded_files,
+    remove_uncovered_files,
     staged_folder,
 )
 from kafka_index.commands.export.request import OnDataLoss
@@ -84,7 +84,7 @@ def plan_export(
     """Plan an export, while the lock of the output is held.
 
     The first export of each partition begins at its starting offset, by default with its first
-    record; `split_bytes` is about the size of logs in a split.
+    state; `split_bytes` is about the size of logs in a split.
     """
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)
@@ -148,16 +148,16 @@ class _PartitionPlan:
         """Return the plan of the partition; its first split has this number."""
         files, folder = self._files, self._folder
         known = export_state(folder).read()
-        _check_folder(folder, known, record_options(self._settings))
+        _check_folder(folder, known, state_options(self._settings))
         remove_scratch_files(folder)
         if known is not None and known.superseded is not None:
             known = finish_exchange(folder, known)
-        record = _record_to_extend(files, known, self._settings, self._start)
+        state = _state_to_extend(files, known, self._settings, self._start)
         export = PartitionExport(self._partition, folder)
         end_offset = None
         try:
             if known is None:
-                record = replace(record, topic_id=_topic_id(files))
+                state = replace(state, topic_id=_topic_id(files))
             with PartitionLog(
                 files,
                 config=IndexConfig(),
@@ -168,14 +168,14 @@ class _PartitionPlan:
                 _refuse_last_offset(log, end_offset)
                 loss = None
                 if known is not None:
-                    loss = self._loss(log, record, None if damaged else end_offset)
+                    loss = self._loss(log, state, None if damaged else end_offset)
                 if loss is not None:
-                    export = self._after_loss(log, record, loss, end_offset)
+                    export = self._after_loss(log, state, loss, end_offset)
                 else:
                     drop_staged(folder)
-                    export.record = record
+                    export.state = state
                 export.end_damage = None if damaged is None else LeftOut.of(damaged.error)
-                if export.record is not None:
+                if export.state is not None:
                     self._add_works(export, log, number, end_offset, is_damaged=damaged is not None)
         except KafkaIndexError as error:
             export = PartitionExport(self._partition, folder)
@@ -200,11 +200,11 @@ class _PartitionPlan:
         is_damaged: bool,
     ) -> None:
         """Add the splits of damaged ranges, and of new records."""
-        record, folder = export.record, export.folder
-        assert record is not None  # noqa: S101, because mypy needs it
-        export.begin_offset = first = record.next_offset
-        remove_unrecorded_files(folder, record)
-        for part in record.damaged:
+        state, folder = export.state, export.folder
+        assert state is not None  # noqa: S101, because mypy needs it
+        export.begin_offset = first = state.next_offset
+        remove_uncovered_files(folder, state)
+        for part in state.damaged:
             # Retention has deleted the others since.
             if part.first_offset < log.log_start_offset:
                 continue
@@ -219,18 +219,18 @@ class _PartitionPlan:
                     part.end_offset,
                     is_repeated=True,
                     records_before=part.records,
-                    revision=self._next_revision(record),
+                    revision=self._next_revision(state),
                 )
                 for split in splits
             ]
-        is_first = record.next_offset == max(log.log_start_offset, self._start)
+        is_first = state.next_offset == max(log.log_start_offset, self._start)
         starts = Bound(EARLIEST) if is_first and self._start == EARLIEST else Bound(first)
         new: list[RecordSplit] = []
         # Damage is read even where nothing before it is new: the row of the partition has it.
         if is_damaged or first < end_offset:
             end, new = _splits(log, first, LATEST, self._read, self._split_bytes)
             end = max(end_offset if end is None else end, first)
-            revision = record.revision_at(first)
+            revision = state.revision_at(first)
             export.works += _works(new, number + len(export.works), folder, first, end, revision)
         export.read = read_partition(self._files, ReadBounds(starts), new) or ReadPartition(
             self._files, first
@@ -239,20 +239,20 @@ class _PartitionPlan:
             export.works = [replace(work, is_staged=True) for work in export.works]
 
     def _loss(
-        self, log: PartitionLog, record: ExportState, end_offset: int | None
+        self, log: PartitionLog, state: ExportState, end_offset: int | None
     ) -> DataLoss | None:
         """Return why the log is not the exported one."""
         topic_id = _topic_id(self._files)
-        if topic_id is not None and record.topic_id not in (None, topic_id):
+        if topic_id is not None and state.topic_id not in (None, topic_id):
             return DataLoss(
                 "the topic was deleted and created again since it was exported (expected topic id "
-                f"{record.topic_id}, found {topic_id})",
+                f"{state.topic_id}, found {topic_id})",
                 None,
             )
-        return find_loss(log, record.batches, record.next_offset, end_offset)
+        return find_loss(log, state.batches, state.next_offset, end_offset)
 
     def _after_loss(
-        self, log: PartitionLog, record: ExportState, loss: DataLoss, end_offset: int
+        self, log: PartitionLog, state: ExportState, loss: DataLoss, end_offset: int
     ) -> PartitionExport:
         """Return the plan of a partition whose log is not the exported one."""
         place = LeftOut(self._files.segments[0].partition_directory, None, loss.reason)
@@ -263,7 +263,7 @@ class _PartitionPlan:
             export.failure = replace(place, reason=f"{loss.reason}; {hint}")
             return export
         if loss.is_gap and not is_restart:
-            export.record = replace(record, next_offset=log.log_start_offset)
+            export.state = replace(state, next_offset=log.log_start_offset)
             return export
         start = max(log.log_start_offset, self._start if is_restart else 0)
         from_offset = 0 if is_restart else start
@@ -276,7 +276,7 @@ class _PartitionPlan:
             file.path
             for file in data_files(self._folder)
             if file.first_offset < start <= file.last_offset
-            and file.revision == record.revision_at(file.first_offset)
+            and file.revision == state.revision_at(file.first_offset)
         ]
         if across and not is_restart and from_offset == start:
             export.failure = replace(
@@ -286,22 +286,22 @@ class _PartitionPlan:
             )
             return export
         export.folder = staged_folder(self._folder)
-        export.exchange = Exchange(self._folder, record, from_offset, is_restart)
-        export.record = self._staged_record(log, export, start, end_offset)
+        export.exchange = Exchange(self._folder, state, from_offset, is_restart)
+        export.state = self._staged_state(log, export, start, end_offset)
         return export
 
-    def _next_revision(self, record: ExportState) -> int:
+    def _next_revision(self, state: ExportState) -> int:
         """Return the revision of files that replace others; 0 if files are replaced in place."""
-        return record.revision + 1 if self._settings.format.is_table else 0
+        return state.revision + 1 if self._settings.format.is_table else 0
 
-    def _staged_record(
+    def _staged_state(
         self, log: PartitionLog, export: PartitionExport, start: int, end_offset: int
     ) -> ExportState:
-        """Return the record that a killed run has written aside, or a new one."""
+        """Return the state that a killed run has staged, or a new one."""
         exchange, staged = export.exchange, export.folder
         assert exchange is not None  # noqa: S101, because mypy needs it
         topic_id = _topic_id(self._files)
-        options = record_options(self._settings)
+        options = state_options(self._settings)
         found = export_state(staged).read()
         new = ExportState(options, start, start, topic_id)
         revision = self._next_revision(exchange.before)
@@ -361,7 +361,7 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
     if known is None:
         for file in data_files(folder):
             raise InputError(
-                "a data file that no export record knows",
+                "no state file of an export covers this data file",
                 path=file.path,
                 hint="choose another --output",
             )
@@ -383,14 +383,14 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
         )
 
 
-def _record_to_extend(
+def _state_to_extend(
     files: PartitionFiles, known: ExportState | None, settings: ExportSettings, start: int
 ) -> ExportState:
-    """Return the record that is in place, or a new one."""
+    """Return the state that is in place, or a new one."""
     if known is None:
         # The earliest offset is negative.
         first = max(files.log_start_offset, start)
-        return ExportState(record_options(settings), first, first)
+        return ExportState(state_options(settings), first, first)
     if start not in (EARLIEST, known.first_offset):
         raise InputError(
             "the partition was exported from another starting offset",

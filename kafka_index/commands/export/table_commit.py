@@ -1,6 +1,6 @@
 """Commits of data files to the tables of a lake, exactly once.
 
-A run commits the data files of a topic after their export records are durable:
+A run commits the data files of a topic after their export states are durable:
 
 1. Load the table, with the progress of each partition: the version of the key
    ``kafka-index:<id of the output>:<topic>-<partition>`` is its next offset. The version of the
@@ -227,18 +227,18 @@ class Tables:
         return f"kafka-index:{self._output_id}:{partition.directory_name}"
 
     def _check_progress(
-        self, table: LakeTable, partition: TopicPartition, record: ExportState | None
+        self, table: LakeTable, partition: TopicPartition, state: ExportState | None
     ) -> None:
-        """Refuse a table that is ahead of the export record, or has rows of another export."""
+        """Refuse a table that is ahead of the export state, or has rows of another export."""
         progress = _Progress.read(table, self._key(partition))
         if progress is None:
             _refuse_other_rows(table, partition)
             return
-        known = (0, 0) if record is None else (record.revision, record.next_offset)
+        known = (0, 0) if state is None else (state.revision, state.next_offset)
         if known < (progress.revision, progress.next_offset):
             raise InputError(
                 f"the table has {partition.directory_name} up to offset {progress.next_offset}, "
-                f"and the export record ends at {known[1]}",
+                f"and the export state ends at {known[1]}",
                 path=table.name,
                 hint="restore the folder of the partition, or drop the table and give another "
                 "--output",
@@ -273,11 +273,11 @@ def _revision(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _CompleteFiles:
-    """The data files of a partition that its export record covers, none of them replaced."""
+    """The data files of a partition that its export state covers, none of them replaced."""
 
     partition: TopicPartition
     key: str
-    record: ExportState
+    state: ExportState
     files: Sequence[DataFileInfo]
 
     @classmethod
@@ -287,17 +287,17 @@ class _CompleteFiles:
         """Return the files in the folder of a partition; None if it has no complete export."""
         assert settings is not None  # noqa: S101, because tables are open
         folder = settings.folder_of(partition)
-        record = export_state(folder).read()
-        if record is None or record.superseded is not None:
+        state = export_state(folder).read()
+        if state is None or state.superseded is not None:
             return None
         files = [
             file
             for file in data_files(folder)
-            if file.first_offset < record.next_offset
-            and file.revision == record.revision_at(file.first_offset)
+            if file.first_offset < state.next_offset
+            and file.revision == state.revision_at(file.first_offset)
         ]
         files.sort(key=lambda file: (file.first_offset, file.path))
-        return cls(partition, key, record, files)
+        return cls(partition, key, state, files)
 
 
 def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange | None:
@@ -313,15 +313,15 @@ def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange 
         new = [file.path for file in one.files if _is_new(file, progress)]
         rows = [
             RowRange(one.partition.partition, each.first_offset, each.end_offset)
-            for each in one.record.replaced
+            for each in one.state.replaced
             if each.revision > progress.revision and each.first_offset < progress.next_offset
         ]
         if new or rows:
             added += new
             replaced += rows
-            versions[one.key] = one.record.next_offset
-            if one.record.revision:
-                versions[_revision(one.key)] = one.record.revision
+            versions[one.key] = one.state.next_offset
+            if one.state.revision:
+                versions[_revision(one.key)] = one.state.revision
     return TableChange(tuple(replaced), tuple(added), versions) if versions else None
 
 

@@ -216,7 +216,7 @@ def test_table_that_is_ahead_of_its_output_is_rejected(tmp_path: Path, lake: Lak
     export(0, dump, lake)
     (folder / ".kafka-index-export.json").write_bytes(state)
     files = sorted(folder.iterdir())
-    assert "up to offset 1000, and the export record ends at 500" in export(2, dump, lake)
+    assert "up to offset 1000, and the export state ends at 500" in export(2, dump, lake)
     assert sorted(folder.iterdir()) == files
 
 
