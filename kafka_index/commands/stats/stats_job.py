@@ -56,12 +56,15 @@ _RESULT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A copy of a partition, and the broker that had it: its node ID, or its data directory."""
+    """A copy of a partition, and the broker that had it: its node ID, or its data directory.
+
+    The broker is None if all segments are in tiered storage.
+    """
 
     number: int
     files: PartitionFiles
     finder: GapFinder
-    broker: str
+    broker: str | None
 
     @property
     def partition(self) -> TopicPartition:
@@ -70,8 +73,8 @@ class Replica:
 
     @property
     def directory(self) -> str:
-        """The directory of the partition."""
-        return self.files.segments[0].partition_directory
+        """The directory of the partition, by its last segment: remote ones come first."""
+        return self.files.segments[-1].partition_directory
 
 
 def count(
@@ -123,26 +126,25 @@ def _replicas(listed: Sequence[ListedPartitions], max_decompressed_bytes: int) -
     for each in listed:
         finder = finders.setdefault(each.data_directories, each.gap_finder(max_decompressed_bytes))
         for files in each.files:
-            found.setdefault(files.segments[0].partition_directory, (files, finder))
-    brokers: dict[str, str] = {}
+            found.setdefault(files.segments[-1].partition_directory, (files, finder))
+    homes = {path for each in listed for path in each.data_directories}
+    brokers = {path: _broker_of(path) for path in homes}
     ordered = sorted(
         (files.topic, files.partition, directory) for directory, (files, _) in found.items()
     )
     return [
-        Replica(number, *found[directory], _broker_of(os.path.dirname(directory), brokers))
+        Replica(number, *found[directory], brokers.get(os.path.dirname(directory)))
         for number, (_, _, directory) in enumerate(ordered)
     ]
 
 
-def _broker_of(directory: str, brokers: dict[str, str]) -> str:
+def _broker_of(directory: str) -> str:
     """Return the node ID of a data directory, or its path."""
-    if directory not in brokers:
-        found = None
-        with suppress(KafkaIndexError):
-            found = MetaProperties.read(directory)
-        has_id = found is not None and found.node_id is not None
-        brokers[directory] = str(found.node_id) if found is not None and has_id else directory
-    return brokers[directory]
+    with suppress(KafkaIndexError):
+        found = MetaProperties.read(directory)
+        if found is not None and found.node_id is not None:
+            return str(found.node_id)
+    return directory
 
 
 def _count(
@@ -205,7 +207,7 @@ class _Totals:
         self._now_ms = now_ms()
         self._left = Counter(each.partition for each in replicas)
         self._topic_left = Counter(partition.topic for partition in self._left)
-        self._has_brokers = len({each.broker for each in replicas}) > 1
+        self._has_brokers = len({each.broker for each in replicas} - {None}) > 1
         self._waiting: dict[TopicPartition, list[_Counted]] = defaultdict(list)
         self._missing: list[MissingOffsets] = []
         #: By topic and broker; None has one replica of each partition.

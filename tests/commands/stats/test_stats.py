@@ -15,6 +15,7 @@ import pytest
 import kafka_index
 from kafka_index import LogStats, RunOutcome
 from kafka_index.commands.stats import replica_counts
+from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError
 from tests.support.campaign import drawn
 from tests.support.child_processes import without_override
@@ -34,6 +35,7 @@ from tests.support.drawn_records import Drawing, draw_sound_log
 from tests.support.metadata import write_log
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import GZIP, batch, marker, wrapper
+from tests.support.tiered import ENCRYPTED, setting
 
 _SEED = 36
 _LOGS = drawn(400, one_in=5)
@@ -374,3 +376,14 @@ def test_compaction_drops_aborted_records_and_reads_no_open_transaction(tmp_path
     write_partition(tmp_path / "data", {0: log + opened, 14: records_of(14)})
     stats = kafka_index.read_stats(tmp_path / "data", compact=True)
     assert rows(stats, "records", "stays_records", "goes_bytes") == [(16, 12, len(aborted))]
+
+
+def test_remote_segments_are_counted_with_local_ones() -> None:
+    at = setting(ENCRYPTED)
+    tiered = TieredOptions((at.remote,), keys=at.keys)
+    columns = ("topic", "partition", "offset")
+    read = kafka_index.read_records(at.data, tiered=tiered, columns=columns).read_all()
+    for sizes in (False, True):
+        stats = kafka_index.read_stats(at.data, tiered=tiered, sizes=sizes)
+        assert stats.counts["records"] == len(read)
+        assert {broker for (broker,) in rows(stats, "broker")} == {None}
