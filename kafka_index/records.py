@@ -49,7 +49,6 @@ from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_stream import RecordStream
 from kafka_index.core.query.records import plan_read, read_plan
 from kafka_index.core.query.settings import ReadSettings
-from kafka_index.core.query.typed_records import decode_options, with_types
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
@@ -244,7 +243,11 @@ def read_records(
             indexes=request.indexes,
             upper_bound=request.upper_bound,
         )
-        plan = with_types(plan, decode_options(request), request.columns)
+        if request.decode is not None:
+            # Schemas and their decoders are slow to import.
+            from kafka_index.core.query.typed_records import decode_options, with_types  # noqa: PLC0415
+
+            plan = with_types(plan, decode_options(request), request.columns)
     if request.on_damage is OnDamage.FAILFAST:
         refuse_unread(unread)
     return Records(plan, unread_texts(unread))

@@ -10,10 +10,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import DUMP, ROOT, environment, run_program
+from tests.support.restoring import copy_dump
 
 COMMANDS = ROOT / "kafka_index" / "commands"
 LOG = next(DUMP.glob("app-logs-0/*.log"))
 QUESTION = ("lookup", "--logs", DUMP, "--topic", "app-logs", "--partition", "0", "--offset", "1")
+OURS = "kafka_index."
+OTHER_COMMANDS = {f"commands.{path.parent.name}" for path in COMMANDS.glob("*/request.py")}
+NOT_FOR_LOCAL_LOGS = (
+    "commands.build.parquet",
+    "core.cluster.merged_listing",
+    "core.cluster.metadata.",
+    "core.format.messages",
+    "core.fs.object_store",
+    "core.kernels.decompress",
+    "core.logdir.paged_listing",
+    "core.records.batch_iteration",
+    "core.schema.decode",
+)
 SLOW = ("pandas", "pyspark", "rich", "obstore", "hdfs_native")
 
 
@@ -29,10 +43,10 @@ def imported(*arguments: str | Path) -> frozenset[str]:
     return frozenset(done.stderr.split())
 
 
-def rooms(*arguments: str | Path) -> frozenset[str]:
-    """The rooms of this package that a command imports."""
-    names = (name.split(".") for name in imported(*arguments))
-    return frozenset(name[1] for name in names if name[0] == "kafka_index" and len(name) > 1)
+def packages(*arguments: str | Path) -> frozenset[str]:
+    """The packages of this package, such as ``core.fs``, that a command imports."""
+    names = (name.split(".")[1:3] for name in imported(*arguments) if name.startswith(OURS))
+    return frozenset(".".join(name) for name in names)
 
 
 @pytest.mark.parametrize(
@@ -46,15 +60,35 @@ def test_short_command_imports_no_library_that_it_does_not_need(
     assert imported(*command).isdisjoint(SLOW)
 
 
-def test_single_lookup_imports_neither_build_nor_metadata() -> None:
-    assert {"build", "metadata", "growing", "spark", "startup", "tables"}.isdisjoint(
-        rooms(*QUESTION)
-    )
+def test_question_imports_no_other_command_and_no_spark() -> None:
+    found = packages(*QUESTION)
+    assert "commands.lookup" in found
+    assert found.isdisjoint({*OTHER_COMMANDS - {"commands.lookup"}, "core.startup", "spark"})
 
 
-def test_metadata_command_does_not_import_lookup() -> None:
-    table = rooms("metadata", DUMP, "--what", "topics")
-    assert {"build", "growing", "lookup", "spark", "startup", "tables"}.isdisjoint(table)
+def test_table_of_metadata_imports_no_other_command_and_no_spark() -> None:
+    found = packages("metadata", DUMP, "--what", "topics")
+    assert "commands.metadata" in found
+    assert found.isdisjoint({*OTHER_COMMANDS - {"commands.metadata"}, "core.startup", "spark"})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("build", "--output", "OUT"),
+        ("lookup", "--topic", "payments", "--partition", "0", "--offset", "5"),
+    ],
+    ids=["build", "lookup"],
+)
+def test_local_logs_are_read_without_modules_for_other_inputs(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Parquet, stores, remote segments, metadata logs and records each have their own modules."""
+    data = copy_dump(tmp_path / "data", "payments-0")
+    given = [str(tmp_path / "out") if word == "OUT" else word for word in command]
+    found = [name for name in imported(*given, "--input", data) if name.startswith(OURS)]
+    for name in NOT_FOR_LOCAL_LOGS:
+        assert not [one for one in found if one.startswith(f"{OURS}{name}")], name
 
 
 def test_cached_kernels_are_loaded_without_the_compiler() -> None:
