@@ -33,7 +33,7 @@ _IMPORTED_BY_TASKS = (
     "kafka_index.commands.verify.job",
     "kafka_index.spark.data_source",
     "kafka_index.spark.lookup",
-    "kafka_index.spark.parquet",
+    "kafka_index.spark.indexes",
     "kafka_index.spark.workers",
 )
 

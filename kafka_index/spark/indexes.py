@@ -2,28 +2,444 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
+from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.commands.build.job import build as build_on
-from kafka_index.commands.build.parquet import build_from_table
-from kafka_index.commands.build.parquet_input import input_of_schemas
+from kafka_index.commands.build.job_stages import (
+    WAVE_SEGMENTS,
+    build_waves,
+    failed_rows,
+    group_partitions,
+    stage_works,
+)
+from kafka_index.commands.build.local_build import BuildListener
+from kafka_index.commands.build.parquet import (
+    COUNT_SHARES,
+    SHARES,
+    PathListener,
+    build_from_table,
+    check_settings,
+    split_refused,
+    stage_bin,
+    stage_stream,
+)
+from kafka_index.commands.build.parquet_input import (
+    BATCH,
+    KEY_COLUMNS,
+    POSITION,
+    ROW_COUNT,
+    NumberedGroup,
+    ParquetForm,
+    ParquetInput,
+    input_of_schemas,
+)
+from kafka_index.commands.build.parquet_order import (
+    METADATA_ROW_BYTES,
+    PART_SCHEMA,
+    SEGMENTS_QUERY,
+    CountedInput,
+    SegmentCount,
+    SegmentKey,
+    check_keys,
+    count_parts,
+    pack,
+    read_whole_group,
+    row_groups,
+    segment_counts,
+    why_no_segment,
+)
 from kafka_index.commands.build.request import BuildRequest, InputFormat
 from kafka_index.commands.build.result import FILE_SCHEMA, BuildResult
-from kafka_index.core.job.engine import SILENT, Listener
+from kafka_index.core.errors import InputError
+from kafka_index.core.job.engine import (
+    BIN,
+    COST_BYTES,
+    SILENT,
+    Listener,
+    Workers,
+    balance,
+    count_bins,
+    wave_bytes,
+)
 from kafka_index.core.job.result import KeptRows
+from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, SegmentReport
+from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.parameters import Config, Path
 from kafka_index.spark.jobs import job_failure
 from kafka_index.spark.package import ship_package
-from kafka_index.spark.parquet import build_rows
-from kafka_index.spark.workers import SparkWorkers, arrow_schema, session_workers
+from kafka_index.spark.workers import (
+    RESULT_SCHEMA,
+    SparkWorkers,
+    arrow_schema,
+    check_results,
+    current_attempt_id,
+    packed_row,
+    read_works,
+    session_workers,
+    spark_schema,
+    spark_workers,
+    unpack_rows,
+)
+
+_PARTITION = ["topic", "partition"]
+# Stages: read and sort.
+_STAGES = 2
+# Raw batches can be megabytes each, so a row limit does not limit record batches.
+_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+_BATCH_BYTES = 16 << 20
+# Approximate maximum size of a staged and of a counted segment, as sent to the driver.
+_STAGED_BYTES, _COUNTED_BYTES = 1024, 128
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rows:
+    """An input as Spark reads it.
+
+    `groups` are row groups of files, which tasks read directly.
+
+    Otherwise the rows are those of a frame with the columns of the source.
+    """
+
+    source: ParquetInput
+    groups: Sequence[NumberedGroup] = ()
+    frame: DataFrame | None = None
+
+
+def build_rows(
+    workers: Workers,
+    source: ParquetInput,
+    settings: BuildSettings,
+    *,
+    frame: DataFrame | None = None,
+    listener: BuildListener,
+    fail_fast: bool = False,
+) -> None:
+    """Build from a Parquet input, like `build_parquet` on threads, or from a frame.
+
+    The frame has the columns of the source. The number of progress units is `SHARES`. Executors
+    read files under the driver's paths; Spark sorts rows that are not in order. With `fail_fast`,
+    no further round starts after a segment has failed.
+    """
+    check_settings(source, settings)
+    rows = Rows(source, row_groups(source) if frame is None else (), frame)
+    spark = spark_workers(workers)
+    named = PathListener(source.path, listener)
+    with _counted(spark, rows) as counted:
+        refused = counted.refused()
+        for row in refused:
+            named.on_report(row)
+        if fail_fast and refused:
+            return
+        for reports in build_waves(workers, counted.waves(), settings, fail_fast=fail_fast):
+            for row in reports:
+                named.on_report(row)
+
+
+@contextmanager
+def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
+    """Count the rows of segments, and keep the counts while the context is open.
+
+    Raises `InputError` as `count_segments` does.
+    """
+    counts = _count_files(workers, rows) if rows.frame is None else _count_frame(rows.frame)
+    segments = counts.persist(StorageLevel.DISK_ONLY)
+    is_raw = rows.source.form is ParquetForm.RAW
+    read_bytes = "size_bytes" if is_raw else f"row_count * {METADATA_ROW_BYTES}"
+    try:
+        name = "count the rows of segments"
+        with workers.jobs.job(name, items=COUNT_SHARES, stages=_STAGES):
+            partitions = workers.collect(
+                segments.groupBy(_PARTITION).agg(
+                    F.count("*").alias("segments"),
+                    F.sum(F.expr(read_bytes)).alias("read_bytes"),
+                    F.min("first_row").alias("first_row"),
+                    F.min("segment_base_offset").alias("lowest"),
+                    F.count("segment_base_offset").alias("known"),
+                    F.bool_and("is_sorted").alias("is_sorted"),
+                    F.max("error").alias("error"),
+                )
+            ).sort_by("first_row")
+        _check_partitions(partitions, rows.source)
+        yield _Counted(workers, rows, segments, partitions)
+    finally:
+        # Blocking, since stopping the session at the same time would log an error.
+        segments.unpersist(blocking=True)
+
+
+def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:
+    """Reject an input without rows, and rows without a segment."""
+    for error in partitions["error"].drop_null().to_pylist():
+        raise pickle.loads(error)  # noqa: S301, of our own task
+    if not partitions.num_rows:
+        raise InputError("the input has no rows", path=source.path)
+    nulls = [partitions[name].null_count for name in _PARTITION]
+    nulls.append(pc.sum(pc.subtract(partitions["segments"], partitions["known"])).as_py())
+    check_keys(nulls, partitions["partition"].to_numpy(), source.path)
+
+
+def _count_files(workers: SparkWorkers, rows: Rows) -> DataFrame:
+    counting = workers.task(partial(count_groups, source=rows.source))
+    groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
+    parts = groups.mapInArrow(counting, spark_schema(PART_SCHEMA))
+    return workers.session.sql(SEGMENTS_QUERY, parts=parts)
+
+
+def count_groups(
+    batches: Iterable[pa.RecordBatch], *, source: ParquetInput
+) -> Iterator[pa.RecordBatch]:
+    """Count the row groups of one bin; runs in a task."""
+    for group in read_works(batches):
+        try:
+            yield from count_parts(group, source)
+        except InputError as error:
+            row = dict.fromkeys(PART_SCHEMA.names)
+            yield pa.RecordBatch.from_pylist([{**row, "error": pickle.dumps(error)}], PART_SCHEMA)
+
+
+def _count_frame(frame: DataFrame) -> DataFrame:
+    end = F.coalesce(F.col(POSITION), F.lit(-1))
+    if BATCH in frame.columns:
+        end += F.coalesce(F.length(BATCH), F.lit(0))
+    return frame.groupBy(*KEY_COLUMNS).agg(
+        F.lit(0).alias("first_row"),
+        F.count("*").alias("row_count"),
+        F.max(end).alias("size_bytes"),
+        F.expr("false").alias("is_sorted"),
+        F.lit(None).cast("binary").alias("error"),
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Counted:
+    """Rows whose segments are counted on the executors; the driver has one row per partition."""
+
+    workers: SparkWorkers
+    rows: Rows
+    segments: DataFrame
+    partitions: pa.Table
+
+    @property
+    def count(self) -> int:
+        count: int = pc.sum(self.partitions["segments"]).as_py()
+        return count
+
+    def refused(self) -> list[SegmentReport]:
+        """Return report rows of segments that no broker can have."""
+        keys = map(
+            SegmentKey, *(self.partitions[name].to_pylist() for name in (*_PARTITION, "lowest"))
+        )
+        refused = [why_no_segment(key) is not None for key in keys]
+        if not any(refused):
+            return []
+        return split_refused(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
+
+    def waves(self) -> list[_Wave]:
+        """Return rounds of complete partitions, in input order."""
+        counts, sizes = (self.partitions[name].to_pylist() for name in ("segments", "read_bytes"))
+        costs = [size + COST_BYTES * count for size, count in zip(sizes, counts, strict=True)]
+        groups = group_partitions(
+            counts,
+            max_segments=min(WAVE_SEGMENTS, self.workers.limits.result_bytes // _COUNTED_BYTES),
+            costs=costs,
+            max_cost=wave_bytes(sum(costs)),
+        )
+        return [
+            _Wave(self, group.start, group.stop, sum(counts[group]), sum(costs[group]))
+            for group in groups
+        ]
+
+    def fetch(self, partitions: pa.Table) -> list[SegmentCount]:
+        found = self.segments
+        if partitions.num_rows < self.partitions.num_rows:
+            names = self.workers.distribute(partitions.select(_PARTITION))
+            found = found.join(F.broadcast(names), _PARTITION)
+        with self.workers.jobs.job(f"list the segments of {partitions.num_rows:,} partitions"):
+            table = self.workers.collect(found.drop("is_sorted", "error"))
+        return segment_counts(table.sort_by("first_row"))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Wave:
+    """A range of counted partitions that are built in one round."""
+
+    counted: _Counted
+    first: int
+    end: int
+    segments: int
+    cost: int
+
+    @property
+    def bins(self) -> int:
+        """Approximate number of bins of the scan."""
+        return count_bins(self.segments, self.cost)
+
+    def kept(self, _settings: BuildSettings) -> list[SegmentReport]:
+        """Return no rows: all segments are built again."""
+        return []
+
+    def stage(
+        self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
+    ) -> list[StagedSegment]:
+        """Scan the segments that a broker can have."""
+        spark, source = spark_workers(workers), self.counted.rows.source
+        partitions = self.counted.partitions.slice(self.first, self.end - self.first)
+        known, _ = split_refused(source, self.counted.fetch(partitions))
+        shares = (SHARES - COUNT_SHARES) * self.segments // self.counted.count
+        if pc.all(self.counted.partitions["is_sorted"]).as_py():
+            counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
+            bins = list(pack(counted, known, self.bins))
+            return stage_works(
+                spark,
+                bins,
+                partial(stage_bin, source),
+                settings,
+                fail_fast=fail_fast,
+                sizes=[each.size_bytes for each in bins],
+                what=f"scan {len(known):,} segments",
+                shares=shares,
+            )
+        staged: list[StagedSegment] = []
+        limits = spark.limits
+        most = min(limits.result_bytes // _STAGED_BYTES, limits.work_bytes // _COUNTED_BYTES)
+        for start in range(0, len(known), max(most, 1)):
+            some = known[start : start + max(most, 1)]
+            items = shares * len(some) // len(known)
+            staged += self._stage_unsorted(spark, some, settings, fail_fast=fail_fast, items=items)
+            if fail_fast and failed_rows(staged):
+                break
+        return staged
+
+    def _stage_unsorted(
+        self,
+        workers: SparkWorkers,
+        known: Sequence[SegmentCount],
+        settings: BuildSettings,
+        *,
+        fail_fast: bool,
+        items: int,
+    ) -> list[StagedSegment]:
+        """Stage segments from rows that Spark sorts."""
+        source = self.counted.rows.source
+        staging = partial(
+            stage_rows,
+            source=source,
+            settings=replace(settings, shares_staged=True),
+            fail_fast=fail_fast,
+        )
+        sizes = [each.read_bytes(source.form) for each in known]
+        tasks = count_bins(len(sizes), sum(sizes) + COST_BYTES * len(sizes))
+        topics, partitions, bases = zip(*(each.key for each in known), strict=True)
+        counts = [each.row_count for each in known]
+        bins = pa.array(balance(sizes, tasks, overhead=COST_BYTES), pa.int32())
+        segments = workers.distribute(
+            pa.table(
+                [topics, partitions, bases, counts, bins], names=[*KEY_COLUMNS, ROW_COUNT, BIN]
+            )
+        )
+        ordered = (
+            self._rows(workers, known)
+            .join(F.broadcast(segments), list(KEY_COLUMNS))
+            .repartitionById(tasks, BIN)
+            .sortWithinPartitions(*KEY_COLUMNS, POSITION)
+        )
+        staged = ordered.mapInArrow(workers.task(staging), spark_schema(RESULT_SCHEMA))
+        name = f"scan {len(known):,} segments"
+        with (
+            workers.jobs.job(name, items=items, stages=_STAGES),
+            _bounded_batches(workers.session),
+        ):
+            found = list(unpack_rows(workers.collect(staged).to_batches()))
+        if not (fail_fast and failed_rows(found)):
+            check_results(len(found), len(known))
+        return found
+
+    def _rows(self, workers: SparkWorkers, known: Sequence[SegmentCount]) -> DataFrame:
+        rows = self.counted.rows
+        if rows.frame is not None:
+            return rows.frame
+        # Of rows for other rounds, only the key columns are read.
+        is_part = self.segments < self.counted.count or len(known) < self.segments
+        wanted = frozenset(each.key for each in known) if is_part else None
+        read = workers.task(partial(read_rows, source=rows.source, wanted=wanted))
+        groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
+        return groups.mapInArrow(read, spark_schema(_row_schema(rows.source)))
+
+
+def read_rows(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    source: ParquetInput,
+    wanted: frozenset[SegmentKey] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the row groups of one bin, for the wanted segments; runs in a task.
+
+    Row groups without wanted rows are read only as far as needed to detect this.
+    """
+    schema = _row_schema(source)
+    for group in read_works(batches):
+        if wanted is None or _has_any(group, source, wanted):
+            for rows in read_whole_group(source, group.group):
+                yield rows.cast(schema)
+
+
+def _has_any(group: NumberedGroup, source: ParquetInput, wanted: frozenset[SegmentKey]) -> bool:
+    for parts in count_parts(group, source):
+        keys = map(SegmentKey, *(parts[name].to_pylist() for name in KEY_COLUMNS))
+        if not wanted.isdisjoint(keys):
+            return True
+    return False
+
+
+def stage_rows(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    source: ParquetInput,
+    settings: BuildSettings,
+    fail_fast: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Stage segments from the sorted rows of a bin; runs in a task.
+
+    With `fail_fast`, none after a failed one.
+    """
+    schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
+    canonical = (batch.select(schema.names).cast(schema) for batch in batches)
+    found: list[StagedSegment] = []
+    for staged in stage_stream(canonical, source, settings, attempt_id=current_attempt_id()):
+        found.append(staged)
+        if fail_fast and staged.report.status == FAILED:
+            break
+    yield packed_row(found)
+
+
+def _row_schema(source: ParquetInput) -> pa.Schema:
+    """Return the columns of an input in Spark's types."""
+    return pa.schema(
+        [pa.field(each.name, pa.binary()) if each.name == BATCH else each for each in source.schema]
+    )
+
+
+@contextmanager
+def _bounded_batches(session: SparkSession) -> Iterator[None]:
+    """Limit the size of the record batches that Spark creates from rows."""
+    before = session.conf.get(_BYTES_SETTING)
+    session.conf.set(_BYTES_SETTING, str(_BATCH_BYTES))
+    try:
+        yield
+    finally:
+        session.conf.set(_BYTES_SETTING, str(before))
+
 
 _NAME = "DataFrame"
 #: The function of `build` on Spark.

@@ -16,7 +16,7 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport, report_table
 from kafka_index.core.logdir.listing import list_dump
-from kafka_index.spark.parquet import build_rows, stage_rows
+from kafka_index.spark.indexes import build_rows, stage_rows
 from kafka_index.spark.workers import session_workers, unpack_rows
 from tests.servers.s3 import S3Server
 from tests.support.dumps import (
