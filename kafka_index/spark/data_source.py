@@ -84,7 +84,6 @@ from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, part_of_part
 from kafka_index.core.query.record_reader import BatchForm, BatchReader, RecordReader, batch_schema
 from kafka_index.core.query.records import gap_rows, list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
-from kafka_index.core.query.typed_records import decode_options, with_types
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
 from kafka_index.core.schema.decode import TypedColumns
 from kafka_index.core.schema.registry import DEFAULT_CONTEXT
@@ -683,6 +682,9 @@ class KafkaLogSource(DataSource):
 
 def _find_types(options: SourceOptions) -> TypedColumns | None:
     """Return the typed columns of the topics, which are read as one table."""
+    # Schemas and their decoders are slow to import.
+    from kafka_index.core.query.typed_records import decode_options, with_types  # noqa: PLC0415
+
     assert options.decode is not None  # noqa: S101, because mypy needs it
     configure_stores(options.storage)
     settings = replace(options.settings, columns=("offset",))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +31,18 @@ from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves, Workers, new_run_id
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import Output
 from kafka_index.core.output.temporary_files import ROWS, scratch_path
 from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.record_reader import RecordReader
-from kafka_index.core.query.records import list_partitions, plan_partitions
+from kafka_index.core.query.records import list_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
-from kafka_index.core.query.typed_records import decode_options, find_writers, typed_columns
-from kafka_index.core.records.record_table import DEFAULT_COLUMNS
-from kafka_index.core.schema.decode import DecodeOptions, TypedColumns, Writer
 from kafka_index.core.schema.registry import DEFAULT_CONTEXT
+
+if TYPE_CHECKING:
+    from kafka_index.core.schema.decode import DecodeOptions
+from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 #: Rows are held until they have this many bytes: a row group of Parquet.
 _GROUP_BYTES = 16 * 1024 * 1024
@@ -290,10 +290,16 @@ def export(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
         settings = with_first_times(settings, listed.files)
-        decode = decode_options(request)
-        if decode is not None and settings.format.is_table:
-            # A table is made before the first file.
-            settings = replace(settings, types=_types_of_logs(listed.files, settings, decode))
+        decode = None
+        if request.decode is not None:
+            # Schemas and their decoders are slow to import.
+            from kafka_index.commands.export.typed_values import types_of_logs  # noqa: PLC0415
+            from kafka_index.core.query.typed_records import decode_options  # noqa: PLC0415
+
+            decode = decode_options(request)
+            if decode is not None and settings.format.is_table:
+                # A table is made before the first file.
+                settings = replace(settings, types=types_of_logs(listed.files, settings, decode))
         with target:
             tables.open(listed.files, settings)
             plan = plan_export(
@@ -357,7 +363,9 @@ def _run(
             outputs=[settings.output],
         ) as workers:
             if decode is not None:
-                settings = replace(settings, types=_find_types(workers, plan, settings, decode))
+                from kafka_index.commands.export.typed_values import find_types  # noqa: PLC0415
+
+                settings = replace(settings, types=find_types(workers, plan, settings, decode))
             for partition in plan.partitions:
                 if partition.state is not None and partition.works:
                     partition.begin()
@@ -367,66 +375,6 @@ def _run(
                 listener.on_done(1, sizes[result.number])
     for partition in plan.partitions:
         partition.finish()
-
-
-def _find_types(
-    workers: Workers, plan: ExportPlan, settings: ExportSettings, decode: DecodeOptions
-) -> dict[str, TypedColumns]:
-    """Return the typed columns of each topic, and add its writers to the export states.
-
-    The type of a topic is fixed before rows are written: by its subjects, by what earlier runs have
-    found in its records, and by the new ones.
-    """
-    writers: dict[tuple[str, str], set[Writer]] = defaultdict(set)
-    for partition in plan.partitions:
-        known = {} if partition.state is None else partition.state.writers
-        for part, texts in known.items():
-            writers[partition.partition.topic, part].update(map(Writer.of_text, texts))
-    works = [] if settings.types else plan.works
-    for found in workers.run(
-        works,
-        partial(_find_writers, settings=settings.read, decode=decode),
-        sizes=[work.split.size_bytes for work in works],
-        what="find the schemas of {:,} splits of records",
-        waves=Waves.KEPT,
-    ):
-        for place, own in found.items():
-            writers[place] |= own
-    types = dict(settings.types)
-    for topic in sorted({work.split.topic for work in works}):
-        types[topic] = typed_columns([topic], writers, decode, settings.needed_columns)
-    for partition in plan.partitions:
-        if partition.state is not None:
-            own_writers = {
-                part: sorted(one.text for one in writers[partition.partition.topic, part])
-                for part in decode.parts
-                if writers[partition.partition.topic, part]
-            }
-            partition.state = replace(partition.state, writers=own_writers)
-    return types
-
-
-def _types_of_logs(
-    files: Sequence[PartitionFiles], settings: ExportSettings, decode: DecodeOptions
-) -> dict[str, TypedColumns]:
-    """Return the typed columns of each topic, by all of its records."""
-    read = replace(settings.read, columns=("offset",))
-    writers = find_writers(plan_partitions(files, settings=read).splits, read, decode)
-    topics = sorted({one.topic for one in files})
-    names = settings.needed_columns
-    return {topic: typed_columns([topic], writers, decode, names) for topic in topics}
-
-
-def _find_writers(
-    work: SplitWork, _attempt_id: str, *, settings: ReadSettings, decode: DecodeOptions
-) -> dict[tuple[str, str], set[Writer]]:
-    """Return what the records of a split were written with; damage is reported by the export."""
-    try:
-        return find_writers([work.split], settings, decode)
-    except KafkaIndexError as error:
-        if is_retriable(error):
-            raise
-        return {}
 
 
 def export_splits(

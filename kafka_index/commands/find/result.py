@@ -17,7 +17,6 @@ from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_stream import SearchedRecords
 from kafka_index.core.query.records import ListedPartitions, list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
-from kafka_index.core.query.typed_records import decode_options, with_condition, with_types
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 
 
@@ -141,8 +140,12 @@ def find(
         )
         # What is printed has the bytes, too.
         is_printed = request.columns is not None
-        options = decode_options(request)
-        plan = with_types(plan, options, settings.columns, keeps_raw=is_printed)
-        if request.where is not None:
-            plan = with_condition(plan, options, request.where)
+        if request.decode is not None or request.where is not None:
+            # Schemas and their decoders are slow to import.
+            from kafka_index.core.query import typed_records  # noqa: PLC0415
+
+            options = typed_records.decode_options(request)
+            plan = typed_records.with_types(plan, options, settings.columns, keeps_raw=is_printed)
+            if request.where is not None:
+                plan = typed_records.with_condition(plan, options, request.where)
     return FoundRecords(engine, listener or SILENT, listed, plan, request, unread_texts(unread))
