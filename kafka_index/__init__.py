@@ -59,7 +59,7 @@ from __future__ import annotations
 
 import importlib as _importlib
 
-# As type checkers know it: `typing` takes longer to import than all of this.
+# Type checkers see these imports: `typing` takes longer to import than all of this.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
-# There is no `__all__`: `help` would print every class in it whole, thousands of lines. `dir` lists
+# There is no `__all__`: `help` would otherwise print all classes, thousands of lines. `dir` lists
 # the names that others may import.
 
 

@@ -20,7 +20,7 @@ try:
         try:
             _kept = signal.signal(signal.SIGINT, _leave)
         except ValueError:
-            # Not the main thread, which alone receives signals.
+            # The run is not in the main thread, and only the main thread receives signals.
             _kept = None
     try:
         from kafka_index.cli.app import job_main, main

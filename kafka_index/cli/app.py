@@ -224,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next((argument for argument in given if argument in COMMANDS), "")
 
     def load() -> click.Command:
-        # Not within a caller's process, where pyarrow would no longer recognize pandas objects.
+        # This is not done in the process of a caller, where pyarrow would no longer recognize
+        # pandas objects.
         ours = arguments is None
         if ours and name and not any(word in given for word in ("-h", "--help", "spark")):
             _leave_out_pandas()
@@ -380,7 +381,9 @@ def _open_missing_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # Takes the lowest free descriptor, which is this one.
+            os.open(
+                os.devnull, os.O_RDWR
+            )  # os.open returns the lowest free descriptor, which is this one.
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, because it lives as long as the process

@@ -790,7 +790,7 @@ class KafkaLogReader(DataSourceReader):
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
         with reading_inputs(follow_links=self._options.follow_links):
-            # So that links are followed as on the driver.
+            # Tasks follow the same links as the driver.
             admit_directories(self._options.paths)
         schema = arrow_schema(self._schema)
         for split, find_missing in partition.value:

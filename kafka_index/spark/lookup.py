@@ -428,7 +428,7 @@ def build_needed(
     if not by_time:
         # The index of a segment is looked up, and no other segment read.
         settings = replace(settings, resolve=Resolve.INDEX)
-    # What is wrong with a segment is found again, and reported, by the lookups themselves.
+    # The lookups find the faults of a segment again, and report them.
     with Lookups(inventory, settings) as own:
         for code, segment, asked in needs:
             topic, partition = inventory.name_of(code)

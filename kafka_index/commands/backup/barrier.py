@@ -319,7 +319,7 @@ def expired_barriers(root: str, before_ms: int) -> list[str]:
             continue
         backup_id = barrier if is_backup_id(barrier) else None
         if backup_id is None and f"{barrier}/{_OPEN}" in paths:
-            with suppress(FileNotFoundError):  # Another expiration has deleted it.
+            with suppress(FileNotFoundError):  # A concurrent expiration has deleted the object.
                 backup_id = _decoded(f"{top}/{barrier}/{_OPEN}", _BarrierOpened).backup_id
         if backup_id is not None and backup_id_ms(backup_id) < before_ms:
             found += [f"{top}/{path}" for path in paths]

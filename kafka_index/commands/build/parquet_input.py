@@ -140,7 +140,7 @@ def _files(root: str) -> list[FileInfo]:
 
 
 def _local_file(path: str) -> FileInfo:
-    # It is opened by path, so size and time are not needed.
+    # The file is opened by path, so size and time are not needed.
     return FileInfo(path, 0, 0)
 
 

@@ -138,7 +138,7 @@ def find(
             max_split_bytes=SEARCHED_SPLIT_BYTES,
             finder=listed.gap_finder(request.max_decompressed_bytes),
         )
-        # What is printed has the bytes, too.
+        # The printed record also has the bytes.
         is_printed = request.columns is not None
         if request.decode is not None or request.where is not None:
             # Schemas and their decoders are slow to import.

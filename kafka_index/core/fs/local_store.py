@@ -370,7 +370,7 @@ class LocalStore(Store):
             os.makedirs(path, exist_ok=True)
             # Permission bits are not enough: root, read-only mounts and ACLs differ.
             os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            with suppress(FileNotFoundError):  # Another run tested it at the same time.
+            with suppress(FileNotFoundError):  # A concurrent run has tested the folder.
                 os.unlink(probe)
 
     def is_same_directory(self, path: str, other: str) -> bool:

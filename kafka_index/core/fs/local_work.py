@@ -84,7 +84,7 @@ def _remove_abandoned(root: str) -> None:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            # It belongs to another user, or was removed concurrently.
+            # The folder belongs to another user, or was removed concurrently.
             continue
         try:
             if _is_locked(descriptor, path):

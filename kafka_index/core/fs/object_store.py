@@ -48,7 +48,7 @@ from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of, split_uri
 if TYPE_CHECKING:
     from botocore.session import Session
 
-#: Exceptions of the library, including FileNotFoundError, which is not one of its own classes.
+#: Exceptions that obstore raises; FileNotFoundError is a built-in class.
 LIBRARY_ERRORS = (exceptions.BaseError, OSError, ValueError)
 _TOO_MANY = "429"
 #: HTTP status for a range that starts at or after the end of an object.
@@ -823,7 +823,7 @@ class ObjectStore(Store):
 
 def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:
     """Convert a page of the library to `LISTING_SCHEMA`, relative to the listed prefix."""
-    # Without the directory marker of the listed directory itself.
+    # The placeholder object of the listed directory itself is skipped.
     page = page.filter(pc.greater_equal(pc.utf8_length(page["path"].cast(pa.string())), skipped))
     seconds = page["last_modified"].cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
     return pa.record_batch(

@@ -181,7 +181,7 @@ class Store(ABC):
     has_locks: ClassVar[bool] = False
     #: A broker can run on its directories.
     hosts_brokers: ClassVar[bool] = False
-    #: It supports links and shared blocks (reflinks).
+    #: The store supports links and shared blocks (reflinks).
     has_links: ClassVar[bool] = False
 
     @abstractmethod

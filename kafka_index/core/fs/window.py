@@ -50,7 +50,7 @@ class WindowWalk:
         """
         wanted = min(size_bytes or self._window_bytes, self._file.size_bytes - position_bytes)
         if wanted > len(self._buffer):
-            # One large batch; a buffer for it would have no size limit.
+            # The window is one large batch, for which a buffer would have no size limit.
             return self._file.read_at(position_bytes, wanted)
         now = time.perf_counter()
         cost = now - self._handed_out_at

@@ -17,7 +17,8 @@ Result = TypeVar("Result")
 GROWN_WAVE = 4
 #: Column with the bin of a task.
 BIN = "bin"
-#: Fixed cost of opening, creating and publishing a file, in bytes that could be read meanwhile.
+#: Fixed cost of opening, creating and publishing a file, as the number of bytes read in the same
+#: time.
 COST_BYTES = 2 << 20
 # A bin becomes a Spark task. Small runs use smaller bins to keep several cores busy.
 _BIN_BYTES = 256 << 20

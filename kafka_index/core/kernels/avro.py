@@ -89,7 +89,7 @@ LEVEL_FIELDS = 2
     TOO_DEEP,
     TOO_LARGE,
 ) = range(11)
-#: In place of a status: the memory of a level or a column does not suffice.
+#: Returned instead of a status if the memory of a level or a column is too small.
 _NEEDS_LEVEL, _NEEDS_DATA = 100, 101
 
 #: The deepest nesting of arrays, maps and recursive records.

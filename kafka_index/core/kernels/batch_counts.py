@@ -39,7 +39,7 @@ SUM_TOMBSTONES = SUM_KEY_BYTES + 3
 SUM_PLAIN_BYTES = SUM_KEY_BYTES + 4
 SUMS = SUM_KEY_BYTES + 5
 
-#: In place of a group: the batch is not counted.
+#: Group number of batches that are not counted.
 NOT_COUNTED = -1
 _NO_KEY = -(1 << 62)
 #: A message of magic 0 or 1 without key and value, and what a timestamp adds.

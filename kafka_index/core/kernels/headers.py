@@ -45,9 +45,9 @@ from kafka_index.core.kernels.record_fields import RECORD_SIZE_TOO_LONG, RECORD_
 CONTROL_NONE = -1
 #: A control batch without records, after the log cleaner removed its transaction.
 CONTROL_EMPTY = -2
-#: A marker that ends the scan; its batch is kept.
+#: A transaction marker that ends the scan; its batch is kept.
 CONTROL_INVALID = -3
-#: A marker on which recovery fails.
+#: A transaction marker on which recovery fails.
 CONTROL_REFUSED = -4
 #: A control batch with compressed records, rejected without reading them.
 CONTROL_COMPRESSED = -5

@@ -40,7 +40,7 @@ from kafka_index.core.kernels.scan import SCAN_COLUMNS, BatchColumns
 NO_OFFSET = -1
 
 
-#: A producer: the fields of a snapshot's entry, then what a later look at the past may change.
+#: A producer: the fields of a snapshot entry, then fields for merging with earlier segments.
 #:
 #: ===================== ==================================================================
 #: field                 meaning

@@ -123,7 +123,7 @@ def check_messages(  # noqa: C901, PLR0912, PLR0915
             elif wire_type == _VARINT:
                 value, at = _read_varint(base, at, end)
                 if messages[node, IS_TIME] != 0:
-                    # Of the years 1 to 9999.
+                    # Limits of timestamps: the years 1 to 9999.
                     signed = np.int64(value)
                     is_seconds = number == 1 and _MIN_SECONDS <= signed <= _MAX_SECONDS
                     if not (is_seconds or (number == 2 and 0 <= signed < _SECOND_NS)):

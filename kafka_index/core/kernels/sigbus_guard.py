@@ -39,7 +39,7 @@ _SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch
 _SLOTS = 4096
 _START, _END, _FAULTS = range(3)
 # Memory shared with the handler: start, end and fault count of each guarded map, and the latest
-# fault addresses. It is never freed.
+# fault addresses. The table is never freed.
 _table = np.zeros((_SLOTS, 3), np.uint64)
 _NOTED = 64
 _noted = np.zeros((_SLOTS, _NOTED), np.uint64)

@@ -172,7 +172,7 @@ class _Walk:
         self._skip_links(entries)
         self._root_names[directory] = {entry.name for entry in entries}
         live = dict(self._live_partitions(entries))
-        # Not for a few of many topics: paging would list all other objects too.
+        # Paging is not used for a few of many topics, because it would list all other objects too.
         is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
         if self._topics is None and is_paged:
             self._visit_stored(directory, live)

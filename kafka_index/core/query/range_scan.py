@@ -27,8 +27,8 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop, WindowBatches
 from kafka_index.core.records.record_sections import Decompressor
 
-#: Window size for a local log. It exceeds the L2 cache, because each window has the fixed cost of a
-#: chunk, equal to decoding 0.2 MB.
+#: Window size for a local log. The window exceeds the L2 cache, because each window has the fixed
+#: cost of a chunk, equal to decoding 0.2 MB.
 _LOCAL_WINDOW_BYTES = 2 * 1024 * 1024
 #: Window size for a remote log, read by one request.
 _REMOTE_WINDOW_BYTES = 8 * 1024 * 1024

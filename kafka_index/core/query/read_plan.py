@@ -338,7 +338,7 @@ def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
         return segment.file.log_size_bytes
     if batch is None or segment.goes_back_after(batch):
         return segment.file.log_size_bytes
-    # It may also contain records before that offset.
+    # The split may also contain records before that offset.
     return batch.position + batch.size if batch.offset < offset else batch.position
 
 

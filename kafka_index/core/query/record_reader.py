@@ -120,7 +120,7 @@ class RecordReader:
                 yield from [batch] if typed is None else typed.decode(batch, errors)
             return
         matcher = where.matcher()
-        # What fails is counted once.
+        # A failed batch is counted once.
         errors = Counter() if where.typed is not None else errors
         for batch in self._joined():
             found = where.filter(batch, matcher, self.decode_errors)

@@ -59,8 +59,8 @@ _MIN_SPARE = 1024
 #: Size of a record with null key and value and without headers.
 _MIN_RECORD_BYTES = 7
 
-#: A batch larger than the arena is decoded in parts of this size, but at most `_MAX_PARTS`. It is
-#: decompressed again for each part.
+#: A batch larger than the arena is decoded in parts of this size, but at most `_MAX_PARTS`. The
+#: batch is decompressed again for each part.
 _PART_BYTES = 32 * 1024 * 1024
 _MAX_PARTS = 4
 #: A batch with more compressed bytes is decoded in one part: further parts need a copy of the

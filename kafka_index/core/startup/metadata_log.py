@@ -232,7 +232,8 @@ def predict_metadata_log(
     path = os.path.join(directory, METADATA_LOG)
     if not os.path.isdir(path):
         return None
-    # It is recovered from its start, regardless of clean shutdown files and checkpoints.
+    # The metadata log is recovered from its start, regardless of clean shutdown files and
+    # checkpoints.
     loading = Loading(is_clean=False, settings=settings, clock=clock)
     predicted = PartitionPrediction(CLUSTER_METADATA_TOPIC, 0, path, Outcome.LOADED)
     try:

@@ -338,7 +338,7 @@ class LogSegmentWriter(Closeable):
         for index in (self.offset_index, self.time_index):
             index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
-        # It becomes the active segment.
+        # The last segment becomes the active one.
         self.resize_indexes()
         lost = 0 if found is None else self.log.truncate_to(found.position)
         if not self.size_bytes:

@@ -224,7 +224,7 @@ class FetchedLog:
                 self._empty(first, end)
         # These pages now contain zeros: fetch them, or release the log.
         try:
-            # It may have been requested ahead.
+            # The range may have been requested in advance.
             self._pending += self._ahead
             self._ahead.clear()
             ends = np.minimum(pages + ahead_bytes // _PAGE, len(self._wanted))
@@ -311,7 +311,7 @@ class _Kept:
                 # Requested ranges are about to be read.
                 if each is log or not each.kept_bytes:
                     continue
-                # Another thread may be reading it.
+                # Another thread may be fetching the same range.
                 if not each._lock.acquire(blocking=False):  # noqa: SLF001, its own
                     continue
                 try:

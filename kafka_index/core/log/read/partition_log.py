@@ -297,7 +297,7 @@ class LogBounds:
         return self._last_stable_offset
 
 
-#: Number of segments whose index files, and whose log ranges, are fetched ahead.
+#: Number of segments whose index files and log ranges are fetched in advance.
 _INDEXES_AHEAD = 16
 _RANGES_AHEAD = 4
 

@@ -41,7 +41,7 @@ from kafka_index.core.log.state.snapshots import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BAD_CRC, BatchColumns, ScanStop
 
-# A marker has 78 bytes; a later version may have more.
+# A transaction marker has 78 bytes; later versions may have more.
 _MAX_MARKER_BYTES = 128
 _CANNOT_FOLLOW = "its transactions cannot be followed: "
 

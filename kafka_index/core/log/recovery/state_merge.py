@@ -311,8 +311,9 @@ class PartitionMerge:
             return ()
         files = self._last_snapshots(last)
         epochs = self.start.state.epochs
-        # A broker creates the file empty. It writes it when something changes, or when an epoch
-        # starts at or before the log start (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+        # A broker creates the file empty. A broker writes the checkpoint when an epoch is added or
+        # removed, or when an epoch starts at or before the log start
+        # (LeaderEpochFileCache.truncateFromStartAsyncFlush).
         is_written = epochs.entries != self.start.epochs
         is_written |= epochs.truncate_from_end(self._log_end)
         is_written |= epochs.truncate_from_start(self.start.log_start_offset)

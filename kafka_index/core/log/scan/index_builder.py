@@ -53,7 +53,8 @@ class IndexBuilder:
         self.time_index = time_index
         self.valid_bytes = 0
         self.batch_count = 0
-        # Of the last batch; and the maximum base offset since the batch of the last index entry.
+        # Offset of the last batch, and the maximum base offset since the batch of the last index
+        # entry.
         self._last_offset = self._largest_base_offset = NO_OFFSET
         self._interval = index_interval_bytes
         self._producers = producers

@@ -374,7 +374,7 @@ class PartitionState:
         for number in np.flatnonzero(is_first).tolist():
             producer_id = int(aborts["producer_id"][number])
             first[number] = first_of.get(producer_id, int(first[number]))
-        # A marker without a known first offset ends no transaction.
+        # A transaction marker without a known first offset ends no transaction.
         known = first != NO_OFFSET
         aborts, first = aborts[known], first[known]
         # The markers of this segment that end transactions of earlier segments.
