@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kafka_index.commands.stats.replica_counts import SIZE_BINS, ReplicaCounts
 from kafka_index.commands.stats.request import StatsBy, StatsRequest
+from kafka_index.commands.stats.sketches import SAMPLE_KEYS
 from kafka_index.core.errors import Faults, KafkaIndexError, plural
 from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.longs import Longs
@@ -314,11 +315,10 @@ def _columns_of(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
             {"key": bytes_text(key), "count": count, "error": error}
             for key, count, error in counts.hot.top()
         ]
-        columns |= {
-            "distinct_keys": counts.keys.distinct,
-            "distinct_keys_error": counts.keys.relative_error,
-            "hot_keys": json.dumps(hot),
-        }
+        columns["hot_keys"] = json.dumps(hot)
+    if request.keys is not None or request.compact:
+        columns["distinct_keys"] = counts.keys.distinct
+        columns["distinct_keys_error"] = counts.keys.relative_error
     return columns
 
 
@@ -455,7 +455,10 @@ class LogStats(Result):
             )
         if any(row.distinct_keys_error for row in self._rows):
             error = max(row.distinct_keys_error or 0 for row in self._rows)
-            facts.append(f"distinct keys above 16,384 are estimates, with an error of {error:.1%}")
+            counted = "records that stay are estimates"
+            if not self._request.compact:
+                counted = "numbers of distinct keys are estimates"
+            facts.append(f"with more than {SAMPLE_KEYS:,} keys, {counted} (error {error:.1%})")
         if any((row.replicas or 0) > 1 and row.broker is not None for row in self._rows) or any(
             row.is_base is False for row in self._rows
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 
 import kafka_index
 from kafka_index import LogStats, RunOutcome
-from kafka_index.commands.stats import replica_counts
+from kafka_index.commands.stats import replica_counts, sketches
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError
 from tests.support.campaign import drawn
@@ -387,3 +388,23 @@ def test_remote_segments_are_counted_with_local_ones() -> None:
         stats = kafka_index.read_stats(at.data, tiered=tiered, sizes=sizes)
         assert stats.counts["records"] == len(read)
         assert {broker for (broker,) in rows(stats, "broker")} == {None}
+
+
+def test_compaction_of_more_keys_than_the_sample_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sketches, "SAMPLE_KEYS", 500)
+    draw = random.Random(11)
+    keys = [b"key-%d" % draw.randrange(8000) for _ in range(20_000)]
+    batches = [
+        batch_of(base, [(1000, key, b"v" * 50) for key in keys[base : base + 10]])
+        for base in range(0, len(keys), 10)
+    ]
+    segments = {0: b"".join(batches[:1000]), 10_000: b"".join(batches[1000:])}
+    write_partition(tmp_path / "data", {**segments, 20_000: batch_of(20_000, [(1, b"k", b"v")])})
+    stats = kafka_index.read_stats(tmp_path / "data", compact=True)
+    ((stays, error),) = rows(stats, "stays_records", "distinct_keys_error")
+    expected = len(set(keys)) + 1
+    assert 0 < error < 0.05
+    assert abs(stays - expected) < 4 * error * expected
+    assert "are estimates" in "; ".join(stats.facts)
