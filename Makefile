@@ -87,19 +87,18 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 		$(PYTEST) $(TOGETHER) -p tests.conformance.campaign tests/conformance
 
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
-CAMPAIGN := tests/outputs tests/commands/restore/test_interrupted.py tests/commands/verify/test_interrupted.py \
+CAMPAIGN := tests/outputs tests/commands/verify/test_interrupted.py \
 	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_predicted_start.py \
 	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
 	tests/conformance/broker/test_three_backups.py \
-	tests/commands/restore/test_failing_calls.py tests/commands/restore/test_full_disk.py \
-	tests/spark/test_failing_restores.py tests/commands/export/test_table_commits.py \
+	tests/commands/restore/test_full_disk.py tests/commands/export/test_table_commits.py \
 	tests/endtoend/test_failing_calls.py tests/endtoend/test_secrets.py \
 	tests/core/schema/test_avro.py tests/core/schema/test_protobuf.py \
 	tests/core/query/test_log_ends.py tests/commands/rewrite/test_condition.py tests/commands/rewrite/test_revival.py \
 	tests/commands/build/test_partition_retries.py tests/cli/test_linked_content.py \
-	tests/cli/test_links_out.py tests/endtoend/test_lookup_kill.py \
-	tests/endtoend/test_missing_offsets.py tests/endtoend/test_remote_kill.py \
+	tests/cli/test_links_out.py \
+	tests/endtoend/test_missing_offsets.py \
 	tests/endtoend/test_unsorted_listings.py tests/spark/test_startup.py \
 	tests/core/cluster/remote/test_damaged_indexes.py tests/cluster/test_backups.py \
 	tests/cluster/test_kills.py tests/commands/backup/test_clamp.py tests/commands/backup/test_races.py \

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,9 @@ from tests.servers.hdfs import HdfsServer, running_hdfs
 from tests.servers.s3 import S3Server, report_header, running_s3
 from tests.support.java import spark_environment
 from tests.support.remote import bucket_for_tasks, new_bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No deadline: the first call of a kernel compiles it, and shared machines stall. In CI the same
 # examples are drawn each time, so that a failure there is a failure here.
@@ -81,6 +85,28 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Java that is quick to start rather than quick to run, for jobs of a few rows."""
     for name, value in spark_environment().items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session for all tests that need one, made as the product makes it."""
+    from kafka_index.spark.session import build_session  # noqa: PLC0415, slow to import
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Quick to start rather than quick to run, for jobs of a few rows.
+        for name, value in spark_environment().items():
+            patch.setenv(name, value)
+        session = build_session("local[2]", "kafka-index tests")
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def in_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands of this process run on the session, and leave it, as on Databricks."""
+    assert spark.version
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Builds from bucket to bucket that are killed, interrupted, or whose input is replaced.
+"""Builds from bucket to bucket that are killed on Spark, or whose input is replaced.
 
 A proxy stands between them and the server, and acts at a request: at the same step of a build
 however fast the machine is.
@@ -6,25 +6,18 @@ however fast the machine is.
 
 from __future__ import annotations
 
-import os
-import random
-import re
-import signal
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kafka_index.core.fs import remote_file
-from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.builds import finish, kill, start, with_rows
-from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument, copy_partitions
 from tests.support.remote import download, new_bucket, upload
 from tests.support.segments import batch
@@ -34,7 +27,7 @@ PARTITIONS = ("audit.trail-0", "orders.eu-west-0", "orders.eu-west-1", "payments
 RECORDS = (".kafka-index", ".kafka-index-state")
 RUNS = ".kafka-index/"
 LOG, OTHER_LOG = f"{0:020d}.log", f"{700_000:020d}.log"
-ENVIRONMENT, INTERRUPTED = 3, 130
+ENVIRONMENT = 3
 _Files = dict[str, bytes]
 
 
@@ -102,17 +95,11 @@ def stand(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_S
 
 
 @pytest.fixture(scope="module")
-def undisturbed(stand: _Stand) -> tuple[_Files, int]:
-    """The files of an undisturbed build, and the number of its requests that change something."""
-    stand.proxy.clear()
+def undisturbed(stand: _Stand) -> _Files:
+    """The files of an undisturbed build."""
     done = stand.build("undisturbed")
     assert done.returncode == 0, done.stderr
-    changes = sum(_changes(each.method, each.path) for each in stand.proxy.requests)
-    return published(download(f"{stand.bucket}/undisturbed")), changes
-
-
-def _changes(method: str, _path: str) -> bool:
-    return method in {"PUT", "POST", "DELETE"}
+    return published(download(f"{stand.bucket}/undisturbed"))
 
 
 def published(files: _Files) -> _Files:
@@ -123,93 +110,10 @@ def published(files: _Files) -> _Files:
     }
 
 
-@pytest.mark.parametrize("draw", [2, 0, 4, 1, 3][: drawn(5, one_in=2)])
-def test_a_killed_build_is_mended_by_the_next(
-    stand: _Stand, undisturbed: tuple[_Files, int], tmp_path: Path, draw: int
-) -> None:
-    expected, changes = undisturbed
-    # One of each fifth: from the marker, which is put first, to its removal, which is last.
-    count = random.Random(20261122 + draw).randrange(changes * draw // 5, changes * (draw + 1) // 5)
-    output = f"killed-{draw}"
-    started = threading.Event()
-    processes: list[subprocess.Popen[str]] = []
-
-    def kill_it() -> None:
-        assert started.wait(TIMEOUT_SECONDS)
-        processes[0].kill()
-        processes[0].wait()
-
-    stand.at(_changes, 1 + count, kill_it)
-    processes.append(stand.start(output))
-    started.set()
-    assert finish(processes[0]).returncode == -signal.SIGKILL
-    stand.settle()
-
-    left = download(f"{stand.bucket}/{output}")
-    assert published(left).items() <= expected.items()
-    finished = {os.path.dirname(name) for name in left if name.endswith(PARTITION_RECORD)}
-
-    done, rows = with_rows(lambda *more: stand.build(output, *more), tmp_path)
-
-    assert done.returncode == 0, done.stderr
-    found = download(f"{stand.bucket}/{output}")
-    assert published(found) == expected
-    assert not [name for name in found if name.startswith(RUNS)]
-    assert os.listdir(stand.temporary(output)) == []
-    statuses = {(_partition_of(row["log_path"]), row["status"]) for row in rows}
-    assert statuses == {
-        (partition, "unchanged" if partition in finished else "built") for partition in PARTITIONS
-    }
-    read = {_partition_of(each.path) for each in stand.proxy.gets(".log")}
-    assert read == set(PARTITIONS) - finished
-
-
-def test_an_interrupted_build_ends_in_order_and_is_continued_by_the_next(
-    stand: _Stand, undisturbed: tuple[_Files, int], tmp_path: Path
-) -> None:
-    expected, _ = undisturbed
-    started = threading.Event()
-    processes: list[subprocess.Popen[str]] = []
-
-    def interrupt() -> None:
-        assert started.wait(TIMEOUT_SECONDS)
-        processes[0].send_signal(signal.SIGINT)
-        # No log is scanned after this one, unless the process is slow to notice the signal.
-        stand.proxy.before = lambda _method, path: time.sleep(3 * path.endswith(".log"))
-
-    stand.at(lambda method, path: method == "PUT" and path.endswith(".index"), 1, interrupt)
-    processes.append(stand.start("interrupted", threads=1))
-    started.set()
-    done = finish(processes[0])
-
-    assert done.returncode == INTERRUPTED, done.stderr
-    line = re.fullmatch(
-        r"kafka-index: error: interrupted; (\d+) of (\d+) segments are finished and kept; "
-        r"run again to continue\n",
-        done.stderr,
-    )
-    assert line is not None, done.stderr
-    kept, planned = map(int, line.groups())
-    assert 0 < kept < planned
-    left = download(f"{stand.bucket}/interrupted")
-    assert not [name for name in left if name.startswith(RUNS)]
-    assert os.listdir(stand.temporary("interrupted")) == []
-    assert published(left).items() <= expected.items()
-
-    stand.proxy.before = lambda _method, _path: None
-    done, rows = with_rows(lambda *more: stand.build("interrupted", *more), tmp_path)
-
-    assert done.returncode == 0, done.stderr
-    assert published(download(f"{stand.bucket}/interrupted")) == expected
-    assert len(rows) == planned
-    assert sum(row["status"] == "unchanged" for row in rows) == kept
-
-
 @pytest.mark.usefixtures("quick_java")
 def test_what_a_killed_spark_build_has_staged_is_removed_by_the_next(
-    stand: _Stand, undisturbed: tuple[_Files, int]
+    stand: _Stand, undisturbed: _Files
 ) -> None:
-    expected, _ = undisturbed
     is_reached, is_killed = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -238,7 +142,7 @@ def test_what_a_killed_spark_build_has_staged_is_removed_by_the_next(
 
     assert done.returncode == 0, done.stderr
     found = download(f"{stand.bucket}/spark")
-    assert published(found) == expected
+    assert published(found) == undisturbed
     assert not [name for name in found if name.startswith(RUNS)]
     assert not list(stand.temporary("spark").glob("kafka-index-work-*"))
 
@@ -307,7 +211,3 @@ def test_an_object_that_is_replaced_while_it_is_read_fails_alone(
     assert "failed" not in {row["status"] for row in rows}
     found = published(download(f"{stand.bucket}/{name}"))
     assert (f"long-0/{Path(LOG).stem}.index" in found) is not is_removed
-
-
-def _partition_of(path: str) -> str:
-    return os.path.basename(os.path.dirname(path))

@@ -8,11 +8,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from tests.support.builds import copy_dump, finish, rubbish, start
-from tests.support.command_line import build_here, index_files
+from tests.support.command_line import DUMP, build_here, index_files
 from tests.support.gates import Gate, Step
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -64,6 +66,37 @@ def test_a_stopped_build_keeps_and_reports_every_finished_partition(
     rows = rows_of(report)
     assert len(rows) == planned
     assert sum(row["status"] == "unchanged" for row in rows) == kept
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)]
+)
+def test_stopped_lookup_reports_answered_queries_and_writes_no_answers(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    (tmp_path / "queries").mkdir()
+    for name in "abcd":
+        rows = {"topic": ["payments"] * 1000, "partition": [0] * 1000, "offset": range(1000)}
+        pq.write_table(pa.table(rows), tmp_path / f"queries/{name}.parquet")
+    report = tmp_path / "report.json"
+    gate = Gate(tmp_path / "gate", Step("os.rename", ".parquet", 2))
+    process = start(
+        *("--logs", DUMP, "--queries", tmp_path / "queries", "--by", "offset", "--quiet"),
+        *("--output", tmp_path / "out", "--report", report, "--threads", 1),
+        command_name="lookup",
+        gate=gate,
+    )
+    gate.wait(process)
+    gate.stop(process, number)
+    done = finish(process)
+
+    assert done.returncode == code
+    # The second part was finished after the signal.
+    text = "2,000 of 4,000 queries were answered; no answers were written"
+    assert done.stderr.endswith(f"{text}; run again to answer all queries\n")
+    assert done.stderr.count("\n") == 1
+    assert sum(row["queries"] for row in rows_of(report) if row["status"]) == 2000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gate", "queries", "report.json"]
 
 
 @pytest.mark.usefixtures("quick_java")

@@ -123,7 +123,7 @@ class BucketPlace:
     failures: tuple[Failure, ...] = (Failure.DISK, Failure.DENIED)
 
     def __init__(self, root: Path, runs: KilledRuns, proxy: FaultProxy, bucket: str) -> None:
-        self.data, self.runs, self._proxy, self._bucket = root / "data", runs, proxy, bucket
+        self.data, self.runs, self.proxy, self._bucket = root / "data", runs, proxy, bucket
         self.source, self.out = f"{bucket}/data", f"{bucket}/out"
         self.data.mkdir()
         self._saved: dict[str, Files] = {}
@@ -197,7 +197,7 @@ class BucketPlace:
         """Call something with the requests so far that change the bucket, at each of them."""
         calls: list[str] = []
         lock, seen = threading.Lock(), 0
-        self._proxy.clear()
+        self.proxy.clear()
 
         def before(method: str, path: str) -> int | None:
             nonlocal seen
@@ -209,9 +209,9 @@ class BucketPlace:
                 so_far = calls[:]
             return at(so_far)
 
-        self._proxy.before = before
+        self.proxy.before = before
         try:
             yield calls
-            wait_for(lambda: len(self._proxy.requests) >= seen, 10, "requests are answered")
+            wait_for(lambda: len(self.proxy.requests) >= seen, 10, "requests are answered")
         finally:
-            self._proxy.before = lambda _method, _path: None
+            self.proxy.before = lambda _method, _path: None

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from tests.outputs.output_tests import OutputTests
-from tests.outputs.places import Files
+from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
+from tests.outputs.output_tests import OLD, OutputTests, Subject
+from tests.outputs.places import BucketPlace, Files
+from tests.support.killed_runs import Failure
 from tests.support.transactional_logs import segments, write
 
 PARTITIONS = ("pay.x-y-0", "pay.x-y-1")
@@ -30,7 +32,7 @@ class BuildTests(OutputTests):
         # If nothing is aborted any more, an empty transaction index stays, as a broker leaves it.
         return {
             name: content
-            for name, content in files.items()
+            for name, content in super().normalized(files).items()
             if content or not name.endswith(".txnindex")
         }
 
@@ -46,7 +48,9 @@ class BuildTests(OutputTests):
 
 
 class TestBuild(BuildTests):
-    command: ClassVar[str] = "build --input {data}/dump --output {out}/indexes"
+    command: ClassVar[str] = (
+        "build --input {data}/dump --output {out}/indexes --report {out}/report.json"
+    )
 
 
 class TestBuildInPlace(BuildTests):
@@ -62,3 +66,14 @@ class TestBuildInPlace(BuildTests):
 class TestBuildInBucket(BuildTests):
     command: ClassVar[str] = "build --input {data}/dump --output {out}/indexes"
     in_bucket: ClassVar[bool] = True
+
+    def test_rerun_reads_no_log_of_a_finished_partition(self, subject: Subject) -> None:
+        place = subject.place
+        assert isinstance(place, BucketPlace)
+        for start, step in subject.steps(Failure.KILL, 2):
+            subject.run(step, Failure.KILL)
+            manifests = [name for name in place.files() if name.endswith(PARTITION_RECORD)]
+            finished = {name.split("/")[1] for name in manifests}
+            subject.check_completed_by_rerun(f"killed at call {step}")
+            read = {Path(request.path).parent.name for request in place.proxy.gets(".log")}
+            assert read == set(PARTITIONS) - finished or start == OLD

@@ -106,6 +106,25 @@ def session(leader: int) -> list[int]:
     return found
 
 
+def workers_of(leader: int) -> list[int]:
+    """Return the workers that the daemon of a session's executors has forked."""
+    parents = {pid: _status(pid) for pid in session(leader)}
+    daemons = {
+        pid for pid, (_, command) in parents.items() if "kafka_index.spark.daemon" in command
+    }
+    return [pid for pid, (parent, _) in parents.items() if parent in daemons]
+
+
+def _status(pid: int) -> tuple[int, str]:
+    """Return the parent of a process and its command line."""
+    folder = Path("/proc", str(pid))
+    try:
+        parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        return parent, (folder / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return 0, ""
+
+
 # ----------------------------------------------------------------------------------- folders
 
 

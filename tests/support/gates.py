@@ -37,12 +37,9 @@ def _at_start(environment: Mapping[str, str], name: str, value: str) -> dict[str
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a command: before the n-th file whose name has an ending is created or renamed.
+    """A step of a command: before the n-th file whose name has an ending is created or renamed."""
 
-    `event`: empty for every call that names a file.
-    """
-
-    event: Literal["open", "os.rename", ""]
+    event: Literal["open", "os.rename"]
     ending: str
     count: int
 

@@ -65,14 +65,17 @@ SIGNALS = {
     Failure.STOP: signal.SIGSTOP,
     Failure.CALL: signal.SIGKILL,
 }
-_NUMBERS = {Failure.DISK: errno.EIO, Failure.FULL: errno.ENOSPC, Failure.DENIED: errno.EACCES}
-_NAMED = {
+#: The failures that are errors of a call.
+ERRNOS = {Failure.DISK: errno.EIO, Failure.FULL: errno.ENOSPC, Failure.DENIED: errno.EACCES}
+#: The events of Python's audit hooks that name a file.
+NAMED_CALLS = {
     *("open", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.mkdir", "os.link"),
     *("os.utime", "os.listdir", "os.scandir"),
 }
 _READS = ("read", "pread", "preadv")
-_WRITES = ("write", "pwrite", "fsync", "ftruncate", "copy_file_range")
-_NEEDS_ROOM = {"os.mkdir", "os.link", *_WRITES}
+#: The functions of `os` that write to a descriptor.
+WRITES = ("write", "pwrite", "fsync", "ftruncate", "copy_file_range")
+_NEEDS_ROOM = {"os.mkdir", "os.link", *WRITES}
 #: Parts of the paths of modules whose functions commit to tables.
 _COMMITS = (
     "/pyiceberg/",
@@ -216,12 +219,12 @@ class _Failing:
             return
         named: tuple[str, ...]
         if self._failure in SIGNALS:
-            named = _WRITES
+            named = WRITES
         elif self._failure is Failure.DENIED:
             # An open descriptor has its permissions, but for some network file systems.
             named = ("ftruncate",)
         else:
-            named = (*_READS, *_WRITES)
+            named = (*_READS, *WRITES)
         for name in named:
             setattr(os, name, self._failing(name))
         sys.addaudithook(self._on_call)
@@ -238,11 +241,11 @@ class _Failing:
         if self._failure in SIGNALS:
             os.kill(os.getpid(), SIGNALS[self._failure])
             return
-        number = _NUMBERS[self._failure]
+        number = ERRNOS[self._failure]
         raise OSError(number, os.strerror(number), place)
 
     def _on_call(self, name: str, given: tuple[object, ...]) -> None:
-        if name not in _NAMED:
+        if name not in NAMED_CALLS:
             return
         # open: path, mode, flags; os.rename: source, destination, and two descriptors.
         flags = given[2] if name == "open" and isinstance(given[2], int) else 0
@@ -264,7 +267,7 @@ class _Failing:
 
         def called(descriptor: int, *more: object) -> object:
             target = more[0] if name == "copy_file_range" else descriptor
-            takes_room = name in _WRITES
+            takes_room = name in WRITES
             self._fail(os.readlink(f"/proc/self/fd/{target}"), takes_room=takes_room)
             return call(descriptor, *more)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from kafka_index.commands.export.partition_export import staged_folder
 from tests.servers.s3 import S3Server
 from tests.support.command_line import Argument, run_here
 from tests.support.damage import with_checksum
-from tests.support.killed_runs import KilledRuns
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.remote import download, new_bucket
 from tests.support.segments import batch
@@ -292,44 +289,3 @@ def test_an_exchange_in_a_bucket(tmp_path: Path, s3: S3Server, choice: str) -> N
         assert run_here(*command).returncode == 0
     assert exported(tmp_path / "got") == rows_of(root)
     assert not list((tmp_path / "got").rglob("*.staged"))
-
-
-@pytest.mark.parametrize("choice", ["continue", "restart"])
-def test_a_killed_exchange_loses_nothing_and_is_finished(
-    tmp_path: Path, out: Path, choice: str
-) -> None:
-    write(tmp_path / "in", CUT_AND_GROWN)
-    old, new = exported(out), rows_of(tmp_path / "in")
-    command = ("export", "--input", tmp_path / "in", "--on-data-loss", choice)
-    warm_up = tmp_path / "warm-up"
-    shutil.copytree(out, warm_up)
-    with KilledRuns(*command, "--output", warm_up) as runs:
-        steps = 0
-        for step in _steps(choice):
-            copy = tmp_path / "copy"
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(out, copy)
-            if not runs.run(copy, step, *command, "--output", copy):
-                break
-            steps += 1
-            found = exported(copy)
-            # One of both is there whole, or will be by what lies aside.
-            assert set(old) <= set(found) or set(new) <= set(found) | _staged(copy), step
-            again = run_here(*map(str, command), "--output", copy)
-            assert again.returncode == 0, (step, again.stderr)
-            assert exported(copy) == new, step
-            assert not Path(staged_folder(str(copy / FOLDER))).exists(), step
-        assert steps > 10
-
-
-def _steps(choice: str) -> Iterator[int]:
-    yield from range(1, 12)
-    yield from sorted(random.Random(choice).sample(range(12, 60), 16))
-
-
-def _staged(out: Path) -> set[tuple[int, bytes]]:
-    rows: set[tuple[int, bytes]] = set()
-    for path in Path(staged_folder(str(out / FOLDER))).glob("*.staged"):
-        table = pq.ParquetFile(path).read(["offset", "value"])
-        rows |= set(zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True))
-    return rows

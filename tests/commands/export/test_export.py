@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import kafka_index
-from kafka_index.cli import main
 from tests.servers.s3 import S3Server
-from tests.support.child_processes import in_child
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.record_tables import batch_of, rows_of, write_partition
 from tests.support.remote import download, new_bucket, upload
@@ -377,47 +373,8 @@ def test_an_output_inside_the_input_is_refused(tmp_path: Path) -> None:
     assert "lies inside the input" in export(2, "--input", tmp_path, "--output", tmp_path / "out")
 
 
-def test_a_run_killed_at_any_step_is_continued(tmp_path: Path) -> None:
-    dump, whole = tmp_path / "dump", tmp_path / "whole"
-    for number in range(2):
-        log = b"".join(batch_of(at, [(at * DAY_MS, None, bytes([at]))]) for at in range(3))
-        write_partition(dump, {0: log}, f"t-{number}")
-    arguments = ("export", "--input", str(dump), "--by-date", "--threads", "1", "--output")
-    assert main([*arguments, str(whole)]) == 0
-    expected = {path.relative_to(whole): path.read_bytes() for path in _data(whole)}
-    assert len(expected) == 6
-    for step in range(1, 30):
-        out = tmp_path / f"out{step}"
-        status = in_child(lambda: _run_until(step, [*arguments, str(out)]))  # noqa: B023, run at once
-        found = {path.relative_to(out): path.read_bytes() for path in _data(out)}
-        assert found.items() <= expected.items()
-        if os.WIFEXITED(status):
-            break
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        assert main([*arguments, str(out)]) == 0
-        found = {path.relative_to(out): path.read_bytes() for path in _data(out)}
-        assert found == expected
-        assert not list(out.rglob("*.tmp"))
-    assert step > 8
-    assert found == expected
-
-
 def _data(out: Path) -> Iterator[Path]:
     return out.rglob("*.parquet")
-
-
-def _run_until(step: int, arguments: list[str]) -> None:
-    """Run the command in a process that is killed before a file takes its name."""
-    left, replace = [step], os.replace
-
-    def count_down(source: str, target: str) -> None:
-        left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        replace(source, target)
-
-    os.replace = count_down  # type: ignore[assignment]
-    assert main(arguments) == 0
 
 
 def test_an_export_from_and_to_a_store_is_that_of_the_local_dump(

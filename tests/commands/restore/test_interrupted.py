@@ -1,4 +1,4 @@
-"""Restores that are killed: no marker, and a second run completes what the first one began."""
+"""Restores that were killed: what a second run completes, repeats or refuses."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.parameters import KafkaSettings
-from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.restoring import MARKER, contents, copy_dump, damage, logs, restore
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
-#: The share of its calls that a restore has done when it is killed: all partitions are in place at
-#: the last one, and not the identity of the output.
-_SHARES = (0.01, 0.25, 0.9, 0.977)
-_IN_PARTITIONS, _AFTER_PARTITIONS = _SHARES[1], _SHARES[-1]
-_DRAWN = drawn(300, one_in=20)
+#: The share of its calls that a restore has done when it is killed. At the later one, all
+#: partitions are in place, and the identity of the output is not.
+_IN_PARTITIONS, _AFTER_PARTITIONS = 0.25, 0.977
 #: A step that no run reaches.
 _NEVER = 1_000_000
 
@@ -40,7 +37,7 @@ class KillRestore(Protocol):
 
 
 @pytest.fixture(scope="module")
-def killed_restore(whole: tuple[Path, dict[str, bytes]]) -> Iterator[KillRestore]:
+def killed_restore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRestore]:
     def command(dump: Path, output: Path, *more: Argument) -> list[Argument]:
         given = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
         return [*given, *more, "--output", output]
@@ -48,8 +45,8 @@ def killed_restore(whole: tuple[Path, dict[str, bytes]]) -> Iterator[KillRestore
     def run(dump: Path, output: Path, share: float, *more: Argument) -> bool:
         return runs.run(output, 1 + round(share * calls), *command(dump, output, *more))
 
-    dump, _ = whole
-    counted = dump.parent / "counted"
+    folder = tmp_path_factory.mktemp("killed")
+    dump, counted = copy_dump(folder / "dump", *PARTITIONS), folder / "counted"
     with KilledRuns(*command(dump, dump.parent / "warm-up")) as runs:
         calls = runs.failing(counted, _NEVER, Failure.KILL, *command(dump, counted)).calls
         yield run
@@ -58,52 +55,6 @@ def killed_restore(whole: tuple[Path, dict[str, bytes]]) -> Iterator[KillRestore
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "dump", *PARTITIONS)
-
-
-@pytest.mark.parametrize("share", _SHARES)
-def test_a_killed_restore_has_no_marker_and_is_completed(
-    tmp_path: Path, dump: Path, killed_restore: KillRestore, share: float
-) -> None:
-    restore(dump, tmp_path / "whole")
-    out = tmp_path / "out"
-
-    assert killed_restore(dump, out, share)
-    assert not (out / MARKER).exists()
-    assert not (out / "meta.properties").exists()
-    run = restore(dump, out)
-
-    assert run.code == 0, run.done.stderr
-    assert run.partitions("restored") == set(PARTITIONS)
-    assert contents(out) == contents(tmp_path / "whole")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """A dump, and the files of its restore."""
-    folder = tmp_path_factory.mktemp("killed")
-    dump = copy_dump(folder / "dump", *PARTITIONS)
-    restore(dump, folder / "whole")
-    return dump, contents(folder / "whole")
-
-
-@pytest.mark.parametrize("number", range(_DRAWN))
-def test_it_is_completed_wherever_it_was_killed(
-    tmp_path: Path,
-    whole: tuple[Path, dict[str, bytes]],
-    killed_restore: KillRestore,
-    number: int,
-) -> None:
-    dump, files = whole
-    out = tmp_path / "out"
-
-    killed = killed_restore(dump, out, number / _DRAWN)
-    made = contents(out) if (out / MARKER).exists() else {}
-    if made:
-        assert {name: made[name] for name in files} == files
-    if killed:
-        run = restore(dump, out)
-        assert run.code == 0, run.done.stderr
-        assert {name: contents(out)[name] for name in files} == files
 
 
 def finished(output: Path) -> list[str]:
