@@ -24,6 +24,7 @@ _NAMES = (
     "append",
     "mount",
     "records",
+    "typed",
     "spark_records",
     "stores",
     "writing",

@@ -38,6 +38,7 @@ from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import list_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
+from kafka_index.core.schema.columns import KEY, VALUE
 from kafka_index.core.schema.registry import DEFAULT_CONTEXT
 
 if TYPE_CHECKING:
@@ -143,21 +144,25 @@ def _dictionary_paths(schema: pa.Schema) -> list[str]:
         path
         for one in schema
         if one.name not in _ASCENDING and (one.name != "value" or one.type != pa.binary())
-        for path in _leaf_paths(one.name, one.type)
+        for path in (
+            _text_paths(one.name, one.type)
+            if pa.types.is_nested(one.type) or one.name in (KEY, VALUE)
+            else [one.name]
+        )
     ]
 
 
-def _leaf_paths(path: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield the columns that Parquet makes of a column."""
+def _text_paths(path: str, kind: pa.DataType) -> Iterator[str]:
+    """Yield the columns of text that Parquet makes of a column."""
     if pa.types.is_struct(kind):
         for one in kind:
-            yield from _leaf_paths(f"{path}.{one.name}", one.type)
+            yield from _text_paths(f"{path}.{one.name}", one.type)
     elif pa.types.is_map(kind):
-        yield from _leaf_paths(f"{path}.key_value.key", kind.key_type)
-        yield from _leaf_paths(f"{path}.key_value.value", kind.item_type)
+        yield from _text_paths(f"{path}.key_value.key", kind.key_type)
+        yield from _text_paths(f"{path}.key_value.value", kind.item_type)
     elif pa.types.is_list(kind):
-        yield from _leaf_paths(f"{path}.list.element", kind.value_type)
-    else:
+        yield from _text_paths(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
         yield path
 
 

@@ -76,8 +76,8 @@ def test_damaged_bytes_fail_where_fastavro_fails(seed: int) -> None:
             found = decoder.decode(bodies_of([datum]), 1 << 20)
             found.array.validate(full=True)
             reason = found.errors.get(0)
-            if reason is Reason.TOO_LARGE:
-                # Many elements of no bytes: fastavro would make them all.
+            if reason not in (None, Reason.TRAILING) and '"items": "null"' in json.dumps(schema):
+                # There may be very many elements of no bytes: fastavro would make them all.
                 continue
             try:
                 expected = read(schema, datum)
