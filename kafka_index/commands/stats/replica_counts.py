@@ -274,6 +274,7 @@ class ReplicaCounts:
         if self.hot is not None and other.hot is not None:
             self.hot.merge(other.hot)
         self.segments += other.segments
+        self.seen += other.seen
         self.faults = joined_faults(self.faults, other.faults)
         for name in Compaction.__dataclass_fields__:
             total = getattr(self.compaction, name) + getattr(other.compaction, name)

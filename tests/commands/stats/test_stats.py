@@ -281,11 +281,19 @@ def test_many_times_are_counted_in_bounded_memory(
         assert rows(stats, "start_timestamp_ms")[-1] == (499 * HOUR_MS,)
 
 
-def test_split_logs_give_the_same_numbers_as_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_logs_give_the_same_numbers_as_one_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dump(tmp_path / "data")
+    remove_segment(tmp_path / "data")
+    dumps: list[str | Path] = [DUMP, tmp_path / "data"]
     given: dict[str, Any] = {"by": "partition", "sizes": True, "keys": 3}
-    whole = kafka_index.read_stats(DUMP, **given).to_arrow()
+    whole = kafka_index.read_stats(dumps, **given)
     monkeypatch.setattr("kafka_index.commands.stats.stats_job._READ_PART_BYTES", 1)
-    assert kafka_index.read_stats(DUMP, **given).to_arrow() == whole
+    split = kafka_index.read_stats(dumps, **given)
+    assert split.to_arrow() == whole.to_arrow()
+    assert split.missing_offsets == whole.missing_offsets
+    assert len(whole.missing_offsets.ranges) == 1
 
 
 @pytest.mark.parametrize(
