@@ -5,15 +5,17 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.commands.export.export_job import export_splits
+from kafka_index.commands.export.export_job import export, export_splits
 from kafka_index.commands.export.plan import ExportPlan, plan_export
+from kafka_index.commands.export.request import ExportRequest
 from kafka_index.commands.export.result import SplitResult
 from kafka_index.commands.export.settings import ExportSettings
-from kafka_index.core.job.engine import Workers
+from kafka_index.core.job.engine import Engine, Workers
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import find_matches
@@ -22,6 +24,7 @@ from kafka_index.core.query.records import list_partitions, plan_read
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from kafka_index.spark.workers import session_workers
 from tests.support.command_line import DUMP
+from tests.support.lake_tables import FORMATS, as_records, records_of
 from tests.support.record_tables import batch_of, write_partition
 
 
@@ -44,6 +47,26 @@ def test_export_on_spark_equals_a_local_export(spark: SparkSession, tmp_path: Pa
     )
     assert here == there
     assert len(here) > len(files)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_tables_written_on_spark_equal_the_records(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    class Session(Engine):
+        on_spark = True
+
+        def start(self, *_given: object, **options: Any) -> AbstractContextManager[Workers]:
+            return session_workers(spark, outputs=options["outputs"])
+
+    lake = FORMATS[form](tmp_path / "lake")
+    topics = ("orders.eu-west", "payments")
+    names = [str(name).removeprefix("--") for name in lake.options[::2]]
+    given = dict(zip(names, map(str, lake.options[1::2]), strict=True))
+    request = ExportRequest.build({"inputs": [str(DUMP)], "topics": topics, **given})
+    assert export(request, Session()).ok
+    for topic in topics:
+        assert as_records(lake.read(topic)).equals(records_of(DUMP, topics=[topic]))
 
 
 def test_find_on_spark_equals_a_local_find(spark: SparkSession) -> None:

@@ -191,6 +191,8 @@ class _IcebergTable(LakeTable):
         return int(found) if found is not None and found.isdecimal() else None
 
     def has_rows(self, partition: int) -> bool:
+        if "partition" not in self._loaded.schema().column_names:
+            return self._loaded.current_snapshot() is not None
         with _calls("read the table", self.name):
             scan = self._loaded.scan(row_filter=f"partition = {partition}")
             return any(True for _ in scan.plan_files())

@@ -41,6 +41,8 @@ from kafka_index.core.output.output import StateFile
 _OUTPUT_ID = ".kafka-index-tables.json"
 _CONFLICTS, _FAILURES = 30, 3
 _MAX_WAIT_SECONDS = 3.0
+#: The most characters of the message of another library.
+_TEXT = 300
 #: Errors of this code rather than of a catalog or a store.
 _INTERNAL = (AssertionError, AttributeError, NameError, TypeError)
 
@@ -118,10 +120,10 @@ def table_errors(
         raise
     except Exception as error:
         kind = CommitConflictError if isinstance(error, conflicts) else PublishError
-        first = next(iter(str(error).strip().splitlines()), "")
-        raise kind(
-            f"cannot {action}: {type(error).__name__}: {hide_passwords(first)}", path=name
-        ) from error
+        # What a store has answered is not shown: it may hold what signs a request.
+        text = next(iter(str(error).strip().splitlines()), "").partition("<")[0]
+        text = hide_passwords(text)[:_TEXT]
+        raise kind(f"cannot {action}: {type(error).__name__}: {text}", path=name) from error
 
 
 @dataclass(slots=True)

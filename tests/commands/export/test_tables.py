@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -15,8 +16,11 @@ from pyiceberg.catalog import load_catalog
 from tests.servers.s3 import S3Server
 from tests.support.command_line import COMMAND, DUMP, Argument, run_here, run_program
 from tests.support.lake_tables import FORMATS, DeltaOfTest, LakeOfTest, as_records, records_of
+from tests.support.random_avro import encode
 from tests.support.record_tables import batch_of, write_partition
+from tests.support.registry_records import schema_record, write_topic
 from tests.support.remote import new_bucket, storage_options
+from tests.support.typed_dump import framed
 
 from .test_data_loss import CUT_AND_GROWN, DELETED, MADE_ANEW, log_of, rows_of, write
 
@@ -311,3 +315,33 @@ def test_missing_library_is_named_with_its_extra(tmp_path: Path, form: str, libr
     done = run_program(sys.executable, "-c", program, *command)
     assert done.returncode == 2
     assert f"pip install 'kafka-index[{form}]'" in done.stderr
+
+
+def test_decoded_values_of_two_versions_are_rows_of_one_table(
+    tmp_path: Path, lake: LakeOfTest
+) -> None:
+    values = [{"id": 1, "old": "o"}, {"id": 2, "status": "NEW", "currency": "EUR"}]
+    names = ({"id", "old"}, {"id", "status", "currency"})
+    written = [
+        framed(2 + number, encode(_schema(own), [value])[0])
+        for number, (own, value) in enumerate(zip(names, values, strict=True))
+    ]
+    schemas = [
+        schema_record("topic-value", 1 + number, 2 + number, json.dumps(_schema(own)))
+        for number, own in enumerate(names)
+    ]
+    dump = tmp_path / "in"
+    for count in (1, 2):
+        log = b"".join(batch_of(at, [(at, None, written[at])]) for at in range(count))
+        write(dump, {0: log})
+        write_topic(dump, "_schemas", schemas[:count])
+        export(0, dump, lake, "--topics", "topic", "--decode", "value")
+    found = [row["value"] for row in lake.read("topic").sort_by("offset").to_pylist()]
+    every = dict.fromkeys(("id", "old", "status", "currency"))
+    assert found == [{**every, **value} for value in values]
+
+
+def _schema(names: set[str]) -> dict[str, object]:
+    types = {"id": "int", "old": "string", "status": "string", "currency": "string"}
+    fields = [{"name": name, "type": kind} for name, kind in types.items() if name in names]
+    return {"type": "record", "name": "Order", "fields": fields}
