@@ -32,7 +32,7 @@ from tests.support.damaged_dumps import (
     remove_segment,
     write_dump,
 )
-from tests.support.drawn_records import Drawing, draw_sound_log
+from tests.support.drawn_records import Drawing, draw_log, draw_sound_log
 from tests.support.metadata import write_log
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import GZIP, batch, marker, wrapper
@@ -96,6 +96,20 @@ def test_numbers_of_drawn_logs_equal_those_of_their_export(tmp_path: Path, numbe
     write_partition(tmp_path / "data", log.segments)
 
     assert_agrees_with_export(tmp_path / "data", tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", range(_LOGS // 2))
+def test_damaged_drawn_logs_have_the_records_and_outcome_of_their_export(
+    tmp_path: Path, number: int
+) -> None:
+    log = draw_log(Drawing(9000 + number))
+    write_partition(tmp_path / "data", log.segments)
+    columns = ["offset", "key"]
+    export = kafka_index.export_records(tmp_path / "data", tmp_path / "out", columns=columns)
+    stats = kafka_index.read_stats(tmp_path / "data", sizes=True)
+    assert stats.counts["records"] == export.counts["records"]
+    assert stats.outcome is export.outcome
+    assert stats.missing_offsets.count == export.missing_offsets.count
 
 
 @pytest.mark.parametrize(("by", "length_ms"), [("hour", HOUR_MS), ("day", DAY_MS)])
