@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from kafka_index.core.kernels.compile_cache import compiled, inlined, writable_and_not
 from kafka_index.core.kernels.memory import Integer, read_int8
 
-#: The fields of a message: the first of its entries in the table, how many there are, and whether
-#: it is a time: then its first field is seconds, and its second nanoseconds.
-FIRST, COUNT, IS_TIME = range(3)
+#: The fields of a message: the first of its entries in the table, how many there are, and its kind.
+FIRST, COUNT, KIND = range(3)
+#: A time has seconds and nanoseconds, and an entry of a map no other fields than key and value.
+ANY_MESSAGE, TIME, MAP_ENTRY = range(3)
 #: An entry, at the number of its field: a bit for each wire type that it may have, and then the
 #: message that it is, plus one, and the bytes of an element.
 WIRE_TYPES_BITS, CHILD_BITS = 6, 20
@@ -99,6 +100,10 @@ def check_messages(  # noqa: C901, PLR0912, PLR0915
                 is_odd = True
                 break
             entry = np.int64(0)
+            # upb keeps an entry of a map with other fields as unknown.
+            if messages[node, KIND] == MAP_ENTRY and number > 2:
+                is_odd = True
+                break
             if number < messages[node, COUNT]:
                 entry = entries[messages[node, FIRST] + number]
                 if entry != 0 and (entry >> wire_type) & 1 == 0:
@@ -122,7 +127,7 @@ def check_messages(  # noqa: C901, PLR0912, PLR0915
                 end, node = at + np.int64(size), child - 1
             elif wire_type == _VARINT:
                 value, at = _read_varint(base, at, end)
-                if messages[node, IS_TIME] != 0:
+                if messages[node, KIND] == TIME:
                     # Limits of timestamps: the years 1 to 9999.
                     signed = np.int64(value)
                     is_seconds = number == 1 and _MIN_SECONDS <= signed <= _MAX_SECONDS

@@ -30,7 +30,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import BadSchemaError
-from kafka_index.core.kernels.protobuf import CHILD_BITS, ODD, WIRE_TYPES_BITS, check_messages
+from kafka_index.core.kernels.protobuf import (
+    ANY_MESSAGE,
+    CHILD_BITS,
+    MAP_ENTRY,
+    ODD,
+    TIME,
+    WIRE_TYPES_BITS,
+    check_messages,
+)
 from kafka_index.core.kernels.record_columns import COPY_SLACK_BYTES, copy_fields
 from kafka_index.core.schema.align import Member, Selection, Shape
 from kafka_index.core.schema.bodies import (
@@ -588,11 +596,10 @@ def _tables(root: _Type) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the fields of messages for `check_messages`."""
     messages: list[tuple[int, int, int]] = []
     entries: list[int] = []
-    # The fields of a message, and whether it is a time.
-    waiting: list[tuple[list[_Field], bool]] = [(root.fields, False)]
+    waiting: list[tuple[list[_Field], int]] = [(root.fields, ANY_MESSAGE)]
     number = 0
     while number < len(waiting):
-        fields, is_time = waiting[number]
+        fields, kind = waiting[number]
         number += 1
         known = [one for one in fields if one.number < _MOST_NUMBERS]
         own = [0] * (max((one.number for one in known), default=0) + 1)
@@ -600,14 +607,15 @@ def _tables(root: _Type) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             child = 0
             if one.key is not None:
                 entry = [_Field("key", 1, one.key), _Field("value", 2, one.value)]
-                waiting.append((entry, False))
+                waiting.append((entry, MAP_ENTRY))
                 child = len(waiting)
             elif one.value.kind in _WITH_FIELDS:
-                waiting.append((one.value.fields, one.value.kind == "timestamp"))
+                is_time = one.value.kind == "timestamp"
+                waiting.append((one.value.fields, TIME if is_time else ANY_MESSAGE))
                 child = len(waiting)
             width = _width(one.value) + _ELEMENT_BYTES if one.is_list or one.key else 0
             own[one.number] = (width << CHILD_BITS | child) << WIRE_TYPES_BITS | _wire_types(one)
-        messages.append((len(entries), len(own), int(is_time)))
+        messages.append((len(entries), len(own), kind))
         entries += own
     return np.array(messages, np.int64), np.array(entries, np.int64)
 
