@@ -96,7 +96,10 @@ class RecordTemplate:
         """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
         topic = rows.column("topic")[0].as_py()
         decode = decoder_of_topic(topic)
+        is_typed = [not pa.types.is_binary(rows.column(name).type) for name in ("key", "value")]
         printed: Iterator[Row] = PrintedRecords.of_rows(rows).rows()
+        if any(is_typed):
+            printed = (_as_json(row, *is_typed) for row in printed)
         if decode is not None:
             # Secrets of the cluster are omitted.
             printed = (decoded_row(decode, row) for row in printed)
@@ -109,6 +112,19 @@ class RecordTemplate:
         for number, row in zip(numbers, rows, strict=True):
             for part in self._parts:
                 yield from part(places[number], row)
+
+
+def _as_json(row: Row, has_key: bool, has_value: bool) -> Row:  # noqa: FBT001, of both parts
+    """Return a row whose key or value is JSON, if it is decoded."""
+    found = row.decoded
+    if found is None or found.error is not None:
+        return row
+    key = _encoded(found.key) if has_key else row.key
+    return row._replace(key=key, value=_encoded(found.value) if has_value else row.value)
+
+
+def _encoded(text: str | None) -> MaybeBytes:
+    return None if text is None else memoryview(text.encode())
 
 
 def ends_lines(template: str) -> bool:

@@ -463,41 +463,64 @@ class RecordRequest(LogRequest):
     max_decompressed_bytes: int = max_decompressed_parameter()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRequest(RecordRequest):
-    """A request that reads the records of logs, and can decode them with their schemas."""
-
-    decode: Decode | None = parameter(
+def decode_parameter() -> Any:
+    """Return the parameter ``decode``."""
+    return parameter(
         ChoiceKind(Decode),
         Group.DECODING,
         "Decode keys, values or both with their schemas.",
         default=None,
     )
-    schemas: str = schemas_parameter()
-    value_schema: str | None = parameter(
+
+
+def value_schema_parameter() -> Any:
+    """Return the parameter ``value_schema``."""
+    return parameter(
         TextKind("FILE[#TYPE]"),
         Group.DECODING,
         "Schema of values that name none: .avsc, .proto or .json. TYPE is a message of a .proto.",
         default=None,
     )
-    decode_errors: DecodeErrors = parameter(
+
+
+def decode_errors_parameter() -> Any:
+    """Return the parameter ``decode_errors``."""
+    return parameter(
         ChoiceKind(DecodeErrors),
         Group.DECODING,
         "Keep the bytes of records that do not decode in their own column, or fail at the first.",
         default=DecodeErrors.KEEP,
     )
+
+
+def check_decoding(
+    decode: Decode | None, value_schema: str | None, columns: Collection[str] = ()
+) -> None:
+    """Reject parameters that have no effect without others."""
+    if decode is None:
+        if value_schema is not None:
+            raise ArgumentError("{value_schema} requires {decode}")
+        for name in columns:
+            if is_typed(name):
+                raise ArgumentError(f"{{columns}}: {name} requires {{decode}}")
+    elif value_schema is not None and decode is Decode.KEY:
+        raise ArgumentError("{value_schema} requires {decode} value or both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRequest(RecordRequest):
+    """A request that reads the records of logs, and can decode them with their schemas."""
+
+    decode: Decode | None = decode_parameter()
+    schemas: str = schemas_parameter()
+    value_schema: str | None = value_schema_parameter()
+    decode_errors: DecodeErrors = decode_errors_parameter()
     schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
         super(DecodeRequest, self).__post_init__()
-        if self.decode is None:
-            if self.value_schema is not None:
-                self.refuse("{value_schema} requires {decode}")
-            for name in getattr(self, "columns", None) or ():
-                if is_typed(name):
-                    self.refuse(f"{{columns}}: {name} requires {{decode}}")
-        elif self.value_schema is not None and self.decode is Decode.KEY:
-            self.refuse("{value_schema} requires {decode} value or both")
+        columns = getattr(self, "columns", None) or ()
+        check_decoding(self.decode, self.value_schema, columns)
 
 
 def time_range_ms(

@@ -23,6 +23,7 @@ from tests.support.terminals import run_on_a_terminal
 from tests.support.tiered import setting
 from tests.support.timeouts import TIMEOUT_SECONDS
 from tests.support.transactional_logs import segments
+from tests.support.typed_dump import topics, write_typed_dump
 
 TEMPLATE = r"%t %p %o %T %k|%K|%s|%S|%h\n"
 ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -420,3 +421,20 @@ def test_interrupted_cat_prints_one_line() -> None:
         _, said = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 130
     assert said == b"kafka-index: error: interrupted\n"
+
+
+def test_decoded_records_are_json(tmp_path: Path) -> None:
+    dump = write_typed_dump(tmp_path)
+    arguments = ("orders", "--input", dump, "--decode", "both")
+    expected = [one.expected for one in topics()["orders"]]
+    printed = rows(cat(0, *arguments, "--format", "json"))
+    assert [row["decoded"]["value"] for row in printed] == expected
+    assert [row["decoded"]["key"] for row in printed] == ["k-1", "k-2", "k-1", "k-3"]
+    assert printed[1]["value_bytes"] == len(topics()["orders"][1].value or b"")
+    tail = cat(0, *arguments, "--tail", "-n", "1", "--by-time", "--format", r"%k %s\n")
+    assert json.loads(tail.partition(" ")[2]) == expected[-1]
+    bad = rows(cat(1, "mixed", "--input", dump, "--decode", "value", "--format", "json"))
+    assert [row["decoded"]["error"] for row in bad] == [one.error for one in topics()["mixed"]]
+    done = run_here("cat", "mixed", "--input", dump, "--decode", "value", "--decode-errors", "fail")
+    assert "does not decode: no_magic" in done.stderr
+    assert done.returncode == 1

@@ -21,13 +21,24 @@ from kafka_index.core.job.request import (
 )
 from kafka_index.core.parameters import (
     LogRequest,
+    check_decoding,
+    decode_errors_parameter,
+    decode_parameter,
     from_parameter,
     indexes_parameter,
     max_decompressed_parameter,
+    schema_context_parameter,
+    schemas_parameter,
     time_range_ms,
     to_parameter,
+    value_schema_parameter,
 )
-from kafka_index.core.query.choices import Isolation, isolation_parameter
+from kafka_index.core.query.choices import (
+    Decode,
+    DecodeErrors,
+    Isolation,
+    isolation_parameter,
+)
 
 _RANGE = re.compile(r"(\d*)(\.\.)?(\d*)", re.ASCII)
 _DEFAULT_TAIL = 10
@@ -111,9 +122,15 @@ class CatRequest(LogRequest):
     )
     indexes: str | None = indexes_parameter()
     max_decompressed_bytes: int = max_decompressed_parameter()
+    decode: Decode | None = decode_parameter()
+    schemas: str = schemas_parameter()
+    value_schema: str | None = value_schema_parameter()
+    decode_errors: DecodeErrors = decode_errors_parameter()
+    schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
         super(CatRequest, self).__post_init__()
+        check_decoding(self.decode, self.value_schema)
         time_range_ms(self.from_time, self.to_time)
 
     @property
@@ -138,7 +155,8 @@ CAT = CommandSpec(
     opened read-only.
 
     Records are sorted by partition and offset, or by timestamp with --by-time. The end of a range
-    is exclusive. The last line, on stderr, reports the number of records.
+    is exclusive. With --decode, keys or values are printed as JSON. The last line, on stderr,
+    reports the number of records.
 
     \b
     A format has the tokens of kcat's -f:
@@ -154,7 +172,8 @@ CAT = CommandSpec(
     \b
     Exit codes:
       0   Everything was read, even if no record matched.
-      1   Corrupt ranges were skipped. They are listed on stderr.
+      1   Corrupt ranges were skipped. They are listed on stderr. Or keys or
+          values did not decode.
       2   Wrong usage, or the topic does not exist.
       3   Retriable failure: permission, disk, memory or network.
       70  Internal error.
@@ -164,6 +183,7 @@ CAT = CommandSpec(
 kafka-index cat orders --input /dump/broker-1 -n 10
 kafka-index cat orders --input /dump/* --tail -n 10 --by-time
 kafka-index cat orders --input /dump/broker-1 -p 0 -o 100..200 --format json
+kafka-index cat orders --input /dump/broker-1 --decode value -n 10
 kafka-index cat orders --input s3://dumps/broker-1 --from -1h --format '%o %k %s\n'
 """,
     has_engine=False,

@@ -289,7 +289,26 @@ def read_topic(
         planned = [
             plan_records(files, bounds, settings, last=request.last) for files in listed.files
         ]
+        if request.decode is not None:
+            settings = _with_types(request, planned, settings)
     return TopicRecords(request, listed, settings, planned, unread_texts(unread))
+
+
+def _with_types(
+    request: CatRequest, planned: Sequence[PartitionRecords], settings: ReadSettings
+) -> ReadSettings:
+    """Return the settings with decoded keys or values, by the records that are read."""
+    # Schemas and their decoders are slow to import.
+    from kafka_index.core.query import typed_records  # noqa: PLC0415
+
+    options = typed_records.decode_options(request)
+    if options is None:
+        return settings
+    splits = [split for one in planned for split in one.splits]
+    writers = typed_records.find_writers(splits, settings, options)
+    names = settings.columns
+    typed = typed_records.typed_columns([request.topic], writers, options, names, keeps_raw=True)
+    return replace(settings, typed=typed)
 
 
 def _listed(request: CatRequest) -> ListedPartitions:
