@@ -23,7 +23,7 @@ from kafka_index.core.logdir.listing import list_dump
 
 _ROUNDS = 9
 _GOAL = 0.8
-_SMALL_BATCH, _SMALL_GOAL = 80, 0.3
+_SMALL_BATCH, _SMALL_GOAL = 80, 0.4
 
 
 def count(files: PartitionFiles) -> int:

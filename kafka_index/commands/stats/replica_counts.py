@@ -110,13 +110,13 @@ class SegmentCounts(NamedTuple):
 class TimeSums:
     """Sums of batches by the time of their group, -1 for batches without a time."""
 
-    __slots__ = ("_group_ms", "_slots", "_sums", "_times", "used")
-
     def __init__(self, group_ms: int) -> None:
         self._group_ms = group_ms
         self._times = np.zeros(_FIRST_GROUPS, np.int64)
         self._sums = new_sums(_FIRST_GROUPS)
         self._slots = np.full(2 * _FIRST_GROUPS, -1, np.int64)
+        # Groups and producer IDs of batches. New memory for each chunk costs as much as to fill it.
+        self._columns = np.empty((2, 0), np.int64)
         self.used = 0
 
     @property
@@ -134,10 +134,13 @@ class TimeSums:
     ) -> tuple[Longs, Longs, int]:
         """Count batches; return their groups, producer IDs, and how many are not counted exactly.
 
-        `bounds` are the first offset, and the range of times.
+        `bounds` are the first offset, and the range of times. The groups are good until the next
+        call.
         """
         rows = source.batches.rows
-        groups, producers = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        if rows > self._columns.shape[1]:
+            self._columns = np.empty((2, rows), np.int64)
+        groups, producers = self._columns[0, :rows], self._columns[1]
         row = unsure = 0
         seen: list[Longs] = []
         while row < rows:
