@@ -217,8 +217,9 @@ class ProtobufFile:
             for name, content in {**_BUILT_IN, **references}.items():
                 _write(folder, name, content)
             if ready is None:
-                _write(folder, _MAIN, text)
-                return [self._pb2.FileDescriptorProto.FromString(d) for d in _protoc(folder, _MAIN)]
+                return [
+                    self._pb2.FileDescriptorProto.FromString(one) for one in _compile(folder, text)
+                ]
             for name in ready.dependency:
                 known = {file.name for file in files}
                 found = map(self._pb2.FileDescriptorProto.FromString, _protoc(folder, name))
@@ -243,6 +244,19 @@ def _descriptor_of(text: str, pb2: Any) -> Any:
         return pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, import_extra("google.protobuf.message").DecodeError):
         return None
+
+
+def _compile(folder: str, text: str) -> list[bytes]:
+    """Compile the text of a file, which may lack what Karapace leaves out."""
+    _write(folder, _MAIN, text)
+    try:
+        return list(_protoc(folder, _MAIN))
+    except BadSchemaError:
+        if re.search(r"^\s*(?:syntax|edition)\s*=", text, re.MULTILINE):
+            raise
+        # Of proto2, its syntax and labels are left out; the bytes are the same in proto3.
+        _write(folder, _MAIN, f'syntax = "proto3";{text}')
+        return list(_protoc(folder, _MAIN))
 
 
 def _protoc(folder: str, name: str) -> Iterator[bytes]:
@@ -512,7 +526,7 @@ class MessageDecoder:
                 pair = [self._value(column.keys, one.key), items]
                 of = one.shape.type
                 entries = pa.StructArray.from_arrays(pair, fields=[of.key_field, of.item_field])
-                children.append(with_children(column, of, [entries]))
+                children.append(with_children(column, of, [_in_order(column, entries)]))
             elif one.is_list:
                 values = self._value(column.values, one.value)
                 children.append(with_children(column, one.shape.type, [values]))
@@ -563,7 +577,7 @@ def python_value(message: Any, kind: _Type) -> Any:
         if one.key is not None:
             found[one.name] = [
                 (_python_scalar(key, one.key), _python_scalar(each, one.value))
-                for key, each in value.items()
+                for key, each in sorted(value.items(), key=lambda pair: pair[0])
             ]
         elif one.is_list:
             found[one.name] = [_python_scalar(each, one.value) for each in value]
@@ -646,6 +660,17 @@ def _binary_array(bodies: Bodies) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(bodies), buffers)
 
 
+def _in_order(column: pa.Array, entries: pa.Array) -> pa.Array:
+    """Return the entries of maps by their keys: in each run, ptars has them in another order."""
+    if len(entries) < 2:
+        return entries
+    sizes = np.diff(np.asarray(column.offsets))
+    rows = pa.array(np.repeat(np.arange(len(column)), sizes))
+    places = pa.table({"row": rows, "key": entries.field("key")})
+    order = [("row", "ascending"), ("key", "ascending")]
+    return entries.take(pc.sort_indices(places, sort_keys=order))
+
+
 def _without_nulls(array: pa.Array) -> pa.Array:
     """Return an array with the defaults of its type for null."""
     if not array.null_count:
@@ -699,4 +724,5 @@ def _json_text(body: bytes, message: Any) -> str:
     except (TypeError, ValueError, json_format.Error):
         # An Any of a type that no schema has, or a number that JSON does not have.
         value = {"@bytes": base64.b64encode(body).decode()}
-    return json.dumps(value, ensure_ascii=False)
+    # The fields of a map have no order of their own.
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

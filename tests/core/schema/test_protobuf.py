@@ -192,6 +192,30 @@ def test_map_entries_of_karapace_become_maps() -> None:
     assert file.message((0, 1)).name == "M.V"
 
 
+def test_file_of_karapace_without_syntax_and_labels_is_compiled() -> None:
+    message = ProtobufFile("package old; message Item { string name = 1; int32 qty = 2; }").message(
+        (0,)
+    )
+    assert decode(message, [b"\x0a\x01x"]).array.to_pylist() == [{"name": "x", "qty": 0}]
+
+
+def test_maps_have_their_entries_by_key_in_each_run() -> None:
+    text = """syntax = "proto3"; message M { map<string, N> by_name = 1; map<int32, bool> m = 2; }
+      message N { map<sint64, string> inner = 1; }"""
+    message = ProtobufFile(text).message((0,))
+    written = message_class(message)()
+    for number in range(20):
+        written.m[number * 7 % 20 - 5] = True
+        written.by_name[f"k{number % 5}"].inner[-number] = "x"
+    body = written.SerializeToString()
+    runs = [decode(message, [body, b"", body]).array for _ in range(5)]
+    assert all(one == runs[0] for one in runs)
+    first = runs[0].to_pylist()[0]
+    assert [key for key, _ in first["m"]] == sorted(written.m)
+    assert [key for key, _ in first["by_name"]] == sorted(written.by_name)
+    assert is_equal(written, first)
+
+
 def test_descriptor_in_base64_is_compiled() -> None:
     own = descriptor_pb2.FileDescriptorProto(name="a.proto", syntax="proto3")
     own.dependency.append("google/protobuf/timestamp.proto")
