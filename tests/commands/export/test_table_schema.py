@@ -155,10 +155,10 @@ def test_new_columns_are_added_at_every_depth(lake: LakeOfTest) -> None:
     for version, columns in enumerate((first, second, narrower, first)):
         rows = {name: pa.array(values) for name, values in columns.items()}
         commit(lake, rows_of(version, **rows), version + 1)
-    found = lake.read("topic").sort_by("offset")
+    found = lake.rows("topic")
     item = {"n": 1, "m": None}
-    assert found["value_type"].to_pylist() == [None, "T", None, None]
-    values = found["value"].to_pylist()
+    assert [row["value_type"] for row in found] == [None, "T", None, None]
+    values = [row["value"] for row in found]
     assert values[0] == {"a": 1, "b": None, "items": [item]}
     assert values[1] == new
     assert values[2]["a"] == 4

@@ -336,7 +336,7 @@ def test_decoded_values_of_two_versions_are_rows_of_one_table(
         write(dump, {0: log})
         write_topic(dump, "_schemas", schemas[:count])
         export(0, dump, lake, "--topics", "topic", "--decode", "value")
-    found = [row["value"] for row in lake.read("topic").sort_by("offset").to_pylist()]
+    found = [row["value"] for row in lake.rows("topic")]
     every = dict.fromkeys(("id", "old", "status", "currency"))
     assert found == [{**every, **value} for value in values]
 
