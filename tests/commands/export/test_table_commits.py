@@ -224,6 +224,29 @@ def test_commit_whose_answer_is_lost_is_not_repeated(
     assert lake.values("topic") == values_of(complete_files)
 
 
+@pytest.mark.parametrize("error", [CommitConflictError, PublishError])
+def test_run_whose_commits_all_fail_is_finished_by_the_same_command(
+    tmp_path: Path, lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch, error: type[PublishError]
+) -> None:
+    dump = tmp_path / "in"
+    write(dump, log_of(range(500)))
+    command = ("--input", dump, *lake.options)
+
+    def fail(self: LakeTable, _change: TableChange) -> None:
+        raise error("no answer", path=self.name)
+
+    with monkeypatch.context() as patch:
+        name = "delta._DeltaTable" if isinstance(lake, DeltaOfTest) else "iceberg._IcebergTable"
+        patch.setattr(f"kafka_index.commands.export.{name}.commit", fail)
+        patch.setattr("kafka_index.commands.export.table_commit.time.sleep", lambda _seconds: None)
+        done = run_here("export", *command)
+    assert done.returncode == 3, done.stdout
+    assert "no answer" in done.stdout
+    assert lake.values("topic") == []
+    assert run_here("export", *command).returncode == 0
+    assert lake.values("topic") == values_of(dump)
+
+
 def test_rows_that_another_tool_adds_meanwhile_stay(complete_files: Path, lake: LakeOfTest) -> None:
     other = lake.read("topic").slice(0, 1)
     number = other.schema.get_field_index("partition")
