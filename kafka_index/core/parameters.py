@@ -483,14 +483,13 @@ def value_schema_parameter() -> Any:
     )
 
 
-def decode_errors_parameter() -> Any:
+def decode_errors_parameter(
+    help: str = "Keep the bytes of records that do not decode in their own column, or fail at the "  # noqa: A002
+    "first.",
+    default: DecodeErrors = DecodeErrors.KEEP,
+) -> Any:
     """Return the parameter ``decode_errors``."""
-    return parameter(
-        ChoiceKind(DecodeErrors),
-        Group.DECODING,
-        "Keep the bytes of records that do not decode in their own column, or fail at the first.",
-        default=DecodeErrors.KEEP,
-    )
+    return parameter(ChoiceKind(DecodeErrors), Group.DECODING, help, default=default)
 
 
 def check_decoding(

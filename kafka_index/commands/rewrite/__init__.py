@@ -9,6 +9,7 @@ from kafka_index.commands.rewrite.request import REWRITE
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.job.request import call
 from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
+from kafka_index.core.query.choices import Decode, DecodeErrors
 
 if TYPE_CHECKING:
     from kafka_index.commands.rewrite.result import RewriteResult
@@ -23,6 +24,11 @@ def rewrite_dump(
     topics: Topics | None = None,
     drop_keys: Path | Collection[str | bytes] | None = None,
     drop_where: str | None = None,
+    decode: Decode | str | None = None,
+    schemas: Path = "dump",
+    value_schema: Path | None = None,
+    decode_errors: DecodeErrors | str = DecodeErrors.FAIL,
+    schema_context: str = ".",
     config: Config | None = None,
     metadata: Path | None = None,
     overwrite: bool = False,
@@ -53,7 +59,19 @@ def rewrite_dump(
         UTF-8, or other bytes after ``hex:`` or ``base64:``.
     drop_where : str
         Instead of keys: a condition over topic, partition, offset, timestamp, key and
-        header('NAME').
+        header('NAME'). With `decode`, also over members such as ``value.customer.id``.
+    decode : Decode or str, optional
+        ``key``, ``value`` or ``both``: these can be compared by their members. Each topic has its
+        own types; records of topics without the members are kept.
+    schemas : path or str
+        ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
+        registry.
+    value_schema : path, optional
+        A file with the schema of values that name none, such as ``orders.proto#shop.Order``.
+    decode_errors : DecodeErrors or str
+        ``fail`` skips a partition with a record that does not decode; ``keep`` keeps such records.
+    schema_context : str
+        The context of the schema ids in the records.
     config : path, mapping or LogConfig, optional
         Kafka's settings, such as a broker's ``server.properties``. What it does not set is taken
         from the metadata log.

@@ -142,6 +142,8 @@ def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
     digest = hashlib.sha256()
     selection = settings.selection
     digest.update(repr((selection.keys, selection.condition, settings.config)).encode())
+    if selection.decoded is not None:
+        digest.update(selection.decoded.identity.encode())
     for plan in plans:
         digest.update(repr((plan.tiered, *plan.segments)).encode())
     return digest.hexdigest()
@@ -554,6 +556,23 @@ def rewrite(
     return replace(found, next_command=f"kafka-index verify --input {' '.join(request.folders)}")
 
 
+def _decoded_selection(request: RewriteRequest, text: str) -> Selection:
+    """Return the records that meet a condition over decoded keys or values."""
+    # Schemas and their decoders are slow to import.
+    from kafka_index.core.query import typed_records  # noqa: PLC0415
+    from kafka_index.core.query.records import plan_read  # noqa: PLC0415, as above
+    from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, as above
+
+    options = typed_records.decode_options(request)
+    assert options is not None  # noqa: S101, because mypy needs it
+    settings = ReadSettings(max_decompressed_bytes=request.max_decompressed_bytes)
+    plan = plan_read(
+        request.inputs, topics=request.topics, settings=settings, tiered=request.tiered
+    )
+    found = typed_records.topic_conditions(text, plan.splits, settings, options)
+    return Selection(condition=found.condition, decoded=found)
+
+
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
     """A rewrite whose input is listed."""
@@ -567,7 +586,9 @@ class RewriteJob:
     @classmethod
     def prepare(cls, request: RewriteRequest) -> Self:
         """List the input, and read its cluster."""
-        if request.drop_where is not None:
+        if request.decode is not None and request.drop_where is not None:
+            selection = _decoded_selection(request, request.drop_where)
+        elif request.drop_where is not None:
             selection = Selection(condition=Condition.parse(request.drop_where))
         else:
             selection = Selection(request.drop_keys)

@@ -18,20 +18,18 @@ from kafka_index.core.parameters import (
     KeysKind,
     LocalFolderKind,
     LogRequest,
+    check_decoding,
     config_parameter,
+    decode_errors_parameter,
+    decode_parameter,
     max_decompressed_parameter,
+    schema_context_parameter,
+    schemas_parameter,
     topics_parameter,
     topics_text,
+    value_schema_parameter,
 )
-
-
-class ConditionKind(TextKind):
-    """A condition that selects records."""
-
-    def convert(self, value: Any, name: str, now: int) -> str:
-        from kafka_index.core.log.filter.condition import Condition  # noqa: PLC0415, slow to import
-
-        return Condition.parse(super().convert(value, name, now)).text
+from kafka_index.core.query.choices import Decode, DecodeErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +49,10 @@ class RewriteRequest(LogRequest):
         default=None,
     )
     drop_where: str | None = parameter(
-        ConditionKind("EXPR"),
+        TextKind("EXPR"),
         Group.SELECTION,
-        "Drop records that satisfy the condition EXPR.",
+        "Drop records that satisfy the condition EXPR. With --decode, it may compare members such "
+        "as value.customer.id.",
         default=None,
     )
     topics: Any = topics_parameter()
@@ -82,9 +81,24 @@ class RewriteRequest(LogRequest):
         default=False,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
+    decode: Decode | None = decode_parameter()
+    schemas: str = schemas_parameter()
+    value_schema: str | None = value_schema_parameter()
+    decode_errors: DecodeErrors = decode_errors_parameter(
+        "Skip a partition with a record that does not decode, or keep such records.",
+        DecodeErrors.FAIL,
+    )
+    schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
         super(RewriteRequest, self).__post_init__()
+        check_decoding(self.decode, self.value_schema)
+        if self.decode is not None and self.drop_where is None:
+            self.refuse("{decode} requires {drop_where}")
+        if self.drop_where is not None and self.decode is None:
+            from kafka_index.core.log.filter.condition import Condition  # noqa: PLC0415, slow to import
+
+            Condition.parse(self.drop_where)
         if (self.drop_keys is None) == (self.drop_where is None):
             self.refuse("give one of {drop_keys} and {drop_where}")
         if (self.output is None) != self.dry_run:
@@ -100,6 +114,8 @@ _EXAMPLES = """\
 kafka-index rewrite --input /dump/broker-1 --output /clean --drop-keys keys.txt
 kafka-index rewrite --input /dump/broker-1 --dry-run \\
     --drop-where "topic = 'orders' AND header('tenant') = 'acme'"
+kafka-index rewrite --input /dump/broker-1 --output /clean --topics orders --decode value \\
+    --drop-where "value.customer.id = 'c-17'"
 """
 REWRITE = CommandSpec(
     "rewrite",

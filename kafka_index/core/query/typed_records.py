@@ -14,8 +14,9 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from kafka_index.core.errors import CorruptLogError, UnknownSchemaError
+from kafka_index.core.errors import CorruptLogError, InputError, UnknownSchemaError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.log.filter.condition import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
@@ -212,6 +213,79 @@ def with_condition(plan: ReadPlan, options: DecodeOptions | None, text: str) -> 
     where = RecordCondition(found, compared)
     where.check()
     return replace(plan, settings=replace(plan.settings, where=where))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConditions:
+    """A condition over the records of many topics, each with its own types; picklable.
+
+    A record of a topic that lacks a member does not meet the condition.
+
+    Attributes
+    ----------
+    types : mapping of str to TypedColumns
+        The columns that are compared, by topic.
+    """
+
+    condition: Condition
+    types: Mapping[str, TypedColumns]
+    identity: str
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of records that are read."""
+        names = [name for typed in self.types.values() for name in typed.needed]
+        return tuple(dict.fromkeys((*CONDITION_COLUMNS, *names)))
+
+    def matcher(self) -> TopicMatcher:
+        """Return a matcher for one thread."""
+        return TopicMatcher(self)
+
+
+class TopicMatcher:
+    """Evaluates a condition over records of one topic at a time."""
+
+    def __init__(self, conditions: TopicConditions) -> None:
+        self._types = conditions.types
+        self._matcher = ConditionMatcher(conditions.condition)
+
+    def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return which records satisfy the condition; raises what decoding raises."""
+        typed = self._types.get(rows.column("topic")[0].as_py()) if len(rows) else None
+        if typed is None:
+            return np.zeros(len(rows), np.bool_)
+        return np.concatenate([self._matcher.match(part) for part in typed.decode(rows)])
+
+
+def topic_conditions(
+    text: str, splits: Sequence[RecordSplit], settings: ReadSettings, options: DecodeOptions
+) -> TopicConditions:
+    """Return a condition over the records of splits, of all their topics.
+
+    Raises `InputError` if no topic has the members, or their types do not fit.
+    """
+    columns = [*options.parts, *(name for part in options.parts for name in side_names(part))]
+    condition = Condition.of_decoded(text, columns)
+    names = (*condition.members, *CONDITION_COLUMNS)
+    writers = find_writers(splits, settings, options)
+    types: dict[str, TypedColumns] = {}
+    identity = []
+    for topic in sorted(_topics(splits)):
+        own = {
+            part: TypedColumn(part, options, [topic], sorted(writers[topic, part], key=str))
+            for part in options.parts
+        }
+        if all(column.has_members(names) for column in own.values()):
+            types[topic] = TypedColumns(own, names, is_strict=options.is_strict)
+            RecordCondition(condition, types[topic]).check()
+            identity.append((topic, *(column.identity for column in own.values())))
+    if not types:
+        raise InputError(
+            "no topic has the members of the condition",
+            found=", ".join(condition.members),
+            hint="see the columns with kafka-index export --decode",
+        )
+    return TopicConditions(condition, types, repr((identity, options.is_strict)))
 
 
 def _topics(splits: Iterable[RecordSplit]) -> set[str]:

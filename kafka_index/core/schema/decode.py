@@ -261,6 +261,24 @@ class TypedColumn:
         return TypedColumn, arguments
 
     @property
+    def identity(self) -> tuple[tuple[str, str], ...]:
+        """The writers with the GUIDs of their schemas, which the type depends on."""
+        return tuple((one.writer.text, one.schema.guid) for one in self._versions)
+
+    def has_members(self, names: Sequence[str]) -> bool:
+        """Return whether the type has all members of this part that are named."""
+        wanted = _wanted(names, self._part)
+        if wanted is None:
+            return True
+        if not self.is_typed:
+            return False
+        try:
+            _resolved(self._joined_shape(), wanted, self._part)
+        except InputError:
+            return False
+        return True
+
+    @property
     def is_typed(self) -> bool:
         """Whether there is a schema; otherwise the bytes stay as they are."""
         return bool(self._versions)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -246,20 +246,54 @@ class ConditionMatcher:
         return matches
 
 
+class RowMatcher(Protocol):
+    """Evaluates a condition over records of one partition."""
+
+    def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return which records satisfy the condition."""
+        ...
+
+
+class DecodedCondition(Protocol):
+    """A condition over decoded keys and values; picklable."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of records that are read."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """What the condition depends on, besides its text."""
+        ...
+
+    def matcher(self) -> RowMatcher:
+        """Return a matcher for one thread."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The records to drop, selected by keys or by a condition; picklable."""
+    """The records to drop, selected by keys or by a condition; picklable.
+
+    `decoded` evaluates a condition that compares decoded keys or values.
+    """
 
     keys: tuple[bytes, ...] | None = None
     condition: Condition | None = None
+    decoded: DecodedCondition | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
+        if self.decoded is not None:
+            return self.decoded.needed
         return ("key",) if self.condition is None else CONDITION_COLUMNS
 
 
-def matcher_of(selection: Selection) -> ConditionMatcher | KeyMatcher:
+def matcher_of(selection: Selection) -> RowMatcher | KeyMatcher:
     """Return a matcher of the selected records, for one thread."""
+    if selection.decoded is not None:
+        return selection.decoded.matcher()
     if selection.condition is not None:
         return ConditionMatcher(selection.condition)
     return KeyMatcher(selection.keys or ())
