@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -118,8 +118,11 @@ class _DeltaTable(LakeTable):
         with table_errors("read the table", self.name):
             return self._loaded.transaction_version(key)
 
-    def has_rows(self, partition: int) -> bool:
-        return any(True for _ in self._files_with(RowRange(partition, 0, INT64_MAX)))
+    def has_rows(self, partitions: Collection[int]) -> bool:
+        if not partitions:
+            return False
+        bounds = (_bounds(file, "partition") for file in self._files())
+        return any(low <= one <= high for low, high in bounds for one in partitions)
 
     def commit(self, change: TableChange) -> None:
         with table_errors("commit to the table", self.name, (CommitFailedError,)):
@@ -171,16 +174,20 @@ class _DeltaTable(LakeTable):
 
     def _files_with(self, rows: RowRange) -> Iterator[Mapping[str, Any]]:
         """Yield the files of the loaded table that may have rows of a range."""
-        with table_errors("read the table", self.name):
-            files = pa.table(self._loaded.get_add_actions(flatten=True)).to_pylist()
-        for file in files:
-            (least, most), (low, high) = _bounds(file, "partition"), _bounds(file, "offset")
-            if (
-                least <= rows.partition <= most
-                and low < rows.end_offset
-                and high >= rows.first_offset
-            ):
+        for file in self._files():
+            least, most = _bounds(file, "partition")
+            low, high = _bounds(file, "offset")
+            is_near = low < rows.end_offset and high >= rows.first_offset
+            if least <= rows.partition <= most and is_near:
                 yield file
+
+    def _files(self) -> list[dict[str, Any]]:
+        """Return the files of the loaded table, with their statistics."""
+        with table_errors("read the table", self.name):
+            files: list[dict[str, Any]] = pa.table(
+                self._loaded.get_add_actions(flatten=True)
+            ).to_pylist()
+            return files
 
 
 def _has_local_times(column: pa.Field) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -190,11 +190,14 @@ class _IcebergTable(LakeTable):
         found = self._loaded.properties.get(key)
         return int(found) if found is not None and found.isdecimal() else None
 
-    def has_rows(self, partition: int) -> bool:
-        if "partition" not in self._loaded.schema().column_names:
-            return self._loaded.current_snapshot() is not None
+    def has_rows(self, partitions: Collection[int]) -> bool:
+        table = self._loaded
+        if not partitions or table.current_snapshot() is None:
+            return False
+        if "partition" not in table.schema().column_names:
+            return True
         with _calls("read the table", self.name):
-            scan = self._loaded.scan(row_filter=f"partition = {partition}")
+            scan = table.scan(row_filter=f"partition in ({', '.join(map(str, partitions))})")
             return any(True for _ in scan.plan_files())
 
     def commit(self, change: TableChange) -> None:

@@ -22,7 +22,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
@@ -83,8 +83,8 @@ class LakeTable(ABC):
         """Return the version of a key in the loaded table."""
 
     @abstractmethod
-    def has_rows(self, partition: int) -> bool:
-        """Return whether the loaded table may have rows of a partition."""
+    def has_rows(self, partitions: Collection[int]) -> bool:
+        """Return whether the loaded table may have rows of any of these partitions."""
 
     @abstractmethod
     def commit(self, change: TableChange) -> None:
@@ -168,16 +168,18 @@ class Tables:
         if self.lake is None:
             return
         self._output_id = _read_output_id(settings.output)
+        of_topic: dict[str, list[TopicPartition]] = defaultdict(list)
         for own in files:
-            partition = TopicPartition(own.topic, own.partition)
-            folder = settings.folder_of(partition)
-            if own.topic not in self._tables:
-                topic_folder = os.path.dirname(folder)
-                self._tables[own.topic] = self.lake.open(
-                    own.topic, topic_folder, settings.of_topic(own.topic)
-                )
-            table = self._tables[own.topic]
-            self._check_progress(table, partition, export_state(folder).read())
+            of_topic[own.topic].append(TopicPartition(own.topic, own.partition))
+        for topic, partitions in of_topic.items():
+            folder = os.path.dirname(settings.folder_of(partitions[0]))
+            table = self.lake.open(topic, folder, settings.of_topic(topic))
+            self._tables[topic] = table
+            new = [one for one in partitions if not self._has_progress(table, one)]
+            # Together, since it may take a look at each file of the table.
+            if table.has_rows([one.partition for one in new]):
+                for one in new:
+                    _refuse_other_rows(table, one)
 
     def commit(self, partitions: Sequence[PartitionExport]) -> None:
         """Commit what is complete; a failure is the failure of the partitions of its topic."""
@@ -228,14 +230,16 @@ class Tables:
     def _key(self, partition: TopicPartition) -> str:
         return f"kafka-index:{self._output_id}:{partition.directory_name}"
 
-    def _check_progress(
-        self, table: LakeTable, partition: TopicPartition, state: ExportState | None
-    ) -> None:
-        """Refuse a table that is ahead of the export state, or has rows of another export."""
+    def _has_progress(self, table: LakeTable, partition: TopicPartition) -> bool:
+        """Return whether a table has progress of a partition.
+
+        Raises `InputError` if that is ahead of the export state.
+        """
         progress = _Progress.read(table, self._key(partition))
         if progress is None:
-            _refuse_other_rows(table, partition)
-            return
+            return False
+        assert self._settings is not None  # noqa: S101, because tables are open
+        state = export_state(self._settings.folder_of(partition)).read()
         known = (0, 0) if state is None else (state.revision, state.next_offset)
         if known < (progress.revision, progress.next_offset):
             raise InputError(
@@ -245,10 +249,11 @@ class Tables:
                 hint="restore the folder of the partition, or drop the table and give another "
                 "--output",
             )
+        return True
 
 
 def _refuse_other_rows(table: LakeTable, partition: TopicPartition) -> None:
-    if table.has_rows(partition.partition):
+    if table.has_rows([partition.partition]):
         raise InputError(
             f"the table has rows of {partition.directory_name} that this output has not committed",
             path=table.name,
@@ -308,16 +313,16 @@ def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange 
     added: list[str] = []
     versions: dict[str, int] = {}
     for one in exports:
-        progress = _Progress.read(table, one.key)
-        if progress is None:
-            _refuse_other_rows(table, one.partition)
-            progress = _Progress(0, 0)
+        known = _Progress.read(table, one.key)
+        progress = _Progress(0, 0) if known is None else known
         new = [file.path for file in one.files if _is_new(file, progress)]
         rows = [
             RowRange(one.partition.partition, each.first_offset, each.end_offset)
             for each in one.state.replaced
             if each.revision > progress.revision and each.first_offset < progress.next_offset
         ]
+        if new and known is None:
+            _refuse_other_rows(table, one.partition)
         if new or rows:
             added += new
             replaced += rows
