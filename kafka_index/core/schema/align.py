@@ -15,17 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import pyarrow as pa
 
-from kafka_index.core.errors import InputError
+from kafka_index.core.errors import BadSchemaError, InputError
 from kafka_index.core.schema.bodies import with_children
 
 #: The members of a struct that are wanted, by name; under "" what is wanted of the elements of a
 #: list or the values of a map. None for all.
 Selection: TypeAlias = "Mapping[str, Selection] | None"
 
+#: The most types in a schema, and how deep they may be nested: Arrow passes on 64 levels.
+MOST_TYPES, _MAX_DEPTH = 50_000, 56
 #: The names of the elements of lists, as Parquet has them.
 ELEMENT = "element"
 
@@ -66,6 +68,9 @@ class Shape:
     form: Form
     type: pa.DataType
     members: tuple[Member, ...] = ()
+    #: The types in it, and the levels of Arrow that they are nested in.
+    size: int = 1
+    depth: int = 0
 
     @classmethod
     def of_leaf(cls, kind: pa.DataType) -> Shape:
@@ -76,19 +81,39 @@ class Shape:
     def of_struct(cls, members: Sequence[Member], form: Form = Form.STRUCT) -> Shape:
         """Return the shape of a struct or a union."""
         fields = [pa.field(member.name, member.shape.type) for member in members]
-        return cls(form, pa.struct(fields), tuple(members))
+        return cls._of(form, pa.struct(fields), *members)
 
     @classmethod
     def of_list(cls, element: Shape) -> Shape:
         """Return the shape of a list."""
         kind = pa.list_(pa.field(ELEMENT, element.type))
-        return cls(Form.LIST, kind, (Member("", element),))
+        return cls._of(Form.LIST, kind, Member("", element))
 
     @classmethod
     def of_map(cls, key: Shape, value: Shape) -> Shape:
         """Return the shape of a map."""
         kind = pa.map_(key.type, pa.field("value", value.type))
-        return cls(Form.MAP, kind, (Member("", key), Member("", value)))
+        return cls._of(Form.MAP, kind, Member("", key), Member("", value))
+
+    @classmethod
+    def _of(cls, form: Form, kind: pa.DataType, *members: Member) -> Shape:
+        inner = [member.shape for member in members]
+        levels = 2 if form is Form.MAP else 1
+        depth = levels + max((shape.depth for shape in inner), default=0)
+        return cls(form, kind, members, 1 + sum(shape.size for shape in inner), depth)
+
+    def checked(self) -> Self:
+        """Return the shape; raises `BadSchemaError` for one of too many types.
+
+        The types of a schema may be used more than once, and so double with each level.
+        """
+        if self.size > MOST_TYPES:
+            raise BadSchemaError("a schema has too many types", expected=f"{MOST_TYPES} at most")
+        if self.depth > _MAX_DEPTH:
+            raise BadSchemaError(
+                "a schema is nested too deeply", expected=f"{_MAX_DEPTH} levels at most"
+            )
+        return self
 
     @property
     def is_struct(self) -> bool:
@@ -305,12 +330,14 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
         for member in shape.members:
             columns = fields.setdefault(identities[version, member.name], [])
             if not any(column.add(version, member) for column in columns):
-                plan = Plan(member.shape, _own_sources(member.shape), is_same=True)
-                columns.append(_Column({version: member}, member.shape, {version: plan}))
+                # Names that differ only in case are distinct at each depth.
+                own, plans = _join([member.shape])
+                columns.append(_Column({version: member}, own, {version: plans[0]}))
     _name_columns(fields)
+    places = [{one.name: place for place, one in enumerate(shape.members)} for shape in shapes]
     columns = sorted(
         (column for found in fields.values() for column in found),
-        key=lambda column: _place(column, shapes),
+        key=lambda column: _place(column, places),
     )
     target = Shape.of_struct(
         [
@@ -335,14 +362,6 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
     return target, plans
 
 
-def _own_sources(shape: Shape) -> tuple[tuple[str | None, Plan | None], ...]:
-    """Return the sources of a plan that changes nothing."""
-    return tuple(
-        (member.name, Plan(member.shape, _own_sources(member.shape), is_same=True))
-        for member in shape.members
-    )
-
-
 def _identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
     """Return what each member is matched by: a number, or the newest of its names."""
     newer_name: dict[str, str] = {}
@@ -363,11 +382,10 @@ def _identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
     return found
 
 
-def _place(column: _Column, shapes: list[Shape]) -> tuple[int, int]:
+def _place(column: _Column, places: list[dict[str, int]]) -> tuple[int, int]:
     """Return where a column stands: the fields of the newest version come first."""
     newest = max(column.members)
-    names = [member.name for member in shapes[newest].members]
-    return -newest, names.index(column.members[newest].name)
+    return -newest, places[newest][column.members[newest].name]
 
 
 def _name_columns(fields: Mapping[object, list[_Column]]) -> None:

@@ -43,6 +43,10 @@ _MAX_PRECISION = 38
 _INT128_BYTES = 16
 _UUID_BYTES = 16
 _MAX_DEPTH = 200
+# Rows have memory for a fixed value whether they hold it or not.
+_MAX_FIXED_BYTES = 1 << 20
+# Python converts integers of 4,300 digits to text.
+_MOST_DIGITS = 4096
 #: The ends of lists in Arrow are int32.
 _MAX_ELEMENTS = (1 << 31) - 1
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -89,15 +93,15 @@ class _Parser:
         match schema:
             case str():
                 return self._of_name(schema, namespace)
-            case list():
+            case list() if schema:
                 return _Node("union", children=[self.parse(s, namespace, depth) for s in schema])
             case {"type": "record" | "error"}:
                 return self._record(schema, namespace, depth)
             case {"type": "enum", "symbols": list(symbols)}:
-                node = _Node("enum", symbols=tuple(map(str, symbols)))
+                node = _Node("enum", symbols=tuple(map(_utf8, symbols)))
                 self._name(node, schema, namespace)
                 return node
-            case {"type": "fixed", "size": int(size)} if size >= 0:
+            case {"type": "fixed", "size": int(size)} if 0 <= size <= _MAX_FIXED_BYTES:
                 node = _with_logical(_Node("fixed", size=size), schema)
                 self._name(node, schema, namespace)
                 return node
@@ -127,6 +131,7 @@ class _Parser:
         if "." not in name:
             own = schema.get("namespace", namespace)
             name = f"{own}.{name}" if own else name
+        _utf8(name)
         inner = name.rpartition(".")[0]
         node.name = name
         node.aliases = tuple(
@@ -154,6 +159,11 @@ class _Parser:
         return node
 
 
+def _utf8(name: Any) -> str:
+    """Return a name as text; raises `ValueError` for one that Arrow does not hold."""
+    return str(name).encode().decode()
+
+
 def _aliases(schema: Mapping[str, Any]) -> tuple[str, ...]:
     aliases = schema.get("aliases")
     return tuple(map(str, aliases)) if isinstance(aliases, list) else ()
@@ -164,7 +174,9 @@ def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
     logical = schema.get("logicalType")
     if logical == "decimal":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
-        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision:
+        if not (isinstance(precision, int) and isinstance(scale, int)):
+            return node
+        if 0 <= scale <= precision <= _MOST_DIGITS:
             node.precision, node.scale = precision, scale
             if precision > 0 and node.kind in ("bytes", "fixed"):
                 node.logical = "decimal"
@@ -228,13 +240,13 @@ class AvroSchema:
             for reference in references:
                 parser.parse(json.loads(reference))
             self._root = parser.parse(json.loads(text))
+            self.shape = _shape_of(self._root, ()).checked()
         except (ValueError, RecursionError) as error:
             raise BadSchemaError(f"not an Avro schema: {error}", found=text[:200]) from error
         #: The full name of the record, or the kind of any other type.
         self.name = self._root.name or _member_name(self._root)
         #: The earlier names of the record.
         self.aliases = self._root.aliases
-        self.shape = _shape_of(self._root, ())
 
     def decoder(self, selection: Selection = None) -> AvroDecoder:
         """Return the decoder of the members that are wanted."""
@@ -275,12 +287,12 @@ def _member_name(node: _Node) -> str:
 def _shape_of(node: _Node, above: tuple[_Node, ...]) -> Shape:  # noqa: PLR0911
     """Return the shape of a type within others."""
     if node.kind == "record":
-        if node in above:
+        if node in above or not node.fields:
             return Shape.of_leaf(pa.string())
         inner = (*above, node)
         return Shape.of_struct(
             [Member(name, _shape_of(kind, inner), aliases) for name, kind, aliases in node.fields]
-        )
+        ).checked()
     if node.kind == "array":
         return Shape.of_list(_shape_of(node.children[0], above))
     if node.kind == "map":
@@ -403,7 +415,7 @@ class AvroDecoder:
     ) -> _Column:
         match node.kind:
             case "record":
-                if node in above:
+                if node in above or not node.fields:
                     return self._capture(node, level)
                 column = self._new_column(node, level, 0, form="struct")
                 for name, kind, _ in node.fields:
@@ -559,11 +571,47 @@ class AvroDecoder:
 
         Raises `DecodedTooLargeError` if the values of more than one row need more memory.
         """
+        rows = len(bodies)
+        if rows * self._widths[0] > max_bytes:
+            if rows > 1:
+                raise DecodedTooLargeError
+            return self._refused(bodies, Reason.TOO_LARGE)
         run = _Run(self, bodies, max_bytes)
         statuses = run.decode()
         absent = (statuses != ops.DECODED) & (statuses != ops.TRAILING)
-        array = masked(run.array(self._top), absent)
+        try:
+            array = masked(run.array(self._top), absent)
+        except _FAILURES as error:
+            if rows == 1:
+                return self._refused(bodies, _reason_of(error))
+            half = rows // 2
+            first = self.decode(bodies.slice(0, half), max_bytes)
+            second = self.decode(bodies.slice(half, rows), max_bytes)
+            errors = {half + row: reason for row, reason in second.errors.items()}
+            return Decoded(
+                pa.concat_arrays([first.array, second.array]), {**first.errors, **errors}
+            )
         return Decoded(array, {row: _ERRORS[code] for row, code in run.failures(statuses)})
+
+    def _refused(self, bodies: Bodies, reason: Reason) -> Decoded:
+        """Return a null for a row."""
+        kind = _Run(self, bodies.slice(0, 0), 0).array(self._top).type
+        return Decoded(pa.nulls(1, kind), {0: reason})
+
+
+#: What fastavro raises over a record within itself, whose bytes the operations only skip.
+_FAILURES = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
+
+
+def _reason_of(error: Exception) -> Reason:
+    match error:
+        case UnicodeDecodeError():
+            return Reason.BAD_UTF8
+        case IndexError():
+            return Reason.BAD_INDEX
+        case RecursionError():
+            return Reason.TOO_LARGE
+    return Reason.OUT_OF_RANGE
 
 
 def _leaf_operation(node: _Node) -> tuple[int, int, int, bool]:
@@ -804,8 +852,8 @@ def _wide_decimals(array: pa.Array, node: _Node) -> pa.Array:
 
 
 def _decimal_text(number: int, node: _Node) -> str:
-    digits = tuple(map(int, str(abs(number))))
-    return f"{decimal.Decimal((int(number < 0), digits, -node.scale)):f}"
+    sign, digits, _ = decimal.Decimal(number).as_tuple()
+    return f"{decimal.Decimal((sign, digits, -node.scale)):f}"
 
 
 # ---------------------------------------------------------------------- JSON text
@@ -815,8 +863,9 @@ def _json_texts(array: pa.Array, node: _Node) -> pa.Array:
     schema = fastavro.parse_schema(_as_schema(node, set()))
     texts: list[str | None] = []
     for one in array.to_pylist():
-        if one is None:
-            texts.append(None)
+        if not one:
+            # No bytes are a record without fields, or one that a null or failed parent has.
+            texts.append(None if one is None or node.fields else "{}")
             continue
         value = fastavro.schemaless_reader(io.BytesIO(one), schema)
         texts.append(json.dumps(json_value(value), ensure_ascii=False, allow_nan=False))

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.format.integers import INT64_MAX
-from kafka_index.core.schema.align import Form, Member, Selection, Shape
+from kafka_index.core.schema.align import MOST_TYPES, Form, Member, Selection, Shape
 from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 
@@ -28,7 +28,8 @@ from kafka_index.core.schema.wire import Reason
 ADDITIONAL = "additional_properties"
 
 _BOM = b"\xef\xbb\xbf"
-_MAX_DEPTH = 64
+# What is nested more deeply stays text.
+_MAX_DEPTH = 40
 # Python's objects of a text, of which each has a header, and then those of Arrow.
 _EXPANSION = 24
 _MOST_DIGITS = 10**38
@@ -107,18 +108,19 @@ class JsonSchema:
     """
 
     def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
+        self._count = 0
         try:
             self._documents = {
                 name: json.loads(one) for name, one in {**(references or {}), "": text}.items()
             }
-        except ValueError as error:
+            self._type = self._type_of(self._documents[""], "", ())
+            self.shape = self._type.shape.checked()
+        except (ValueError, RecursionError) as error:
             raise BadSchemaError(f"not a JSON schema: {error}") from error
         root = self._documents[""]
         title = root.get("title") if isinstance(root, dict) else None
-        self._type = self._type_of(root, "", ())
         #: The title of the schema, or the kind of its values.
         self.name = title if isinstance(title, str) and title else self._type.kind
-        self.shape = self._type.shape
 
     def decoder(self, selection: Selection = None) -> JsonDecoder:
         """Return the decoder of the members that are wanted."""
@@ -130,6 +132,9 @@ class JsonSchema:
             return _ANY
         if id(schema) in above or len(above) > _MAX_DEPTH:
             return _ANY
+        self._count += 1
+        if self._count > MOST_TYPES:
+            raise BadSchemaError("a JSON schema has too many types")
         above = (*above, id(schema))
         if isinstance(reference := schema.get("$ref"), str):
             found, document = self._referred(reference, document)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import binascii
 import json
 import os
 import re
@@ -56,6 +55,7 @@ _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
 _MICROS = 1_000_000
 # What a byte of a body may become, and what an element of a list takes besides.
 _EXPANSION, _ELEMENT_BYTES = 8, 16
+_MAX_DEPTH = 64
 # Fields of higher numbers are not checked.
 _MOST_NUMBERS = 4096
 # Numbers of enums below are positions in a list of all names.
@@ -242,7 +242,7 @@ def _descriptor_of(text: str, pb2: Any) -> Any:
         return None
     try:
         return pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-    except (binascii.Error, import_extra("google.protobuf.message").DecodeError):
+    except (ValueError, import_extra("google.protobuf.message").DecodeError):
         return None
 
 
@@ -317,17 +317,19 @@ class ProtobufMessage:
 
 def _type_of_message(descriptor: Any, above: tuple[str, ...]) -> _Type:
     name = descriptor.full_name
-    if name == _TIMESTAMP:
+    if len(above) > _MAX_DEPTH:
+        raise BadSchemaError("a Protobuf schema is nested too deeply", found=name)
+    if name == _TIMESTAMP and [one.name for one in descriptor.fields] == ["seconds", "nanos"]:
         shape = Shape.of_leaf(pa.timestamp("us", "UTC"))
         fields = [_field_of(one, (name,)) for one in descriptor.fields]
         return _Type("timestamp", shape, _MESSAGE, descriptor, fields)
     if name in _AS_JSON or name in above or not descriptor.fields:
         return _Type("json", Shape.of_leaf(pa.string()), _BYTES, descriptor)
     fields = [_field_of(one, (*above, name)) for one in descriptor.fields]
-    if name in _WRAPPERS:
+    if name in _WRAPPERS and [one.name for one in fields] == ["value"]:
         return _Type("wrapper", fields[0].shape, _MESSAGE, descriptor, fields)
     shape = Shape.of_struct([Member(one.name, one.shape, number=one.number) for one in fields])
-    return _Type("message", shape, _MESSAGE, descriptor, fields)
+    return _Type("message", shape.checked(), _MESSAGE, descriptor, fields)
 
 
 def _field_of(one: Any, above: tuple[str, ...]) -> _Field:
@@ -721,7 +723,7 @@ def _json_text(body: bytes, message: Any) -> str:
         value = json_format.MessageToDict(
             found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
-    except (TypeError, ValueError, json_format.Error):
+    except (AttributeError, TypeError, ValueError, json_format.Error):
         # An Any of a type that no schema has, or a number that JSON does not have.
         value = {"@bytes": base64.b64encode(body).decode()}
     # The fields of a map have no order of their own.

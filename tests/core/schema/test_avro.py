@@ -18,6 +18,16 @@ from tests.support.campaign import drawn
 from tests.support.random_avro import RandomAvro, bodies_of, encode, is_equal, read, text_of
 
 MAX_BYTES = 64 << 20
+TIMES = {
+    "type": "record",
+    "name": "Times",
+    "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "text", "type": "string"},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A"]}},
+        {"name": "next", "type": ["null", "Times"]},
+    ],
+}
 NODE = {
     "type": "record",
     "name": "Node",
@@ -33,6 +43,16 @@ NODE = {
 def record(*types: Any) -> dict[str, Any]:
     fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(types)]
     return {"type": "record", "name": "R", "fields": fields}
+
+
+def _doubled(levels: int) -> str:
+    """A schema whose records each have two fields of the one below."""
+    text = '"int"'
+    for level in range(levels):
+        first, second = text, f'"R{level - 1}"' if level else text
+        text = f"""{{"type":"record","name":"R{level}","fields":[
+            {{"name":"a","type":{first}}},{{"name":"b","type":{second}}}]}}"""
+    return text
 
 
 def decode(schema: Any, datums: list[bytes | None], selection: Any = None) -> Any:
@@ -222,6 +242,58 @@ def test_record_that_is_nested_too_deeply_is_too_large() -> None:
     assert found.array[1].as_py() == {"n": '{"n": {"n": null}}'}
 
 
+def test_record_within_a_record_that_is_null_is_no_text() -> None:
+    inner = {"type": "record", "name": "W", "fields": [{"name": "n", "type": "R"}]}
+    assert decode(record(["null", inner]), [b"\0", b"\x02\0"]).array.to_pylist() == [
+        {"f0": None},
+        {"f0": {"n": '{"f0": null}'}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inner", "reason"),
+    [
+        (b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\0\0", Reason.OUT_OF_RANGE),
+        (b"\0\x02\xff\0", Reason.BAD_UTF8),
+        (b"\0\0\x08", Reason.BAD_INDEX),
+    ],
+)
+def test_bad_record_within_itself_is_named(inner: bytes, reason: Reason) -> None:
+    good = b"\0\0\0\0"
+    found = decode(TIMES, [good, b"\0\0\0\x02" + inner + b"\0", good])
+    assert found.errors == {1: reason}
+    assert [one is None for one in found.array.to_pylist()] == [False, True, False]
+
+
+def test_record_without_fields_is_json_text() -> None:
+    empty = {"type": "record", "name": "E", "fields": []}
+    found = decode(record("int", ["null", empty]), [b"\x02\x02", b"\x02\0"])
+    assert found.array.to_pylist() == [{"f0": 1, "f1": "{}"}, {"f0": 1, "f1": None}]
+    assert decode(empty, [b"", None]).array.to_pylist() == ["{}", None]
+
+
+def test_record_that_contains_itself_for_ever_is_too_large() -> None:
+    assert decode(record("R"), [b"", b"\0"]).errors == dict.fromkeys(range(2), Reason.TOO_LARGE)
+
+
+def test_fixed_values_that_exceed_the_limit_together_are_parted() -> None:
+    decoder = AvroSchema('{"type":"fixed","name":"F","size":1000000}').decoder()
+    with pytest.raises(DecodedTooLargeError):
+        decoder.decode(bodies_of([b""] * 100), MAX_BYTES)
+    assert decoder.decode(bodies_of([b""]), 1000).errors == {0: Reason.TOO_LARGE}
+
+
+def test_names_in_a_member_that_differ_in_case_are_distinct() -> None:
+    inner = record("int", "string")
+    inner["fields"] = [
+        {**one, "name": name} for one, name in zip(inner["fields"], "xX", strict=True)
+    ]
+    schema = record({"type": "array", "items": {**inner, "name": "I"}})
+    shape, (plan,) = align([AvroSchema(json.dumps(schema)).shape])
+    value = plan.convert(decode(schema, [*encode(schema, [{"f0": [{"x": 1, "X": "a"}]}])]).array)
+    assert (value.type, value.to_pylist()) == (shape.type, [{"f0": [{"x": 1, "X__2": "a"}]}])
+
+
 def test_top_level_bytes_have_no_length() -> None:
     assert decode("bytes", [b"\x01\x02", b"", None]).array.to_pylist() == [b"\x01\x02", b"", None]
 
@@ -253,6 +325,12 @@ def test_value_a_hundred_times_its_size_stays_within_the_limit() -> None:
         '{"type":"fixed","name":"F"}',
         "7",
         '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}',
+        '{"type":"fixed","name":"F","size":1099511627776}',
+        '{"type":"enum","name":"E","symbols":["\\ud800"]}',
+        '{"type":"record","name":"R","fields":[{"name":"\\ud800","type":"int"}]}',
+        '{"type":"record","name":"R","fields":[{"name":"a","type":[]}]}',
+        '{"type":"array","items":' * 100 + '"int"' + "}" * 100,
+        _doubled(30),
     ],
 )
 def test_text_that_is_no_schema_is_refused(text: str) -> None:

@@ -249,11 +249,32 @@ def test_value_that_may_grow_too_large_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "message {", 'syntax = "proto3"; message M { Unknown u = 1; }']
+    "text",
+    ["", "message {", 'syntax = "proto3"; message M { Unknown u = 1; }', "\0\xff"],
 )
 def test_text_that_does_not_compile_is_refused(text: str) -> None:
     with pytest.raises(BadSchemaError):
         ProtobufFile(text + ("x" if not text else ""))
+
+
+@pytest.mark.parametrize("fields", [1, 2])
+def test_messages_that_are_nested_too_deeply_are_refused(fields: int) -> None:
+    own = [f"M{{0}} a{number} = {number};" for number in range(1, fields + 1)]
+    text = "".join(
+        f"message M{level} {{ {' '.join(own).format(level + 1)} }}" for level in range(70)
+    )
+    file = ProtobufFile(f'syntax = "proto3"; {text} message M70 {{ int32 x = 1; }}')
+    with pytest.raises(BadSchemaError, match="too deeply"):
+        file.message((0,))
+    assert file.message((60,)).shape.size > 10
+
+
+def test_own_types_with_the_names_of_well_known_ones_are_messages() -> None:
+    text = """syntax = "proto3"; package google.protobuf; message Timestamp { string x = 1; }
+      message Struct { int32 y = 1; }"""
+    times, struct = (ProtobufFile(text).message((number,)) for number in range(2))
+    assert decode(times, [b"\x0a\x01a"]).array.to_pylist() == [{"x": "a"}]
+    assert decode(struct, [b"\x08\x01"]).array.to_pylist() == ['{"@bytes": "CAE="}']
 
 
 def test_import_that_leads_out_of_its_folder_is_refused() -> None:
