@@ -142,7 +142,7 @@ def test_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: Pat
     missing.symlink_to(tmp_path / "gone")
     result = CALLS[name](dump, tmp_path)
     assert result.to_arrow().num_rows
-    assert result.unread == (f"{missing} -> {tmp_path / 'gone'}: a link to nothing",)
+    assert result.unread == (f"{missing} -> {tmp_path / 'gone'}: a broken link",)
     with pytest.raises(DamageError, match=r"1 entry not read, such as .*payments-7"):
         result.raise_for_damage()
     missing.unlink()

@@ -116,5 +116,5 @@ def whole(value: object, name: str, *, least: int = 0) -> int:
     """Convert a Python or numpy integer; raises `ConfigError` below `least` or beyond 64 bits."""
     number = _integer(value)
     if number is None or not least <= number <= INT64_MAX:
-        raise wrong_value(f"{name} is not a number that counts", f"{least} or more", value)
+        raise wrong_value(f"{name} is not a valid number", f"{least} or more", value)
     return number

@@ -340,7 +340,7 @@ def test_contradictory_options_of_cat_are_wrong_usage(given: Sequence[str], reas
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("payment", "--input", DUMP), "no topic matches 'payment' (the whole name must match)"),
+        (("payment", "--input", DUMP), "no topic matches 'payment' (the full name must match)"),
         (("payments", "-p", 0, "-p", 7, "--input", DUMP), "the input has no partition payments-7"),
         (("--input", DUMP / "payments-0", DUMP, "payments"), "give the topic before --input"),
         (("payments",), "no input: give --input"),

@@ -118,7 +118,7 @@ def test_topics_that_match_nothing_are_wrong_usage_with_near_names(
 ) -> None:
     code, text = run(command, DUMP, tmp_path / "run", "--topics", "paymnets")
     assert code == 2, text
-    assert "no topic matches 'paymnets' (the whole name must match)" in text
+    assert "no topic matches 'paymnets' (the full name must match)" in text
     assert "did you mean payments?" in text
     assert not (tmp_path / "run" / "out").exists()
 

@@ -113,7 +113,7 @@ def test_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Path
     short = predict("--input", data, "--config", config)
 
     assert conclusion(torn).startswith("safe: "), torn.stdout + torn.stderr
-    assert conclusion(of_two).startswith("unknown: the metadata log is cut")
+    assert conclusion(of_two).startswith("unknown: the metadata log is truncated")
     assert str(log) in of_two.stdout
     assert [each.returncode for each in (torn, of_two, short)] == [0, 1, 1]
 
@@ -137,7 +137,7 @@ def test_metadata_records_are_predicted_lost_only_with_a_single_controller(
         assert conclusion(done).startswith("loses"), done.stdout
         assert f"{log.parent}: loaded, log start 0 to 0, log end " in done.stdout
     else:
-        assert conclusion(done).startswith("unknown: the metadata log is cut"), done.stdout
+        assert conclusion(done).startswith("unknown: the metadata log is truncated"), done.stdout
 
 
 @pytest.mark.parametrize(("lost_bytes", "verdict"), [(3, "safe"), (100, "unknown")])

@@ -63,7 +63,7 @@ def test_a_partition_without_logs_holds_no_segments(tmp_path: Path) -> None:
     (tmp_path / "data" / "orders-0").mkdir(parents=True)
     said = refused(tmp_path, "--input", tmp_path / "data", "--in-place", code=2)
     assert "no segments found" in said
-    assert "hold no .log files" in said
+    assert "contain no .log files" in said
 
 
 def test_two_copies_of_a_partition_are_refused_by_name(data: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def _make_too_large(log: Path) -> str:
     log.unlink()
     log.touch()
     os.truncate(log, 1 << 31)
-    return "the log is larger than any broker's"
+    return "the log is larger than the maximum segment size"
 
 
 @pytest.mark.parametrize(("make", "code"), [(_forbid, 3), (_make_too_large, 1)])
@@ -153,7 +153,7 @@ def test_what_is_named_like_a_log_and_is_no_file_is_passed_over_by_name(
     done = build_here("--input", data, "--output", tmp_path / "out")
     assert done.returncode == 1
     assert f"{folder}: not a file" in done.stdout
-    assert f"{link} -> {link.with_name('nowhere')}: a link to nothing" in done.stdout
+    assert f"{link} -> {link.with_name('nowhere')}: a broken link" in done.stdout
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
 
 
@@ -306,7 +306,7 @@ def test_logs_in_a_folder_that_may_not_be_written_are_not_built_in_place(
 def test_a_file_where_the_output_goes_is_an_error(data: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("precious")
     said = refused(tmp_path, "--input", data, "--output", tmp_path / "out", code=3)
-    assert "a file stands where a directory is needed" in said
+    assert "a file has the path of a required directory" in said
     assert (tmp_path / "out").read_text() == "precious"
 
 

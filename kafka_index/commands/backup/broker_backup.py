@@ -320,7 +320,7 @@ class Broker:
         for path in request.inputs:
             refuse_remote(
                 path,
-                "a broker's directories are on a disk of this machine",
+                "the directories of a broker must be on a local disk",
                 hint="run the command on the machine that mounts them, or a snapshot of them",
             )
         found: dict[int, list[tuple[DataDirectory, str]]] = {}

@@ -107,7 +107,7 @@ def _brokers_of(found: BackupManifests) -> _BackupBrokers:
     """Return the brokers of a backup; raises `CorruptObjectError` for an unreadable manifest."""
     for error in found.errors:
         raise CorruptObjectError(
-            f"nothing expires while a manifest cannot be read: {error.message}",
+            f"no backup expires while a manifest cannot be read: {error.message}",
             path=error.path,
             hint=f"if the backup is not needed, move the manifest and {HEADS_FOLDER}/"
             f"{found.backup_id} out of the repository",

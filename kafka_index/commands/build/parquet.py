@@ -256,7 +256,9 @@ def _check_positions(position: Longs, size: Longs, rows: SegmentRows) -> None:
     rows.end_bytes = int(position[-1] + size[-1])
     if rows.end_bytes > INT32_MAX:
         raise InputError(
-            "the log is larger than any broker's", expected=INT32_MAX, found=rows.end_bytes
+            "the log is larger than the maximum segment size",
+            expected=INT32_MAX,
+            found=rows.end_bytes,
         )
 
 

@@ -276,7 +276,7 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
         )
     if ends[0] == ends[1]:
         was_cleaned = one.missing or other.missing or one.is_rewritten
-        cleaned = ", but for what a cleaner removed or wrote again" if was_cleaned else ""
+        cleaned = ", except for batches that compaction removed or rewrote" if was_cleaned else ""
         found = f"equal from offset {start} up to offset {ends[0]}{cleaned}"
         return Judgement(FileClass.EQUIVALENT if was_cleaned else FileClass.IDENTICAL, found=found)
     return Judgement(

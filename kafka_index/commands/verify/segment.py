@@ -59,7 +59,7 @@ NOT_JUDGED = Judgement(FileClass.EQUIVALENT, found="not checked: the log before 
 _OFFSET_EFFECTS = {
     FileClass.PADDED: "Lookups in the index are correct, but slower.",
     FileClass.INCOMPLETE: "Lookups in the index are correct, but slower.",
-    FileClass.STALE: "A fetch that is led there finds nothing, and later appends can fail.",
+    FileClass.STALE: "A fetch from this entry finds nothing, and later appends can fail.",
     FileClass.MISPLACED: "A consumer that is led there is stuck, or skips records silently.",
     FileClass.TOO_LOW: "Consumers skip the records before that batch silently.",
     FileClass.FOREIGN: "Fetches return no batch, or the wrong batch.",
@@ -229,7 +229,7 @@ def _shorter_or_valid(data: bytes, built: bytes | None, rules: _EntryRules) -> J
         position_bytes=first,
         entry=first // size,
         expected=f"{len(built) // size} entries as recovery makes them",
-        found=f"{len(data) // size} that fit the log as well",
+        found=f"{len(data) // size} that also agree with the log",
     )
 
 

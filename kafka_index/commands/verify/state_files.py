@@ -380,19 +380,19 @@ def _unlisted_findings(
 
 
 _NO_STATE = (
-    "With the marker a broker concludes that there are no producers: open transactions vanish, and "
-    "their records are exposed."
+    "After a clean shutdown, a broker assumes that there are no producers: open transactions "
+    "vanish, and their records are exposed."
 )
 _REMOVED = "A broker that starts here removes it."
 _EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
-_WRITTEN_ANEW = "A broker that starts here recovers the segment before it, and writes it anew."
+_WRITTEN_ANEW = "A broker that starts here recovers the previous segment and rewrites the snapshot."
 _NO_LOG = "The file has no log: a broker deletes it at startup."
 _LOST_LOG = "A broker that starts here deletes it; the records that it was made of are gone."
 _STRAY = (
     "The partition is stray: an empty log replaces it, and the broker serves none of its records."
 )
 _OTHER_STATE = (
-    "A broker that loads it takes other producers or open transactions for true: it can accept "
+    "A broker that loads it has wrong producers or open transactions: it can accept "
     "duplicates, refuse producers, or expose records of open transactions."
 )
 
@@ -661,7 +661,7 @@ def _judge_name(name: str) -> Judgement | None:
         found, effect = NO_OFFSET, "A broker exits."
     elif is_misnamed_log(name):
         found = "its name is not an offset of 20 digits"
-        effect = "A broker opens an empty segment of that offset in the midst of the log."
+        effect = "A broker opens an empty segment at that offset within the log."
     else:
         return None
     return Judgement(FileClass.CORRUPT, harmful=True, found=found, effect=effect)

@@ -433,7 +433,7 @@ class _Union:
     def _skip_topic(
         self, topic_id: str, name: str, chosen: str, segments: Sequence[RemoteObjects]
     ) -> None:
-        reason = f"another topic named {name} (the one taken is {chosen}): --topic-id {topic_id}"
+        reason = f"another topic named {name} (the selected one is {chosen}): --topic-id {topic_id}"
         folders = {f"{each.root}/{each.key.parent}".rstrip("/") for each in segments}
         self.listing.skipped += [Skipped(folder, reason) for folder in sorted(folders)]
 

@@ -91,7 +91,7 @@ def read_dumps(
         # Listing all together raises an error that describes where segments were searched.
         list_logs(inputs, tiered, topics=topics)
         raise InputError(
-            "the input holds no partition but the metadata log", path=", ".join(inputs)
+            "the input contains no partition except the metadata log", path=", ".join(inputs)
         )
     return dump
 

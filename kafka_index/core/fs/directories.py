@@ -27,7 +27,7 @@ def leads_nowhere(path: str) -> bool:
 def why_not_opened(path: str) -> str | None:
     """Return why a file cannot be opened or created for writing, None if it can."""
     if leads_nowhere(path):
-        return "a link to nothing"
+        return "a broken link"
     mode = os.stat(path).st_mode if os.path.exists(path) else 0
     if stat.S_ISDIR(mode):
         return "a directory"

@@ -57,11 +57,11 @@ _KNOWN: dict[int, tuple[str, str]] = {
         "run as the owner of the target (is it immutable?) or choose another --output",
     ),
     errno.ENOTDIR: (
-        "a file stands where a directory is needed",
+        "a file has the path of a required directory",
         "move it away or choose another --output",
     ),
     errno.EISDIR: (
-        "a directory stands where a file is to be written",
+        "a directory has the path of a file to be written",
         "move it away or choose another --output",
     ),
     errno.EMFILE: ("too many open files", OPEN_FILES_HINT),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Reasons why a file is not read.
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
-BROKEN_LINK = "a link to nothing"
+BROKEN_LINK = "a broken link"
 NOT_A_FILE = "not a file"
 BAD_CHECKPOINT = "a checkpoint that a broker cannot read"
 #: Names of the counts in a summary, by reason.

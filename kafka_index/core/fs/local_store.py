@@ -132,7 +132,7 @@ class MappedFile(Closeable):
         except FileNotFoundError:
             return "it was removed"
         except OSError as error:
-            return f"it cannot be looked at any more: {error.strerror}"
+            return f"it is not readable any more: {error.strerror}"
         before = self._opened
         if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
             return "it was replaced by another file"

@@ -97,7 +97,7 @@ class EntryMap:
                     # Another process may truncate the file at any time.
                     self._guard = SigbusGuard(self.data.ctypes.data, self.length)
         except OSError as error:
-            raise publish_error(error, path, "make room for the index") from error
+            raise publish_error(error, path, "allocate space for the index") from error
         finally:
             os.close(descriptor)
         self.is_open = True

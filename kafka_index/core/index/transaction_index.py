@@ -79,7 +79,7 @@ class AppendFile:
                 ) from error
             if not part:
                 raise InputError(
-                    "the index was cut after it was opened",
+                    "the index was truncated after it was opened",
                     path=self.path,
                     expected=f"{self.size_bytes} bytes",
                     found=f"{position} bytes",

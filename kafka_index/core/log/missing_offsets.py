@@ -322,7 +322,7 @@ def _judged(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]
     """Split a range into the part below the cleaned offset, and the rest."""
     limit = min(max(cleaning.cleaned_to or 0, missing.first_offset), missing.end_offset)
     if missing.first_offset < limit:
-        why = f"the cleaner has been over all offsets below {cleaning.cleaned_to}"
+        why = f"the cleaner has processed all offsets below {cleaning.cleaned_to}"
         yield replace(missing, end_offset=limit, cause=Cause.COMPACTED, why=why)
     if limit == missing.end_offset:
         return
@@ -390,7 +390,7 @@ def _head(
     start = lost_base if start_offset is None else start_offset
     if start is None or start >= base_offset or not logs[0].is_read:
         return
-    cause, why = Cause.LOST, "the checkpoint of the log start is of a clean shutdown"
+    cause, why = Cause.LOST, "the log start checkpoint was written at a clean shutdown"
     if not is_exact or start_offset is None:
         cause = Cause.UNKNOWN
         why = "if retention deleted them after the checkpoint was written, nothing is lost"

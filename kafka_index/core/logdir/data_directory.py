@@ -298,7 +298,9 @@ def reject_locked(directory: str, hint: str) -> None:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        raise InputError("a running broker holds the directory", path=path, hint=hint) from error
+        raise InputError(
+            "a running broker has locked the directory", path=path, hint=hint
+        ) from error
     finally:
         os.close(descriptor)
 

@@ -143,7 +143,7 @@ class _Walk:
             self._visit_data_directory(directory, entries)
         elif split is None:
             raise InputError(
-                "holds segments, but its name does not name their partition",
+                "contains segments, but is not named like a partition",
                 path=directory,
                 expected="<topic>-<partition>",
                 found=name,
@@ -334,14 +334,14 @@ def _nothing_found(
     if skipped:
         hint = f"skipped {len(skipped)}, the first: {skipped[0].path}: {skipped[0].reason}"
     elif walk.topics_seen:
-        hint = "its topic-partition directories hold no .log files"
+        hint = "its topic-partition directories contain no .log files"
     return InputError("no segments found", path=path, hint=hint)
 
 
 def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
     names = sorted(found)
     return InputError(
-        f"no topic matches {topics.pattern!r} (the whole name must match)",
+        f"no topic matches {topics.pattern!r} (the full name must match)",
         path=path,
         found=first_of(names, _TOPICS_SHOWN),
         hint=_topics_meant(topics.pattern, names),

@@ -88,7 +88,7 @@ def read_file(path: str) -> bytes | None:
         is_circular = error.errno == errno.ELOOP and name == PARTITION_METADATA
         if error.errno == errno.ENOENT or is_circular:
             if name in _CREATED_FIRST and os.path.islink(path):
-                raise BadFileError("a link to nothing", path=path) from None
+                raise BadFileError("a broken link", path=path) from None
             return None
         kind_of_error = InputError if is_retriable(error) else BadFileError
         raise kind_of_error(f"cannot read the file: {error.strerror}", path=path) from error

@@ -120,7 +120,7 @@ def base_offset_of(path: str) -> int:
     if parsed is None:
         refuse_passwords([path])
         raise InputError(
-            "the file's name holds no base offset", path=path, expected="20 digits before the kind"
+            "the file name has no base offset", path=path, expected="20 digits before the kind"
         )
     return parsed.base_offset
 
@@ -200,7 +200,7 @@ def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skip
         if first <= offset < end_exclusive or offset in swaps:
             reason = (
                 f"replaced by a finished compaction or split: {swaps[first].name} and the "
-                f"other swapped files hold offsets {first} to {end_exclusive} (exclusive){doubts}"
+                f"other swap files contain offsets {first} to {end_exclusive} (exclusive){doubts}"
             )
             skipped.append(Skipped(logs.pop(offset).path, reason))
     return skipped

@@ -104,7 +104,7 @@ def _gzip_header_end(packed: memoryview, start: int) -> int:
             raise _broken("gzip", "wrong checksum of the header")
         end += 2
     if end > len(packed):
-        raise _broken("gzip", "the header is cut short")
+        raise _broken("gzip", "the header is truncated")
     return end
 
 
@@ -124,7 +124,7 @@ def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
                 raise _broken("gzip", str(error)) from error
             finished = inflater.eof
             if not piece and not finished and position == len(packed):
-                raise _broken("gzip", "the data is cut short")
+                raise _broken("gzip", "the data is truncated")
             pending = inflater.unconsumed_tail
             checksum = zlib.crc32(piece, checksum)
             size += len(piece)
@@ -168,7 +168,7 @@ def _xerial_pieces(packed: memoryview, max_bytes: int, *, is_whole: bool) -> Pie
         if length == _XERIAL_MAGIC[:_INT32_BYTES]:
             header = bytes(packed[position : position + _XERIAL_HEADER_BYTES])
             if len(header) < _XERIAL_HEADER_BYTES:
-                raise _broken("snappy", "a further header is cut short")
+                raise _broken("snappy", "a further header is truncated")
             if not header.startswith(_XERIAL_MAGIC):
                 break
             # snappy-java checks the version only in further headers, not in the first.
@@ -231,7 +231,7 @@ def read_lz4(packed: memoryview, *, ignore_header_checksum: bool) -> Pieces:
         raise _broken("lz4", f"block descriptor 0x{block_descriptor:02x}")
     end = _LZ4_MIN_HEADER_BYTES + (8 if flags & _LZ4_CONTENT_SIZE else 0)
     if end >= len(packed):
-        raise _broken("lz4", "the frame header is cut short")
+        raise _broken("lz4", "the frame header is truncated")
     if not ignore_header_checksum and packed[end] != _header_checksum(bytes(packed[4:end])):
         raise _broken("lz4", "wrong checksum of the frame header")
     return _lz4_pieces(packed, end + 1, flags, block_descriptor)
@@ -257,7 +257,7 @@ def _lz4_pieces(packed: memoryview, position: int, flags: int, block_descriptor:
             raise _broken("lz4", "a block is too large")
         position += (size & ~_LZ4_STORED) + checksum_bytes
         if position > len(packed):
-            raise _broken("lz4", "a block is cut short")
+            raise _broken("lz4", "a block is truncated")
         yield from _arrow_pieces(header + packed[start:position] + bytes(_INT32_BYTES), "lz4")
 
 

@@ -61,9 +61,9 @@ _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 _FAULTS = {
     RECORD_SIZE_CUT: "its size cannot be read",
     RECORD_SIZE_TOO_LONG: "its size cannot be read",
-    RECORD_CUT: "it is larger than what is left of the batch",
+    RECORD_CUT: "it is larger than the rest of the batch",
     RECORD_BROKEN: "its fields do not fill its size",
-    RECORDS_REMAINING: "it is the last one, and bytes remain after it",
+    RECORDS_REMAINING: "bytes follow the last record",
 }
 
 
@@ -98,7 +98,7 @@ class BatchRecords(Closeable):
         Raises `CorruptLogError` if no message can be read.
         """
         if not self.section.record_count:
-            raise CorruptLogError(self.fault or "the message holds no other")
+            raise CorruptLogError(self.fault or "the message contains no inner message")
         first = self._data[:8].view(">i8").astype(np.int64)
         # An array, so that the sum overflows as in Java.
         return int((first + self.section.base_offset)[0])
@@ -243,7 +243,7 @@ def _inner_messages(
         (length,) = _INT32.unpack_from(decompressed.data.data, int(address) - int(start) + 8)
         raise CorruptLogError("a message in a compressed one has a wrong length", found=length)
     if not count:
-        raise CorruptLogError("a compressed message holds no other")
+        raise CorruptLogError("a compressed message contains no inner message")
     base_offset = 0
     if magic == 1:
         if offset != 0 and offset < last_offset:

@@ -26,7 +26,7 @@ def changed_segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
     swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
     actions: dict[int, list[SegmentPrediction]] = {}
     for base_offset in files.replaced:
-        reason = "replaced: a finished compaction or split holds its offsets"
+        reason = "replaced: a finished compaction or split contains its offsets"
         one = SegmentPrediction(base_offset, SegmentAction.DELETE, None, reason)
         actions.setdefault(base_offset, []).append(one)
     for base_offset in loaded.deleted:

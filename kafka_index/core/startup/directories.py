@@ -125,7 +125,7 @@ class OpenTransactions:
         )
         if self._is_only_here(one):
             return replace(one, unserved="; ".join(filter(None, (one.unserved, text))))
-        text += ", unless another replica has its marker"
+        text += ", unless another replica has its transaction marker"
         return replace(one, unknown="; ".join(filter(None, (one.unknown, text))))
 
     def _is_only_here(self, one: PartitionPrediction) -> bool:
@@ -307,18 +307,18 @@ class _Start:
                     "which partitions are stray or missing, by their topics' ids: no --metadata"
                 )
             self._notes.append(
-                "without --metadata it is not known which partitions are stray, nor the settings "
-                "of topics, nor what retention deletes 30 seconds after the start"
+                "without --metadata, stray partitions, topic settings and deletions by retention "
+                "30 seconds after the start are unknown"
             )
         elif self._has_unknown_retention:
             self._notes.append(
-                "without --config it is not known what retention deletes 30 seconds after the "
-                "start of topics that have no cleanup policy and retention of their own"
+                "without --config, deletions by retention 30 seconds after the start are unknown "
+                "for topics without their own cleanup policy and retention limits"
             )
         if self._malformed:
             self._notes.append(
-                "what retention deletes 30 seconds after the start is not known where these "
-                f"settings, which are not numbers, count: {', '.join(sorted(self._malformed))}"
+                "deletions by retention 30 seconds after the start are unknown, because these "
+                f"settings are not numbers: {', '.join(sorted(self._malformed))}"
             )
 
     def _check_bootstrap(self) -> None:
@@ -402,7 +402,9 @@ class _Start:
         is_clean = directory.is_clean and not self._conditions.without_marker
         marker = directory.file(CLEAN_SHUTDOWN)
         if is_clean and directory.is_marker_stuck:
-            reason = "the marker cannot be deleted: it is a directory that is not empty"
+            reason = (
+                "the clean shutdown file cannot be deleted: it is a directory that is not empty"
+            )
             self._failed.setdefault(directory.path, Refusal(marker, None, reason))
             return
         if is_clean:

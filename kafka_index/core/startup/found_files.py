@@ -106,7 +106,7 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     live, _ = list_partition(partition, entries)
     not_files = {entry.name: entry for entry in scanned if entry.why_not_a_file() is not None}
     unserved = [
-        f"{entry.path}: a broker opens an empty segment of that offset in the midst of the log"
+        f"{entry.path}: a broker opens an empty segment at that offset within the log"
         for entry in entries
         if is_misnamed_log(entry.name)
     ]
@@ -191,7 +191,7 @@ def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
         if not leads_nowhere(entry.path):
             return
         if suffix != TXN_INDEX_SUFFIX:
-            raise DirectoryFailsError("the index is a link to nothing", path=entry.path)
+            raise DirectoryFailsError("the index is a broken link", path=entry.path)
         segment.txn_index_to_nowhere = entry.path
         return
     found = os.stat(entry.path)
@@ -201,7 +201,7 @@ def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
         raise NotPredictedError("the index is a device", path=entry.path)
     if suffix == TXN_INDEX_SUFFIX:
         if not is_empty:
-            raise DirectoryFailsError("the transaction index is no file", path=entry.path)
+            raise DirectoryFailsError("the transaction index is not a file", path=entry.path)
     elif is_empty or stat.S_ISFIFO(found.st_mode):
         segment.unsized[suffix] = entry.path
     else:

@@ -236,7 +236,7 @@ class LoadedSegment:
         """Raise for an index that is not a regular file, as a broker fails when it opens it."""
         for suffix in suffixes:
             if suffix in self._not_files:
-                raise DirectoryFailsError("the index is no file", path=self._not_files[suffix])
+                raise DirectoryFailsError("the index is not a file", path=self._not_files[suffix])
 
     def is_sound(self) -> bool:
         """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``)."""
@@ -347,7 +347,7 @@ class LoadedSegment:
         """
         path = None if self.found is None else self.found.txn_index_to_nowhere
         if path is not None and len(aborted):
-            raise OffsetsGoBackError(f"the transaction index {path} is a link to nothing")
+            raise OffsetsGoBackError(f"the transaction index {path} is a broken link")
 
     def cut_at(self, size_bytes: int) -> int:
         """Truncate the log to a size; return the number of truncated bytes."""

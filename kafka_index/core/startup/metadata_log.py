@@ -306,7 +306,10 @@ def read_started_cluster(
             if not _is_torn_footer(cut):
                 return None, f"the metadata log lacks a part of its snapshot: {cut}"
         elif not _is_sole_controller(os.path.dirname(cut.path or ""), properties):
-            return None, f"the metadata log is cut, and other controllers may have the rest: {cut}"
+            return (
+                None,
+                f"the metadata log is truncated, and other controllers may have the rest: {cut}",
+            )
     return found.cluster, None
 
 
@@ -385,7 +388,7 @@ def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
         count += batches.rows
         magics = window[batches.position_bytes - start + MAGIC_POSITION]
         if (magics != MAGIC_RECORD_BATCH).any():
-            return "it has a batch of another magic than 2"
+            return "it has a batch with a magic other than 2"
     if not count:
         return "it has no header"
     if source.stop is None:
@@ -469,7 +472,7 @@ def _why_not_batches(data: bytes) -> str | None:
         (size,) = _SIZE.unpack_from(data, at)
         end = at + _SIZE.size + size
         if size < MIN_LENGTH:
-            return f"the batch at byte {at} is smaller than any (CorruptRecordException)"
+            return f"the batch at byte {at} has an impossible size (CorruptRecordException)"
         if end > len(data):
             break
         if data[at + MAGIC_POSITION] == MAGIC_RECORD_BATCH:

@@ -94,7 +94,7 @@ class PredictedSnapshots(SnapshotFiles):
             kind = "a directory" if os.path.isdir(path) else "no file"
             raise OffsetsGoBackError(f"the snapshot {path} is {kind}")
         if leads_nowhere(path):
-            raise OffsetsGoBackError(f"the snapshot {path} is a link to nothing")
+            raise OffsetsGoBackError(f"the snapshot {path} is a broken link")
         self._offsets.add(offset)
         self._written[offset] = data
 

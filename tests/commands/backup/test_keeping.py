@@ -204,7 +204,7 @@ def test_damaged_manifest_is_reported_and_others_are_listed(repository: Reposito
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["status"] for row in rows] == ["complete", "damaged"]
     assert str(rows[1]["reason"]).startswith(path)
-    with pytest.raises(CorruptObjectError, match="nothing expires while"):
+    with pytest.raises(CorruptObjectError, match="no backup expires while"):
         expire(root)
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 1
 
@@ -222,7 +222,7 @@ def test_deleted_manifest_is_reported_by_its_head(
     done = run_here("backups", "verify", root, "--sample", 0)
     assert done.returncode == 1
     assert f"{newest}" in done.stdout
-    with pytest.raises(CorruptObjectError, match="nothing expires while") as raised:
+    with pytest.raises(CorruptObjectError, match="no backup expires while") as raised:
         expire(root)
     assert f"{HEADS_FOLDER}/{backup_id_at(NOON)}" in str(raised.value)
     assert repository.find_backup() == backup_id_at(NOON - 1)

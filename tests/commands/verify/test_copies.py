@@ -56,7 +56,12 @@ COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
     ({0: [A, B]}, {0: [A]}, FileClass.PREFIX, "the {1} copy ends at offset 3"),
     ({0: [A, B]}, {6: [C]}, FileClass.PREFIX, "offset 6: no offset is in both"),
     # Cleaners of Kafka 4 write old messages as batches.
-    ({0: [OLD_A, B]}, {0: [A, B]}, FileClass.EQUIVALENT, "what a cleaner removed or wrote again"),
+    (
+        {0: [OLD_A, B]},
+        {0: [A, B]},
+        FileClass.EQUIVALENT,
+        "batches that compaction removed or rewrote",
+    ),
     ({0: [A, B_OF_1]}, {0: [A, B_OF_2, C]}, FileClass.DIVERGED, "at offset 3 under epochs {2}"),
     ({0: [A, B]}, {0: [A, LATE_B]}, FileClass.DIVERGED, "at offset 3 under epochs 0 and 0"),
     ({0: [A, B, C, D]}, {0: [A, D]}, FileClass.GAP, "the {1} copy lacks 2 batches from offset 3"),

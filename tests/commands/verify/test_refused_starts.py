@@ -131,7 +131,7 @@ _REFUSED: dict[str, Change] = {
             ("directory.id", "AAAAAAAAAAAAAAAAAAAAAQ"),
         )
     },
-    "an index that is a link to nothing": linked_index,
+    "an index that is a broken link": linked_index,
     "a snapshot that is a directory": snapshot_directory,
     "a snapshot that is a pipe": snapshot_pipe,
     "two metadata logs": two_metadata_logs,

@@ -113,7 +113,7 @@ def test_missing_folder_is_reported_before_writing(tmp_path: Path) -> None:
 
 def test_final_path_that_cannot_be_replaced_leaves_no_scratch_file(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
-    with pytest.raises(PublishError, match="a directory stands"):  # noqa: SIM117
+    with pytest.raises(PublishError, match="a directory has the path"):  # noqa: SIM117
         with AtomicFile(str(tmp_path / "file")) as file:
             file.commit()
     assert os.listdir(tmp_path) == ["file"]

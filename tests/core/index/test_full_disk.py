@@ -53,13 +53,13 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_index_that_does_not_fit_cannot_be_created(kind: Kind, small: Path) -> None:
-    with pytest.raises(PublishError, match="make room"):
+    with pytest.raises(PublishError, match="allocate space"):
         kind.open(small / "x", 1 << 20)
 
 
 def test_growth_that_does_not_fit_is_an_error(kind: Kind, small: Path) -> None:
     index = kind.open(small / "x", 1 << 20, growing=True)
-    with pytest.raises(PublishError, match="make room"):
+    with pytest.raises(PublishError, match="allocate space"):
         kind.add(index, 60_000)
     with pytest.raises(ValueError, match="closed"):
         kind.found(index, 1)

@@ -302,7 +302,7 @@ def test_file_truncated_while_open_is_an_error(path: Path) -> None:
     filled(path).close()
     index = opened(path)
     path.write_bytes(packed(TXNS[:1]))
-    with pytest.raises(InputError, match=r"was cut .*expected 102 bytes, found 34 bytes"):
+    with pytest.raises(InputError, match=r"was truncated .*expected 102 bytes, found 34 bytes"):
         _ = index.entries
 
 

@@ -93,7 +93,7 @@ def test_directory_with_logs_is_a_partition_despite_other_files(tmp_path: Path) 
 
 def test_logs_in_a_directory_without_a_partition_name_are_rejected(tmp_path: Path) -> None:
     put(tmp_path / "renamed", name(0))
-    with pytest.raises(InputError, match="does not name their partition"):
+    with pytest.raises(InputError, match="is not named like a partition"):
         listed(tmp_path / "renamed")
 
 
@@ -245,7 +245,7 @@ def test_logs_that_are_not_live_are_skipped_with_a_reason(tmp_path: Path) -> Non
         name(7, ".log.deleted"): "marked for deletion",
         name(9, ".log.cleaned"): "an unfinished compaction or split",
         name(11): "not a file",
-        name(12): "a link to nothing",
+        name(12): "a broken link",
     }
 
 

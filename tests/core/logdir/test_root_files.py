@@ -62,7 +62,7 @@ STATES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no numbers": (lambda path: path.write_bytes(b"0\n1\nx y z\n"), "line 3 of a checkpoint"),
     "not text": (lambda path: path.write_bytes(b"0\n1\n\xff 0 5\n"), "not UTF-8 text"),
     "a directory": (lambda path: _replaced(path).mkdir(), "is a directory"),
-    "a link to nothing": (lambda path: _replaced(path).symlink_to("away"), "a link to nothing"),
+    "a broken link": (lambda path: _replaced(path).symlink_to("away"), "a broken link"),
     "unreadable": (_unreadable, "Permission denied"),
 }
 

@@ -136,7 +136,7 @@ def test_one_bad_segment_does_not_fail_the_others(tmp_path: Path) -> None:
     assert [error is None for error in errors] == [True, False, True]
     assert isinstance(errors[1], PublishError)
     assert errors[1].path == str(tmp_path / "t-1" / f"{BASE}.timeindex")
-    assert "a directory stands where a file" in str(errors[1])
+    assert "a directory has the path of a file" in str(errors[1])
     assert os.listdir(tmp_path / "t-1") == [f"{BASE}.timeindex"]
 
 

@@ -58,7 +58,7 @@ def test_a_target_folder_is_made_when_missing(tmp_path: Path, dump: Path) -> Non
 
 def test_a_file_in_place_of_a_target_folder_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "or-ders-3").touch()
-    with pytest.raises(PublishError, match="a file stands where a directory is needed"):
+    with pytest.raises(PublishError, match="a file has the path of a required directory"):
         prepare_target_directory(str(tmp_path), PARTITION, str(dump))
 
 
@@ -102,7 +102,7 @@ def test_an_output_whose_name_only_begins_like_the_input_is_fine(
 
 def test_a_file_as_output_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "out").touch()
-    with pytest.raises(PublishError, match="a file stands where a directory is needed"):
+    with pytest.raises(PublishError, match="a file has the path of a required directory"):
         hold(str(tmp_path / "out"), [str(dump)])
 
 

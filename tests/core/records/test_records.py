@@ -134,9 +134,9 @@ BAD_SECTIONS = pytest.mark.parametrize(
         (b"", 1, 0, "record 1 of 1 cannot be read: its size cannot be read"),
         (GOOD, 4, 3, "record 4 of 4 cannot be read: its size cannot be read"),
         (GOOD, 2**31 - 1, 3, "record 4 of 2147483647 cannot be read: its size cannot be read"),
-        (GOOD, 2, 1, "record 2 of 2 cannot be read: it is the last one, and bytes remain"),
-        (GOOD + b"\0", 3, 2, "record 3 of 3 cannot be read: it is the last one, and bytes remain"),
-        (GOOD[:-1], 3, 2, "record 3 of 3 cannot be read: it is larger than what is left"),
+        (GOOD, 2, 1, "record 2 of 2 cannot be read: bytes follow the last record"),
+        (GOOD + b"\0", 3, 2, "record 3 of 3 cannot be read: bytes follow the last record"),
+        (GOOD[:-1], 3, 2, "record 3 of 3 cannot be read: it is larger than the rest"),
         (varint(3) + GOOD[1:], 3, 0, "record 1 of 3 cannot be read: its fields do not fill"),
     ],
 )
@@ -297,7 +297,7 @@ def test_truncated_inner_message_is_skipped(magic: int, cut: int) -> None:
 @OLD_MAGICS
 @pytest.mark.parametrize("inner", [b"", bytes(11), messages(1, 0)[0][:-1]])
 def test_wrapper_of_no_message_is_rejected(magic: int, inner: bytes) -> None:
-    with pytest.raises(CorruptLogError, match="holds no other"):
+    with pytest.raises(CorruptLogError, match="contains no inner message"):
         read_records(wrapper(5, magic, inner))
 
 

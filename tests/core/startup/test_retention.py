@@ -190,7 +190,7 @@ def test_retention_with_an_invalid_limit_is_unknown(data: Path, name: str) -> No
     found = predict(data, {}, {name: "abc"})
 
     assert only(found).log_start_retained is None
-    assert any("not known" in note and f"{name}=abc" in note for note in found.notes)
+    assert any("are unknown" in note and f"{name}=abc" in note for note in found.notes)
     assert not any("without --config" in note for note in found.notes)
 
 

@@ -354,7 +354,7 @@ class TopicLog:
         stop = source.stop
         if stop is None or stop.code == PREALLOCATED_TAIL:
             return
-        hint = None if self.reads_on else "what follows in this segment was not read"
+        hint = None if self.reads_on else "the rest of this segment was not read"
         damage = stop.error(CorruptLogError, segment.log_path, hint=hint)
         if self.recovers:
             self.cut = damage

@@ -202,7 +202,7 @@ class MetadataTable:
             topics = " or ".join(self.topics)
             raise InputError(
                 f"no partition of {topics} in the input, and so no {self.name}",
-                hint="give the metadata log directory or the data directories that hold it",
+                hint="give the metadata log directory or the data directories that contain it",
             )
         rows = self.rows(found)
         columns = [

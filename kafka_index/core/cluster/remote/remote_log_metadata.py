@@ -259,7 +259,7 @@ def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[Metada
                 f"the states of remote segments after it are unknown: {stop.text}",
                 path=segment.log_path,
                 position_bytes=stop.position_bytes,
-                hint="give a sound copy of the log directory, or leave it out",
+                hint="give an intact copy of the log directory, or omit it",
             )
 
 

@@ -209,7 +209,8 @@ def _of_log(objects: RemoteObjects) -> Upload:
             end_offset = int(chunk.last_offset[-1])
         if source.stop is not None:
             raise CorruptObjectError(
-                f"half-uploaded, or cut since: {source.stop.text}", path=f"{objects.name}.log"
+                f"incomplete upload, or truncated since: {source.stop.text}",
+                path=f"{objects.name}.log",
             )
         size_bytes = log.size_bytes
     history = read_epochs(objects)

@@ -110,7 +110,7 @@ def parse_chunk_index(original_size: int, chunk_size: int, packed: bytes) -> Chu
     except (OSError, pa.ArrowInvalid) as error:
         raise ValueError(f"its zstd frame cannot be read: {error}") from error
     if len(data) < 4:
-        raise ValueError("its list of sizes is cut")
+        raise ValueError("its list of sizes is truncated")
     found = int.from_bytes(data[:4], "big", signed=True)
     if found != count:
         raise ValueError(f"{found} chunks, where the log has {count}")

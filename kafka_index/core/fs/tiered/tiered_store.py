@@ -135,7 +135,7 @@ class ChunkedLog:
         for chunk, size in enumerate(sizes.tolist()):
             if size != self._chunks.original_size(chunk):
                 raise CorruptObjectError(
-                    f"the manifest gives chunk {chunk} another size than its transformation does",
+                    f"the manifest gives chunk {chunk} a size that contradicts its transformation",
                     path=manifest.path,
                     expected=self._chunks.original_size(chunk) + overhead,
                     found=size + overhead,
@@ -281,7 +281,7 @@ class TieredStore(ReadOnlyStore):
         """
         file = parse_segment_path(path)
         if file.file_suffix != LOG_SUFFIX:
-            raise InputError("an index of a remote segment is read whole", path=path)
+            raise InputError("an index of a remote segment cannot be read in ranges", path=path)
         stored = self._objects.open(file.name + LOG_SUFFIX)
         try:
             log = stored

@@ -261,7 +261,7 @@ def plan_for_segment(
     )
     if code == PLAN_INDEX_FULL:
         raise IndexFullError(
-            "an index of the segment has no room for all batches of the append",
+            "an index of the segment is too small for all batches of the append",
             position_bytes=int(columns.position_bytes[place]),
             expected=f"segment.index.bytes for more than {limits[LIMIT_OFFSET_ENTRIES]} entries",
             found=int(columns.last_offset[place]),

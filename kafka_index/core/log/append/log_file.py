@@ -51,7 +51,7 @@ class LogFile:
         if self.size_bytes > INT32_MAX:
             os.close(self._descriptor)
             raise InputError(
-                "the log is larger than any broker's",
+                "the log is larger than the maximum segment size",
                 path=path,
                 expected=INT32_MAX,
                 found=self.size_bytes,

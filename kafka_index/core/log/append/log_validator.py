@@ -168,7 +168,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
         (
             codes != RECORD_SOUND,
             "the records of the batch cannot be read",
-            "as many sound records as its header counts",
+            "as many valid records as its header counts",
             batches.record_count,
         ),
         kind=CorruptLogError,
@@ -178,7 +178,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
         batches,
         (
             is_append_type & ((largest == NO_TIMESTAMP) | (not takes_time)),
-            "only a broker gives batches the time of their append",
+            "only a broker sets the log append time",
             "the timestamp type CreateTime",
             columns.attributes,
         ),
@@ -267,7 +267,7 @@ def check_as_follower(
     array = as_bytes(data)
     if len(array) < LOG_OVERHEAD_BYTES + MIN_LENGTH:
         raise CorruptLogError(
-            "cannot append: there are fewer bytes than any batch has",
+            "cannot append: fewer bytes than the smallest batch has",
             position_bytes=0,
             expected=f"{LOG_OVERHEAD_BYTES + MIN_LENGTH} or more",
             found=len(array),

@@ -285,7 +285,7 @@ class Producers:
         if place == end:
             raise InputError(
                 f"cannot end the transaction of producer {txn.producer_id} that began at offset "
-                f"{txn.first_offset}: another one began there, and has ended"
+                f"{txn.first_offset}: another transaction began there and has ended"
             )
         del self._open[place]
 
@@ -337,5 +337,7 @@ def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
     if control == CONTROL_EMPTY:
         return None
     if control not in (CONTROL_ABORT, CONTROL_COMMIT):
-        raise Refusal("its control record is not a marker", "an abort or a commit", control)
+        raise Refusal(
+            "its control record is not a transaction marker", "an abort or a commit", control
+        )
     return append.add_marker(epoch, coordinator, base, at, is_abort=control == CONTROL_ABORT)

@@ -99,7 +99,7 @@ class _Operand(NamedTuple):
                 return str(number)
         if self.kind not in (kind, _Kind.NULL):
             raise InputError(
-                "the condition compares what cannot be compared",
+                "the condition compares incompatible types",
                 expected=kind.value,
                 found=f"{self.kind.value}: {self.sql}",
                 hint=f"see {help_page('rewrite')}",
@@ -451,8 +451,8 @@ def _time(kind: _Kind, text: str) -> str:
         return str(2 * (number if number == NO_TIMESTAMP else parse_time(number)))
     if is_relative(text):
         raise InputError(
-            "a time that is another one in each run",
-            expected="the same whenever an interrupted rewrite is run again",
+            "a time that differs in each run",
+            expected="a fixed value, so that an interrupted rewrite can be run again",
             found=repr(text),
             hint="give the time itself, such as '2024-05-01T00:00:00Z'",
         )

@@ -214,7 +214,7 @@ def _note_of_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
     committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
     if committed > end_offset:
         raise CorruptLogError(
-            "the last batch was not written to its end, and the high watermark or recovery "
+            "the last batch is torn, and the high watermark or recovery "
             "point lies after it: committed records are lost",
             path=segment.log_path,
             position_bytes=stop.position_bytes,
@@ -223,10 +223,7 @@ def _note_of_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
             hint="restore the partition from another replica",
         )
     cut_bytes = segment.log_size_bytes - stop.position_bytes
-    return (
-        f"{segment.log_path}: a last batch that was not written to its end is left out "
-        f"({cut_bytes:,} B)"
-    )
+    return f"{segment.log_path}: a torn last batch is skipped ({cut_bytes:,} B)"
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:

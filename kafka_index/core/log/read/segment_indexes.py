@@ -199,7 +199,9 @@ class SegmentIndexes:
             (self._time_index, TIME_INDEX_SUFFIX),
         ):
             if index.faulted:
-                raise InputError("the index was cut while it was read", path=self._path(suffix))
+                raise InputError(
+                    "the index was truncated while it was read", path=self._path(suffix)
+                )
 
     def close(self) -> None:
         """Unmap the files and discard built indexes; the next use reopens or rebuilds them."""

@@ -250,7 +250,7 @@ class SegmentLog:
                 raise BytesMissingError
         elif file is not None and file.faulted:
             raise InputError(
-                "the log was cut, or its disk failed, while it was read",
+                "the log was truncated, or its disk failed, while it was read",
                 path=self._segment.log_path,
             )
 

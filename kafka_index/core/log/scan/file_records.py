@@ -78,7 +78,7 @@ def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
     try:
         if file.size_bytes > INT32_MAX:
             raise InputError(  # noqa: TRY301, because it closes the file
-                "the log is larger than any broker's",
+                "the log is larger than the maximum segment size",
                 path=path,
                 expected=INT32_MAX,
                 found=file.size_bytes,

@@ -205,7 +205,7 @@ def test_recreated_topic_is_listed_and_can_be_selected_by_id(tmp_path: Path) -> 
     )
 
     assert [each.reason for each in with_data.skipped] == [
-        f"another topic named log_gz (the one taken is {live.name[-22:]}): --topic-id {old}"
+        f"another topic named log_gz (the selected one is {live.name[-22:]}): --topic-id {old}"
     ]
     assert all(old in segment.log_path for segment in chosen.segments)
     assert {f"{at.data}/log_gz-0", str(live)} == {each.path for each in chosen.skipped}

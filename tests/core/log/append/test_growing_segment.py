@@ -232,7 +232,7 @@ def test_segment_without_timestamps_is_rolled_by_the_clock(tmp_path: Path) -> No
         (data_batch(1)[:-1] + b"x", CorruptLogError, "bad_crc"),
         (data_batch(2**31), InputError, r"offset_overflow.*found 2147483648"),
         (b"", InputError, "no batch"),
-        (b"".join(map(data_batch, range(1, 9))), IndexFullError, "at byte .*no room"),
+        (b"".join(map(data_batch, range(1, 9))), IndexFullError, "at byte .*too small"),
     ],
 )
 def test_refused_append_leaves_the_segment_as_it_was(

@@ -55,7 +55,7 @@ REFUSED_BY_LEADER = {
     "append time": (
         write_record_batch([Record(-1, b"k")], 0, BatchFields(log_append_time_ms=-1)),
         CLIENT,
-        "time of their append",
+        "sets the log append time",
     ),
     "key": (
         data_batch() + write_record_batch([Record(NOW_MS)], 0, BatchFields(compression="lz4")),
@@ -106,7 +106,7 @@ REFUSED_BY_LEADER = {
     "no marker": (
         built.control_batch(0, 7, 5, built.control_key(2), b"\0\0", NOW_MS),
         COORDINATOR,
-        "not a marker",
+        "not a transaction marker",
     ),
 }
 REFUSED_BY_FOLLOWER = {
@@ -124,7 +124,7 @@ REFUSED_BY_FOLLOWER = {
     ),
     "too far apart": (data_batch(3) + data_batch(2**31 + 3), 0, "offset_overflow"),
     "checksum": (data_batch(3)[:-1] + b"x", 0, "bad_crc"),
-    "short": (b"\0" * 5, 0, "fewer bytes than any batch"),
+    "short": (b"\0" * 5, 0, "fewer bytes than the smallest batch"),
     "outside of the transaction": (
         data_batch(3, producer=7, epoch=5, sequence=1),
         0,
@@ -263,7 +263,10 @@ def test_failed_roll_can_be_retried(tmp_path: Path) -> None:
     settings = LogSettings(segment_bytes=BATCH_BYTES, segment_index_bytes=4800)
     with open_log(tmp_path, settings) as log:
         log.append_as_leader(data_batch(), 0)
-        with file_size_limit(1000), pytest.raises(PublishError, match="make room for the index"):
+        with (
+            file_size_limit(1000),
+            pytest.raises(PublishError, match="allocate space for the index"),
+        ):
             log.append_as_leader(data_batch(), 0)
         assert log.log_end_offset == 1
         assert log.append_as_leader(data_batch(), 0).first_offset == 1

@@ -319,7 +319,7 @@ def test_log_changed_since_its_listing_is_an_error(
 def test_log_above_the_maximum_segment_size_is_an_error(tmp_path: Path) -> None:
     path = write_log(tmp_path, b"")
     os.truncate(path, 2**31)
-    with pytest.raises(InputError, match="larger than any broker's"):
+    with pytest.raises(InputError, match="larger than the maximum segment size"):
         rows(file_source(path))
 
 
