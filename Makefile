@@ -135,7 +135,7 @@ ON_END = $(WITH_JAVA) PYTHONPATH="$(CURDIR)" PYSPARK_PYTHON="$(CURDIR)/build/$*/
 	-W ignore::pytest.PytestUnraisableExceptionWarning
 
 SLICE := tests/test_smoke.py \
-	tests/spark/test_data_source.py::test_rows_are_those_of_read_records \
+	tests/spark/test_data_source.py::test_data_source_rows_equal_read_records \
 	tests/spark/test_lookup_frames.py::test_lookup_frame_keeps_all_rows_and_columns
 .PHONY: ends
 ends: $(ENDS) ## run every command, and Spark, on the lowest and on the newest Python and libraries

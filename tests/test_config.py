@@ -17,7 +17,7 @@ def properties(folder: Path, text: str) -> Path:
     return path
 
 
-def test_without_a_file_kafkas_defaults_hold() -> None:
+def test_settings_without_a_file_are_kafkas_defaults() -> None:
     assert LogConfig.load().for_topic("any") == IndexConfig(4096, 10 * 1024 * 1024)
 
 

@@ -52,7 +52,7 @@ def test_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> Non
         (("a",), False),
     ],
 )
-def test_durations_and_skipped_lines_alone_may_differ(
+def test_console_blocks_may_differ_in_durations_and_skipped_lines_only(
     expected: tuple[str, ...],
     is_fit: bool,  # noqa: FBT001, a parameter
 ) -> None:

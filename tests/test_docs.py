@@ -70,7 +70,7 @@ def test_message_on_the_troubleshooting_page_exists_in_the_code(message: str) ->
     assert [part for part in parts if part not in texts()] == []
 
 
-def test_versions_are_those_that_pip_accepts() -> None:
+def test_documented_versions_equal_those_of_the_package_metadata() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     page = (DOCS / "versions.md").read_text(encoding="utf-8")
     accepted = [project["requires-python"], *project["dependencies"]]

@@ -11,7 +11,7 @@ SHOWN = list(printed(nbformat.read(NOTEBOOK, as_version=4)))
 
 
 @pytest.mark.filterwarnings("default")  # those of Jupyter's libraries
-def test_run_prints_what_the_notebook_shows() -> None:
+def test_notebook_output_equals_a_new_run() -> None:
     assert list(printed(executed())) == SHOWN
 
 

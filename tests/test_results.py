@@ -109,7 +109,9 @@ def test_result_prints_on_a_screen(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_result_is_a_table_to_whatever_reads_arrow(name: str, sound: Path, tmp_path: Path) -> None:
+def test_result_implements_the_arrow_stream_interface(
+    name: str, sound: Path, tmp_path: Path
+) -> None:
     result = CALLS[name](sound, tmp_path)
     table = result.to_arrow()
     assert table.num_rows

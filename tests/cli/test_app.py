@@ -182,7 +182,7 @@ def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFix
     assert "--help" in captured.err
 
 
-def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_without_a_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     asked = capsys.readouterr()
     assert main([]) == 0

@@ -96,7 +96,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(data: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("form", ["several options", "one option", "no option", "a glob"])
-def test_inputs_may_be_given_in_several_ways(form: str, tmp_path: Path) -> None:
+def test_inputs_are_accepted_as_several_paths_and_globs(form: str, tmp_path: Path) -> None:
     other = "app-logs-0"
     data = copy_partitions(tmp_path / "data", PARTITION, other)
     one, two = str(data / PARTITION), str(data / other)

@@ -366,7 +366,7 @@ def test_empty_time_range_reports_the_existing_times() -> None:
     assert "is after all records of the input: its first record is from 2026-11-21T" in done.stderr
 
 
-def test_records_of_kafkas_own_topics_are_decoded() -> None:
+def test_records_of_internal_topics_are_decoded() -> None:
     assert '"group"' in cat(0, "__consumer_offsets", "--input", DUMP, "-n", 3)
 
 

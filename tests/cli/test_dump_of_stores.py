@@ -103,7 +103,7 @@ def test_dump_of_a_missing_object_is_wrong_usage(remote: str, name: str, reason:
     assert reason in done.stderr
 
 
-def test_options_and_secrets_are_those_of_other_commands(s3: S3Server, tmp_path: Path) -> None:
+def test_dump_accepts_the_storage_options_of_other_commands(s3: S3Server, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(s3.secret_key)
     with s3_environment(s3):

@@ -204,7 +204,7 @@ def test_batch_without_records_has_no_lines(tmp_path: Path) -> None:
     assert dump("--records", log_of(tmp_path)).returncode == 0
 
 
-def test_records_of_a_real_log_are_as_many_as_its_batches_count() -> None:
+def test_record_count_of_a_real_log_equals_its_batch_headers() -> None:
     log = min(PARTITION.glob("*.log"))
     counts = [row["record_count"] for row in json_rows(log)]
     assert len(records_of(log)) == sum(counts)

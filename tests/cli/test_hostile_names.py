@@ -97,6 +97,6 @@ def test_names_are_escaped_as_by_ls() -> None:
     assert printable("\x85\u202e") == r"\u0085\u202e"
 
 
-def test_error_is_one_plain_line_with_the_name_as_it_is() -> None:
+def test_error_is_one_line_with_the_escaped_name() -> None:
     error = InputError("no such thing", path=f"a\n{FORGED}", found="\x1b[2J")
     assert str(error) == rf"a\n{FORGED}: no such thing (found \033[2J)"

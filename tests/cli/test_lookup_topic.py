@@ -53,7 +53,7 @@ def test_lookup_of_a_topic_equals_lookups_of_its_partitions() -> None:
             assert row[name] == alone[name]
 
 
-def test_times_are_those_of_the_first_record_and_the_largest() -> None:
+def test_topic_table_has_first_and_largest_timestamps() -> None:
     (row,) = rows(*ONE)
     (first,) = rows(*ONE, "--offset", 0, "--resolve", "record")
     (last,) = rows(*ONE, "--timestamp", -3)
@@ -66,7 +66,7 @@ def test_several_partitions_can_be_named() -> None:
     assert [row["partition"] for row in named] == [0, 2]
 
 
-def test_scripts_take_the_lines_of_kafka_get_offsets() -> None:
+def test_topic_lookup_prints_lines_like_kafka_get_offsets() -> None:
     done = lookup(*TOPIC, "--get-offsets")
     assert (done.stdout, done.stderr) == ("payments:0:1574\npayments:1:1816\n", "")
     done = lookup(*ONE, "--offset", 7, "--get-offsets")
@@ -98,7 +98,7 @@ def test_absent_partition_names_those_there_are() -> None:
     assert "no partition payments-9 here (found its partitions 0, 1)" in done.stderr
 
 
-def test_out_of_range_says_where_the_log_begins_and_ends() -> None:
+def test_offset_out_of_range_reports_log_start_and_end() -> None:
     done = lookup(*ONE, "--offset", 10**6)
     assert "out of range; the log begins at 0 and ends at 1574)" in done.stdout
     (answer,) = rows(*ONE, "--offset", 10**6)
@@ -128,7 +128,7 @@ def test_small_timestamps_are_accepted_if_the_log_has_such(tmp_path: Path) -> No
     assert answer["found_offset"] == 1
 
 
-def test_table_of_queries_may_hold_any_times(tmp_path: Path) -> None:
+def test_query_table_accepts_any_timestamps(tmp_path: Path) -> None:
     asked, answers = tmp_path / "q.csv", tmp_path / "a.csv"
     asked.write_text("topic,partition,timestamp\npayments,0,1714550400\n")
     done = lookup(*LOGS, "--queries", asked, "--by", "timestamp", "--output", answers)

@@ -189,7 +189,7 @@ def dumped_records(log: Path, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_records_of_kafkas_own_topics_are_dumped_decoded() -> None:
+def test_dump_decodes_records_of_internal_topics() -> None:
     (log,) = (DUMP / "__consumer_offsets-0").glob("*.log")
 
     decoded = [row["decoded"] for row in dumped_records(log)]
@@ -258,7 +258,7 @@ def test_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> No
     assert json.loads(done.stdout)["topic"] == "orders"
 
 
-def test_lag_of_groups_is_that_of_lookups() -> None:
+def test_lag_of_groups_equals_lookup_differences() -> None:
     found = rows("lag")
 
     assert [(row["partition"], row["committed_offset"]) for row in found] == [

@@ -62,9 +62,7 @@ def metadata_apart(data: Path, log_dirs: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("is_here", [True, False], ids=["in place", "copied"])
-def test_metadata_log_of_the_settings_may_be_one_of_the_inputs(
-    data: Path, *, is_here: bool
-) -> None:
+def test_configured_metadata_log_can_also_be_an_input(data: Path, *, is_here: bool) -> None:
     metadata, config = metadata_apart(data, data if is_here else Path("/var/kafka/data"))
 
     done = predict("--input", data, metadata, "--config", config)
@@ -101,7 +99,7 @@ def test_data_directories_only_in_the_settings_are_checked_or_unknown(
     assert conclusion(done).split()[0].strip(":") == verdict, done.stdout
 
 
-def test_sole_controller_has_its_metadata_up_to_where_the_log_is_torn(data: Path) -> None:
+def test_sole_controller_keeps_metadata_before_the_torn_tail(data: Path) -> None:
     metadata, config = metadata_apart(data, data)
     (log,) = metadata.glob("*/*.log")
     log.write_bytes(log.read_bytes()[:-7])

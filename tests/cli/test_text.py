@@ -48,7 +48,7 @@ def test_durations_are_formatted_with_units(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def test_counts_and_their_nouns() -> None:
+def test_counts_are_printed_with_singular_or_plural_nouns() -> None:
     assert format_count(1234567) == "1,234,567"
     assert plural(1, "entry", "entries") == "1 entry"
     assert plural(1000, "segment") == "1,000 segments"

@@ -56,7 +56,7 @@ def _given(place: str, folder: Path) -> list[Argument]:
 
 @pytest.mark.parametrize("text", REFUSED)
 @pytest.mark.parametrize("place", PLACES)
-def test_every_option_rejects_the_same_times(place: str, text: str, tmp_path: Path) -> None:
+def test_every_time_option_rejects_the_same_times(place: str, text: str, tmp_path: Path) -> None:
     command, *given = _given(place, tmp_path)
     done = run_here(str(command), *given, text)
     assert done.returncode == 2
@@ -66,7 +66,7 @@ def test_every_option_rejects_the_same_times(place: str, text: str, tmp_path: Pa
 
 @pytest.mark.parametrize("text", TAKEN)
 @pytest.mark.parametrize("place", [place for place in PLACES if "restore" not in place])
-def test_every_option_takes_the_same_times(place: str, text: str, tmp_path: Path) -> None:
+def test_every_time_option_accepts_the_same_times(place: str, text: str, tmp_path: Path) -> None:
     command, *given = _given(place, tmp_path)
     done = run_here(str(command), *given, text)
     assert done.returncode == 0, done.stderr

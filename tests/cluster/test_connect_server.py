@@ -107,7 +107,7 @@ def driver(
     return finish(process, seconds=DRIVER_SECONDS)
 
 
-def test_build_gives_the_files_of_the_local_engine(
+def test_build_equals_that_of_the_local_engine(
     remote: str, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -123,9 +123,7 @@ def test_build_gives_the_files_of_the_local_engine(
     assert rubbish(tmp_path) == []
 
 
-def test_lookups_give_the_answers_of_the_local_engine(
-    remote: str, python: Path, tmp_path: Path
-) -> None:
+def test_lookups_equal_those_of_the_local_engine(remote: str, python: Path, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     queries = write_queries(tmp_path / "queries", [make_queries("offset", 200, 1)])
     answer(queries, inventory, By.OFFSET, tmp_path / "local")

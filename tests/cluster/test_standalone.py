@@ -20,7 +20,7 @@ from tests.support.gates import Gate, Step
 from tests.support.spark_cluster import Cluster
 
 
-def test_build_gives_the_files_of_the_local_engine(
+def test_build_equals_that_of_the_local_engine(
     cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out, events, warnings = (tmp_path / name for name in ("out", "events", "warnings"))

@@ -44,7 +44,7 @@ def sorted_rows(report: Path) -> pa.Table:
     return pq.read_table(report).sort_by([(name, "ascending") for name in order])
 
 
-def test_verification_gives_the_rows_of_the_local_engine(
+def test_verification_equals_that_of_the_local_engine(
     cluster: Cluster, python: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "dump"
@@ -64,7 +64,7 @@ def test_verification_gives_the_rows_of_the_local_engine(
     assert rows.num_rows > 100
 
 
-def test_restore_gives_the_files_of_the_local_engine(
+def test_restore_equals_that_of_the_local_engine(
     cluster: Cluster, python: Path, tmp_path: Path
 ) -> None:
     dump = copy_dump(tmp_path / "dump", "audit.trail-0", "payments-0", "shipments.tracking-0")

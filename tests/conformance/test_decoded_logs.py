@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOGS = drawn(20_000, one_in=500)
 
 
-def test_random_logs_are_read_like_by_kafka(
+def test_random_logs_are_read_as_by_kafka(
     judge: Judge, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
@@ -37,7 +37,7 @@ def test_random_logs_are_read_like_by_kafka(
     assert tally.damages > LOGS
 
 
-def test_random_intact_logs_are_read_like_by_the_consumer(judge: Judge, scratch: Path) -> None:
+def test_random_intact_logs_are_read_as_by_the_consumer(judge: Judge, scratch: Path) -> None:
     compared = sum(compare_with_consumer(judge, scratch, seed) for seed in range(SEED, SEED + LOGS))
     assert compared > 50 * LOGS
 

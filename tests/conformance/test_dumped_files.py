@@ -140,11 +140,11 @@ def optional(value: int | None) -> str:
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
 
 
-def test_batches_of_a_brokers_logs_are_those_that_kafka_prints() -> None:
+def test_batches_of_broker_logs_equal_kafkas_dump() -> None:
     assert assert_dumped_alike(files_of_dump(".log"), printed_batch) > 5000
 
 
-def test_batches_of_every_format_are_those_that_kafka_prints(judge: Judge, tmp_path: Path) -> None:
+def test_batches_of_every_format_equal_kafkas_dump(judge: Judge, tmp_path: Path) -> None:
     rng = random.Random(20240229)
     segments = [*FORMATS, *NAMED, *(drawn_segment(rng) for _ in range(DRAWN))]
     logs = []
@@ -156,7 +156,7 @@ def test_batches_of_every_format_are_those_that_kafka_prints(judge: Judge, tmp_p
     assert assert_dumped_alike(logs, printed_batch) > 5 * DRAWN
 
 
-def test_sequences_that_restart_are_those_that_kafka_prints(tmp_path: Path) -> None:
+def test_restarted_sequences_equal_kafkas_dump(tmp_path: Path) -> None:
     log = tmp_path / f"{0:020d}.log"
     sequences = (0, INT32_MAX - 2, INT32_MAX - 1, INT32_MAX)
     log.write_bytes(
@@ -201,7 +201,7 @@ def printed_producer(row: Row) -> str:
     return f"{line} offsetDelta: {row['offset_delta']} timestamp: {row['timestamp_ms']}"
 
 
-def test_versions_of_aborted_transactions_are_those_that_kafka_prints(tmp_path: Path) -> None:
+def test_versions_of_aborted_transactions_equal_kafkas_dump(tmp_path: Path) -> None:
     index = tmp_path / f"{0:020d}.txnindex"
     versions = (0, 1, 2, 255, -1)
     index.write_bytes(
@@ -223,7 +223,7 @@ def test_versions_of_aborted_transactions_are_those_that_kafka_prints(tmp_path: 
         (".snapshot", printed_producer, 20),
     ],
 )
-def test_files_of_a_broker_hold_what_kafka_prints(
+def test_dump_of_broker_files_equals_kafkas_output(
     suffix: str, as_kafka_prints: Print, least: int
 ) -> None:
     assert assert_dumped_alike(files_of_dump(suffix), as_kafka_prints) > least
@@ -407,7 +407,7 @@ class Drawn:
         return int(self._random.integers(limit))
 
 
-def test_records_of_every_magic_and_codec_are_those_that_kafka_prints(tmp_path: Path) -> None:
+def test_records_of_every_magic_and_codec_equal_kafkas_dump(tmp_path: Path) -> None:
     logs = []
     for seed in range(120):
         path = tmp_path / f"t-{seed}" / f"{0:020d}.log"
@@ -440,7 +440,7 @@ def test_control_records_have_kafkas_types(
     assert our_records(log)[0].endswith(f"control: {name}")
 
 
-def test_records_of_a_brokers_logs_are_those_that_kafka_prints() -> None:
+def test_records_of_broker_logs_equal_kafkas_dump() -> None:
     logs = sorted(path for path in DUMP.glob("*/*.log") if path.stat().st_size)
     theirs = records_by_kafka(logs)
     assert len(theirs) > 40

@@ -309,7 +309,7 @@ def test_random_appends_leave_the_index_files_of_a_build(
     ],
     ids=str,
 )
-def test_segments_are_rolled_and_their_index_files_are_those_of_a_build(
+def test_index_files_of_rolled_segments_equal_built_ones(
     judge: Judge, scratch: Path, changed: dict[str, object]
 ) -> None:
     settings = {"index.interval.bytes": 4096, "segment.index.bytes": 10_000_000, **changed}

@@ -33,7 +33,7 @@ def test_unknown_version_is_rejected() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.usefixtures("judge", "old_judge")
-def test_jars_are_those_of_the_version(version: str) -> None:
+def test_jars_have_the_requested_version(version: str) -> None:
     names = {jar.name for jar in jars(version)}
     assert {f"{name}-{version}.jar" for name in NEEDED} <= names
     assert sum(name.startswith(("log4j-slf4j-impl", "slf4j-reload4j")) for name in names) == 1

@@ -53,7 +53,7 @@ def indexed(judge: Judge, scratch: Path) -> New:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_segment_without_index_is_recovered_alone_and_the_others_are_trusted(
+def test_segment_without_index_is_recovered_and_others_are_not_read(
     indexed: New, *, clean: bool
 ) -> None:
     files = indexed(SOUND)
@@ -87,7 +87,7 @@ def test_segment_below_the_recovery_point_is_not_read(indexed: New) -> None:
     assert files.read(6, ".log") == b"".join(DAMAGED[6])
 
 
-def test_missing_time_index_becomes_an_empty_one_where_index_is_there(indexed: New) -> None:
+def test_missing_time_index_is_created_empty_if_the_offset_index_exists(indexed: New) -> None:
     files = indexed(SOUND)
     files.remove(".timeindex")
     files.load().kill()
@@ -95,7 +95,7 @@ def test_missing_time_index_becomes_an_empty_one_where_index_is_there(indexed: N
     assert files.read(6, ".timeindex") == b""
 
 
-def test_missing_transaction_index_stays_missing_where_index_is_there(indexed: New) -> None:
+def test_missing_transaction_index_stays_missing_if_the_offset_index_exists(indexed: New) -> None:
     files = indexed(ABORTED)
     with files.load() as log:
         assert log.read(0, 1000).aborted == ((7, 0),)
@@ -316,7 +316,7 @@ def test_truncation_of_a_segment_without_index_keeps_later_segments(
     assert files.read(6, ".log") == DAMAGED[6][0]
 
 
-def test_recovery_point_lies_in_the_first_segment_that_is_recovered(indexed: New) -> None:
+def test_recovery_starts_at_the_segment_of_the_recovery_point(indexed: New) -> None:
     with indexed(SOUND, DAMAGED).load(clean=False, recovery_point=11) as log:
         assert log.loaded.base_offsets == (0, 6)
 

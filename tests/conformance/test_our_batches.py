@@ -134,7 +134,9 @@ def test_compressed_batch_has_kafkas_header_and_records(
 
 
 @pytest.mark.parametrize("commit", [False, True])
-def test_marker_has_kafkas_bytes(judge: Judge, scratch: Path, *, commit: bool) -> None:
+def test_transaction_marker_equals_kafkas_bytes(
+    judge: Judge, scratch: Path, *, commit: bool
+) -> None:
     theirs = kafkas(judge, scratch, EndMarker(5, 9, 2, commit, 4, 77, 3))
     ours = write_end_transaction_marker(
         5, 77, 9, 2, is_commit=commit, coordinator_epoch=4, leader_epoch=3

@@ -10,7 +10,7 @@ from tests.support.command_line import DUMP, lookup
 from .java_program import JavaProgram
 
 
-def test_kafka_reads_the_offsets_of_all_topics_that_match(tmp_path: Path) -> None:
+def test_reset_offsets_of_all_matching_topics_are_accepted_by_kafka(tmp_path: Path) -> None:
     plan, starts = tmp_path / "plan.csv", tmp_path / "starts.json"
     asked = ("--logs", DUMP, "--topics", r"orders\..*|payments", "--at", "2026-11-21T04:00:00Z")
     done = lookup(*asked, "--reset-offsets", plan, "--starting-offsets", starts)

@@ -139,7 +139,7 @@ def kafka_order(kafka: Ask, scratch: Path, ids: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path, seed: int) -> None:
+def test_producers_have_the_order_of_a_java_map(kafka: Ask, scratch: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     trees = 0
     for _ in range(200):
@@ -156,7 +156,7 @@ def test_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path, seed: i
     assert 0 < trees < 150
 
 
-def test_million_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path) -> None:
+def test_million_producers_have_the_order_of_a_java_map(kafka: Ask, scratch: Path) -> None:
     ids = np.unique(np.random.default_rng(0).integers(0, 2**40, 1_000_000))
     np.random.default_rng(1).shuffle(ids)
     order, has_tree = order_of_put(ids)

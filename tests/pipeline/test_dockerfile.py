@@ -88,7 +88,7 @@ def test_user_of_the_image_verifies_a_dump_and_compiles_nothing(image: Image) ->
     assert "compiling" not in printed
 
 
-def test_image_has_what_spark_needs(image: Image) -> None:
+def test_image_contains_the_dependencies_of_spark(image: Image) -> None:
     command = ("build", "--input", "/dumps/app-logs-0", "--output", "out", "--engine", "spark")
     printed = image.run("kafka-index", *command, "--master", "local[1]", mounted=DUMP)
     assert re.search(r"^built +3 ", printed, re.MULTILINE), printed

@@ -75,9 +75,7 @@ def _build(
     return collected.rows
 
 
-def test_index_files_and_rows_are_those_of_the_local_engine(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_build_on_spark_equals_the_local_engine(spark: SparkSession, tmp_path: Path) -> None:
     logs = write_logs(tmp_path / "logs", dump())
     expected = built_rows(_listed(logs), settings(tmp_path / "local"))
 
@@ -124,7 +122,7 @@ def test_fail_fast_ends_a_task_at_its_first_failed_segment(
     assert [row.status for row in rows] == ["failed"]
 
 
-def test_no_segments_give_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_build_of_no_segments_returns_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert _build(spark, [], settings(tmp_path / "spark")) == []
 
 

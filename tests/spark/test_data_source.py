@@ -46,7 +46,7 @@ def source(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def test_rows_are_those_of_read_records(source: SparkSession) -> None:
+def test_data_source_rows_equal_read_records(source: SparkSession) -> None:
     reader = source.read.format("kafka-log").option("path", str(DUMP))
     frame = reader.option("subscribe", "orders.eu-west, payments").option("minPartitions", "7")
     loaded = frame.option("includeHeaders", "true").load()
@@ -326,7 +326,7 @@ def test_data_source_module_imports_no_heavy_library() -> None:
     assert done.stdout.split() == ["kafka-log", "pyspark_kafka_log"]
 
 
-def test_without_spark_the_module_has_no_source() -> None:
+def test_module_without_pyspark_has_no_data_source() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; import pyspark_kafka_log;"
         "print(hasattr(pyspark_kafka_log, 'DefaultSource'))"
@@ -393,7 +393,7 @@ def test_unsupported_option_is_rejected(options: dict[str, str], reason: str) ->
         parse_options(options)
 
 
-def test_options_are_those_of_sparks_kafka_source() -> None:
+def test_options_of_sparks_kafka_source_are_accepted() -> None:
     options = parse_options(
         {
             "PATH": "/a, /b",
@@ -498,7 +498,7 @@ def test_invalid_offset_of_a_partition_is_rejected(text: str) -> None:
         parse_by_partition({NAME: text}, NAME)
 
 
-def test_partition_is_read_as_java_reads_it_and_a_fraction_is_cut_as_in_spark() -> None:
+def test_partition_number_is_parsed_as_by_java_and_spark() -> None:
     text = json.dumps({"t": {"\u0661": 5, "02": 7.9, "3": "9"}})
 
     assert parse_by_partition({NAME: text}, NAME) == {"t": {1: 5, 2: 7, 3: 9}}

@@ -65,7 +65,7 @@ def _from_folders(spark: SparkSession, table: pa.Table, folder: Path) -> DataFra
 
 @pytest.mark.parametrize("form", [batch_table, raw_batch_table])
 @pytest.mark.parametrize("read", [_from_orc, _from_query, _from_folders])
-def test_frame_build_writes_the_same_bytes_as_a_log_build(
+def test_build_from_a_dataframe_equals_a_log_build(
     spark: SparkSession,
     data: Path,
     expected: dict[str, bytes],

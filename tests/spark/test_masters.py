@@ -64,7 +64,7 @@ def test_other_server_at_the_master_address_is_reported(
         check_master(f"spark://127.0.0.1:{port}")
 
 
-def test_many_silent_masters_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_silent_masters_time_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_TOTAL_SECONDS", SHORT_SECONDS)
     started = time.monotonic()
     with server(None) as port, pytest.raises(EngineError):

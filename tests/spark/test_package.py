@@ -34,7 +34,7 @@ def _packed_by(path: str, copy: Path) -> str:
     ).stdout.strip()
 
 
-def test_zip_holds_every_module_of_the_package() -> None:
+def test_package_zip_contains_every_module() -> None:
     with zipfile.ZipFile(package_file()) as archive:
         names = set(archive.namelist())
     modules = (ROOT / "kafka_index").rglob("*.py")

@@ -98,7 +98,7 @@ def _killed() -> None:
         (_bug, 70, "IndexError: list index out of range"),
     ],
 )
-def test_exit_code_of_a_failed_job_is_that_of_its_task(
+def test_failed_job_has_the_exit_code_of_its_task(
     spark: SparkSession, fail: Callable[[], None], code: int, message: str
 ) -> None:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -112,7 +112,7 @@ def test_exit_code_of_a_failed_job_is_that_of_its_task(
     assert re.search(message, str(failure))
 
 
-def test_jvm_is_told_not_to_show_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_of_the_jvm_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     conf = settle(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
     # Else spark-submit turns it on, as if the user had asked for it.

@@ -285,7 +285,7 @@ def _topics_of(topics: list[str], starts: list[int]) -> dict[str, object]:
     }
 
 
-def test_packed_columns_are_unpacked_exactly(browser: Browser) -> None:
+def test_packed_columns_are_decompressed_exactly(browser: Browser) -> None:
     table = pa.table(
         {
             "segment_base_offset": pa.array([0, 5, 1 << 40, 7], pa.int64()),

@@ -21,7 +21,7 @@ from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import copy_dump
 
 
-def test_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
+def test_verdict_and_counts_are_visible_without_scripts(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     write_rows(report, {"status": ["built", "truncated", "unchanged"]}, 3)
     text = report.read_text(encoding="utf-8")

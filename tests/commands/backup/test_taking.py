@@ -96,7 +96,9 @@ def test_torn_tail_is_stored_once_it_is_complete(broker: StandIn, repository: Pa
     assert has(repository, manifest, ORDERS, whole + torn)
 
 
-def test_preallocated_log_may_shrink_while_it_is_read(broker: StandIn, repository: Path) -> None:
+def test_preallocated_log_that_shrinks_during_a_read_is_accepted(
+    broker: StandIn, repository: Path
+) -> None:
     log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
     os.truncate(log, 1 << 20)
     _, manifest = back_up(
@@ -539,7 +541,7 @@ def test_truncated_log_starts_a_new_history(broker: StandIn, repository: Path) -
     assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) - first[0].size_bytes
 
 
-def test_log_of_a_new_history_may_shrink_before_it_is_read(
+def test_log_of_a_new_history_that_shrinks_before_its_read_is_accepted(
     broker: StandIn, repository: Path
 ) -> None:
     back_up(broker, repository)

@@ -40,7 +40,7 @@ STOPS = {
 }
 
 
-def test_golden_files_are_those_of_the_manifest() -> None:
+def test_golden_files_agree_with_their_manifest() -> None:
     manifest = json.loads(MANIFEST.read_text(encoding="utf-8"))
     assert manifest["sha256"] == hashes(), "make golden writes the files and the manifest"
 

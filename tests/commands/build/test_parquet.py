@@ -216,7 +216,7 @@ def test_rows_without_a_segment_stop_the_run(tmp_path: Path, column: str) -> Non
         _build(change(metadata_table(ONE), 4, column, None), tmp_path)
 
 
-def test_without_rows_there_is_nothing_to_do(tmp_path: Path) -> None:
+def test_parquet_without_rows_is_an_empty_build(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no rows"):
         _build(metadata_table(ONE).slice(0, 0), tmp_path)
 

@@ -114,7 +114,7 @@ def test_find_by_time_uses_record_timestamps(tmp_path: Path) -> None:
         assert [row["offset"] for row in found] == offsets
 
 
-def test_limit_is_kept_across_splits(tmp_path: Path) -> None:
+def test_limit_applies_across_splits(tmp_path: Path) -> None:
     for number in range(3):
         log = b"".join(batch_of(at, [(1000, b"k", b"v")] * 3) for at in range(0, 30, 3))
         write_partition(tmp_path, {0: log}, f"t-{number}")
@@ -302,7 +302,7 @@ def test_empty_time_range_of_a_search_reports_the_existing_times(
     assert "from 2024-05-01T00:00:00.005Z" in said
 
 
-def test_records_of_kafkas_own_topics_are_printed_decoded() -> None:
+def test_find_prints_decoded_records_of_internal_topics() -> None:
     text = find(0, DUMP, "--topics", "__cluster_metadata", "--value-contains", "Bootstrap")
     assert '"type"' in text
     assert "hex" not in text

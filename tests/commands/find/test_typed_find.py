@@ -78,7 +78,7 @@ def test_rows_that_do_not_decode_are_counted_by_a_condition(dump: Path) -> None:
         ("value.amount", "neither true nor false|not a condition"),
     ],
 )
-def test_condition_that_does_not_fit_the_types_is_refused(
+def test_condition_that_does_not_fit_the_types_is_rejected(
     dump: Path, condition: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -78,7 +78,7 @@ def test_headers_only_verification_names_its_limits(data: Path) -> None:
     assert "a wrong checksum" in done.stdout
 
 
-def test_nothing_found_exits_with_2(tmp_path: Path) -> None:
+def test_input_without_segments_is_exit_code_2(tmp_path: Path) -> None:
     assert run_here("verify", "--input", tmp_path).returncode == ExitCode.USAGE
 
 
@@ -356,7 +356,7 @@ def test_verification_of_a_store_equals_local_verification(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_unread_entry_has_the_same_verdict_on_terminal_page_and_exit_code(
+def test_unread_entry_is_reported_equally_by_terminal_page_and_exit_code(
     data: Path, tmp_path: Path, kind: str
 ) -> None:
     folder = data / PARTITION

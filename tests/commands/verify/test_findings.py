@@ -125,7 +125,7 @@ def test_bad_checksum_is_named_with_its_byte_and_what_is_lost(data: Path) -> Non
     assert lost.position_bytes + lost.size_bytes == first.stat().st_size
 
 
-def test_headers_alone_do_not_show_a_bad_checksum(data: Path) -> None:
+def test_headers_only_verification_misses_a_bad_checksum(data: Path) -> None:
     first = logs(data)[0]
     flip(first, first.stat().st_size - 1)
 
@@ -182,7 +182,7 @@ def test_offsets_removed_by_compaction_are_not_a_gap(data: Path) -> None:
     [("compact,delete", "cannot be known"), ("delete", "topic is not compacted")],
 )
 @pytest.mark.parametrize("in_dump", [True, False])
-def test_metadata_says_which_topics_are_compacted(
+def test_compacted_topics_are_read_from_the_metadata_log(
     data: Path, tmp_path: Path, policy: str, why: str, *, in_dump: bool
 ) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
@@ -204,7 +204,7 @@ def test_metadata_says_which_topics_are_compacted(
 @pytest.mark.parametrize(
     ("setting", "why"), [("compact", "cannot be known"), ("delete", "topic is not compacted")]
 )
-def test_broker_says_which_topics_without_a_policy_are_compacted(
+def test_broker_default_policy_determines_compacted_topics(
     data: Path, tmp_path: Path, setting: str, why: str
 ) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
@@ -396,7 +396,7 @@ def reverse_entries(path: Path) -> None:
         (reverse_entries, FileClass.CORRUPT),
     ],
 )
-def test_transaction_index_must_hold_every_aborted_transaction(
+def test_transaction_index_without_an_aborted_transaction_is_harmful(
     data: Path, change: Callable[[Path], object], file_class: FileClass
 ) -> None:
     path = transactions(data)
@@ -478,7 +478,7 @@ def test_partition_without_its_metadata_is_stray(data: Path) -> None:
         (MARKER, "?", False),
     ],
 )
-def test_root_files_are_classified_like_by_a_broker(
+def test_root_files_are_classified_as_by_a_broker(
     data: Path, name: str, text: str, *, harmful: bool
 ) -> None:
     (data / name).write_text(text)
@@ -488,7 +488,7 @@ def test_root_files_are_classified_like_by_a_broker(
     assert (row.path, row.harmful) == (str(data / name), harmful)
 
 
-def test_logs_alone_are_one_line_and_no_damage(data: Path) -> None:
+def test_logs_without_index_files_are_one_line_and_no_damage(data: Path) -> None:
     lone = data.parent / "logs"
     for path in data.glob("*/*.log"):
         target = lone / path.parent.name

@@ -143,7 +143,7 @@ def test_metadata_of_a_broker_has_no_unknown_or_damaged_records(written: Written
     assert unknown == []
 
 
-def test_topics_are_those_that_the_broker_lists(written: Written) -> None:
+def test_topics_equal_those_listed_by_the_broker(written: Written) -> None:
     assert written.found.cluster is not None
     assert {
         topic.name: {"id": topic.topic_id, "partitions": len(topic.partitions)}
@@ -151,12 +151,12 @@ def test_topics_are_those_that_the_broker_lists(written: Written) -> None:
     } == written.answer["topics"]
 
 
-def test_configurations_are_those_that_the_broker_describes(written: Written) -> None:
+def test_configurations_equal_those_described_by_the_broker(written: Written) -> None:
     assert written.found.cluster is not None
     assert written.found.cluster.topic_configs("orders") == written.answer["configs"]
 
 
-def test_groups_are_those_that_the_broker_lists(written: Written) -> None:
+def test_groups_equal_those_listed_by_the_broker(written: Written) -> None:
     found = {group.name: group.kind for group in written.found.groups or []}
 
     # A group that commits nothing but in a transaction that is open exists, too.
@@ -164,7 +164,7 @@ def test_groups_are_those_that_the_broker_lists(written: Written) -> None:
     assert set(written.answer["groups"]) - set(found) <= {"of-open", "of-aborted"}
 
 
-def test_committed_offsets_are_those_that_the_broker_returns(written: Written) -> None:
+def test_committed_offsets_equal_those_of_the_broker(written: Written) -> None:
     assert {
         f"{one.group} {one.topic}-{one.partition}": {
             "offset": one.offset,
@@ -175,7 +175,7 @@ def test_committed_offsets_are_those_that_the_broker_returns(written: Written) -
     } == written.answer["offsets"]
 
 
-def test_lag_is_what_kafkas_tool_prints(written: Written) -> None:
+def test_lag_equals_that_of_kafkas_tool(written: Written) -> None:
     rows = [line.split()[:6] for line in written.described.splitlines()]
     printed = {
         (group, topic, int(partition)): (int(offset), int(end), int(lag))
@@ -195,7 +195,7 @@ def test_lag_is_what_kafkas_tool_prints(written: Written) -> None:
     assert {lag for *_, lag in printed.values()} > {0}
 
 
-def test_transactions_are_those_that_the_broker_describes(written: Written) -> None:
+def test_transactions_equal_those_described_by_the_broker(written: Written) -> None:
     assert {
         one.transactional_id: {
             "state": one.state,

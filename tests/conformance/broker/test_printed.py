@@ -69,7 +69,9 @@ def test_every_tool_of_the_page_is_tested() -> None:
     assert asked == {*_TOOLS, _KCAT}
 
 
-def test_kcat_is_required_where_kafka_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kcat_is_required_for_the_comparison(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("KAFKA_INDEX_REQUIRE_JUDGE", "1")
     with pytest.raises(pytest.fail.Exception, match="package kcat"), needing_kafka():

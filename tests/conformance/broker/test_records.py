@@ -28,9 +28,7 @@ def logs_alone(written: Written, room: Path) -> Path:
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", _TOPICS, ids=lambda topic: topic.name[:24])
-def test_records_are_those_that_consumers_got(
-    written: Written, topic: Topic, isolation: str
-) -> None:
+def test_records_equal_those_of_consumers(written: Written, topic: Topic, isolation: str) -> None:
     expected = written.digests[isolation]
     for partition in range(topic.partitions):
         found = digest(written.leader.data, topic.name, partition, isolation)
@@ -39,7 +37,7 @@ def test_records_are_those_that_consumers_got(
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", _TOPICS, ids=lambda topic: topic.name[:24])
-def test_records_of_logs_alone_are_those_that_consumers_got(
+def test_records_of_logs_without_indexes_equal_those_of_consumers(
     written: Written, logs_alone: Path, topic: Topic, isolation: str
 ) -> None:
     expected = written.digests[isolation]

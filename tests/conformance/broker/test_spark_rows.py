@@ -181,7 +181,7 @@ def read(written: Written, room: Path) -> Read:
 
 
 @pytest.mark.parametrize("name", _SAME_ROWS)
-def test_rows_are_those_of_sparks_kafka_source(read: Read, name: str) -> None:
+def test_rows_equal_those_of_sparks_kafka_source(read: Read, name: str) -> None:
     assert name not in read.errors
     found, expected = read.rows(name, _LOGS), read.rows(name, _KAFKA)
     assert found.schema.equals(expected.schema)

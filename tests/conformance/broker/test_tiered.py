@@ -135,14 +135,14 @@ def test_most_segments_are_remote(tiered: Tiered) -> None:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_records_are_those_that_consumers_got(tiered: Tiered, isolation: str) -> None:
+def test_records_equal_those_of_consumers(tiered: Tiered, isolation: str) -> None:
     for topic, number in _partitions():
         found = digest(tiered.data, topic, number, isolation, tiered.options)
 
         assert found == tiered.digests[isolation][f"{topic}-{number}"], (topic, number)
 
 
-def test_times_are_answered_like_by_the_broker(tiered: Tiered) -> None:
+def test_times_are_answered_as_by_the_broker(tiered: Tiered) -> None:
     inventory = collect_inventory([str(tiered.data)], tiered=tiered.options)
     topics, numbers, times = zip(*tiered.queries, strict=True)
     with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:

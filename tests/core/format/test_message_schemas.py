@@ -87,7 +87,7 @@ def test_array_longer_than_its_message_is_rejected_before_memory_is_taken() -> N
         POINT.decode(b"\x00\x00" + b"\x00\x01" + b"\x7f\xff\xff\xff", 0)
 
 
-def test_null_where_a_field_cannot_be_null_is_rejected() -> None:
+def test_null_in_a_field_that_is_not_nullable_is_rejected() -> None:
     with pytest.raises(CorruptRecordError, match="name is null"):
         POINT.decode(b"\xff\xff" + b"\x00\x01" + b"\xff\xff\xff\xff", 0)
 

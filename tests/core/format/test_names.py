@@ -52,7 +52,7 @@ def test_partition_is_the_text_after_the_last_dash(name: str, topic: str, partit
      "my orders-0", "..-0", "t" * 250 + "-0", "lost+found", "remote-log-index-cache",
      "orders-0\n"],
 )  # fmt: skip
-def test_name_that_no_broker_gives_is_not_a_partition(name: str) -> None:
+def test_impossible_directory_name_is_not_a_partition(name: str) -> None:
     assert parse_partition_directory(name) is None
     assert split_directory_name(name) is None
 

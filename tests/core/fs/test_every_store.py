@@ -286,7 +286,7 @@ class StoreTests(ReadTests):
         assert source.changed() is not None
         source.close()
 
-    def test_made_directory_takes_files(self, place: Place) -> None:
+    def test_created_directory_accepts_files(self, place: Place) -> None:
         place.store.make_directory(place.at("a/b"))
         place.store.make_writable_directory(place.at("a/b"))
         place.put(a__b__c=b"1")

@@ -48,7 +48,7 @@ def test_file_that_is_not_committed_leaves_the_older_one_and_nothing_else(tmp_pa
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_second_writer_of_the_same_file_is_rejected_and_disturbs_nothing(tmp_path: Path) -> None:
+def test_second_writer_of_a_file_is_rejected_without_effect(tmp_path: Path) -> None:
     path = str(tmp_path / "report.csv")
     with AtomicFile(path, what="report") as file:
         file.write(b"first")

@@ -171,7 +171,7 @@ def test_growing_file_grows_to_the_largest_size_and_not_beyond(kind: Kind, tmp_p
     assert index.length == 700 * kind.entry_size
 
 
-def test_growing_index_starts_empty_in_a_file_that_is_there(kind: Kind, tmp_path: Path) -> None:
+def test_growing_index_starts_empty_in_an_existing_file(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(written(kind, tmp_path / "x", 5), 1000, growing=True)
     assert (index.entries, index.length) == (0, 0)
 

@@ -133,7 +133,7 @@ def test_less_than_an_entry_is_not_a_size_in_memory_either(kind: Kind) -> None:
         kind.open(IN_MEMORY, kind.entry_size - 1)
 
 
-def test_growing_index_takes_no_more_memory_than_it_needs(kind: Kind) -> None:
+def test_growing_index_allocates_memory_for_its_entries_only(kind: Kind) -> None:
     index = kind.open(IN_MEMORY, 2**31 - 1, growing=True)
     assert index.length == 0
     kind.add(index, 3000)

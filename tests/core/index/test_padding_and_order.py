@@ -55,7 +55,7 @@ def test_last_entry_is_known_when_padding_is_skipped(tmp_path: Path) -> None:
     assert (offsets.last_offset, times.last_entry) == (BASE + 3, (7, BASE + 3))
 
 
-def test_without_padding_all_entries_stay(kind: Kind, tmp_path: Path) -> None:
+def test_index_without_padding_keeps_all_entries(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (0, 0), (1, 1))
     index.skip_padding()
     assert index.entries == 2

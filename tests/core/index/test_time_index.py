@@ -77,7 +77,7 @@ def test_offset_that_is_not_representable_is_rejected(index: TimeIndex, offset: 
     assert index.entries == 0
 
 
-def test_truncation_goes_by_offset(index: TimeIndex) -> None:
+def test_time_index_is_truncated_by_offset(index: TimeIndex) -> None:
     appended(index, (100, 50), (110, 60), (120, 70))
     index.truncate_to(65)
     assert entries_of(index) == [(100, 50), (110, 60)]
@@ -156,7 +156,7 @@ TARGETS = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 200)
     st.lists(TARGETS, max_size=30) | st.lists(TARGETS, min_size=BULK_LOOKUPS),
 )
 @example([100, 110, 120], [-5, 99, 100, 115, 120, 2**62])
-def test_lookups_are_those_of_a_list(times: list[int], targets: list[int]) -> None:
+def test_lookups_equal_those_of_a_list(times: list[int], targets: list[int]) -> None:
     entries = [(time, number // 2) for number, time in enumerate(times)]
     twin = TimeTwin(BASE, 100, [(time, BASE + offset) for time, offset in entries])
     wanted = targets + times

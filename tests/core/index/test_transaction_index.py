@@ -99,7 +99,7 @@ def test_entries_before_a_rejected_one_are_appended(path: Path) -> None:
     assert path.read_bytes() == packed([TXNS[0], TXNS[2]])
 
 
-def test_file_that_is_there_is_continued(path: Path) -> None:
+def test_existing_transaction_index_is_continued(path: Path) -> None:
     filled(path, TXNS[:1]).close()
     index = filled(path, TXNS[1:])
     assert rows(index.entries) == TXNS
@@ -165,7 +165,7 @@ def test_aborted_transactions_are_collected_across_segments(tmp_path: Path) -> N
     assert rows(collect_aborted_txns(segments, 0, 162)) == [*TXNS, (9, 0, 999, 1000)]
 
 
-def test_without_segments_nothing_is_collected() -> None:
+def test_aborted_transactions_of_no_segments_are_empty() -> None:
     assert collect_aborted_txns([], 0, 10).tolist() == []
 
 
@@ -197,7 +197,7 @@ def test_after_truncation_the_entry_before_counts(path: Path) -> None:
     assert rows(index.entries) == [(4, 100, 105, 106)]
 
 
-def test_reset_leaves_an_empty_file_that_takes_any_entry(path: Path) -> None:
+def test_reset_index_is_empty_and_accepts_any_entry(path: Path) -> None:
     index = filled(path)
     index.reset()
     assert path.read_bytes() == b""
@@ -286,7 +286,7 @@ def test_file_without_write_permission_can_be_read_by_anyone(path: Path) -> None
     assert as_nobody(check) == 0
 
 
-def test_what_is_not_a_file_is_rejected(path: Path) -> None:
+def test_special_file_is_rejected(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(InputError, match="not a regular file"):
         opened(path)
@@ -336,7 +336,7 @@ def test_closed_index_rejects_lookups_and_appends(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", BROKER_FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_files_of_a_broker_are_written_the_same_again(path: Path, tmp_path: Path) -> None:
+def test_files_of_a_broker_are_rewritten_to_the_same_bytes(path: Path, tmp_path: Path) -> None:
     index = TransactionIndex(path, int(path.stem), writable=False)
     index.sanity_check()
     copy = TransactionIndex(tmp_path / "copy", index.start_offset)

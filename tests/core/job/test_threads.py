@@ -192,7 +192,7 @@ def test_waves_grow_up_to_a_bound_per_worker() -> None:
     assert sizes_of([1] * 30, Waves.GROWING, 2) == [2, 4, 8, 8, 8]
 
 
-def test_one_wave_has_all_works() -> None:
+def test_small_job_runs_in_one_wave() -> None:
     assert sizes_of([1 << 40] * 9, Waves.ONE, 1) == [9]
     assert sizes_of([], Waves.ONE, 1) == []
 

@@ -200,7 +200,7 @@ def test_leader_recomputes_only_changed_checksums(timestamp_type: int, max_times
         assert stored == computed
 
 
-def test_largest_timestamps_are_those_of_the_records_and_not_of_the_header() -> None:
+def test_largest_timestamp_is_computed_from_the_records() -> None:
     batches = [
         built.batch(0, 2, timestamps=[5, 3], max_timestamp=99),
         built.batch(0, 1, timestamps=[-1]),

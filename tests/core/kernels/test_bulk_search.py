@@ -166,13 +166,13 @@ def test_bases_are_added_to_what_is_found(
 
 
 @given(st.permutations(range(12)))
-def test_each_answer_goes_to_the_row_of_its_target(rows: list[int]) -> None:
+def test_answers_are_written_to_the_rows_of_their_targets(rows: list[int]) -> None:
     entries = [(10 * number, number) for number in range(12)]
     found = find(OFFSETS, entries, [10 * number for number in range(12)], rows=rows)
     assert [found[row] for row in rows] == entries
 
 
-def test_without_entries_nothing_is_found() -> None:
+def test_bulk_lookup_in_an_empty_index_finds_nothing() -> None:
     assert find(TIMES, [], [-5, 0, INT64_MAX], value_base=7) == [(-1, 7)] * 3
 
 

@@ -54,7 +54,7 @@ def by_hand(entry: bytes) -> list[int]:
 
 @settings(deadline=None)
 @given(segments(damaged=False))
-def test_fields_are_those_of_the_entry(one: Segment) -> None:
+def test_header_fields_equal_those_of_the_entry(one: Segment) -> None:
     rows = twins.scan_log(one.log, one.base_offset)[2]
     entries = [one.log[row.position : row.position + row.size] for row in rows]
     assert [row[:6] for row in headers(*entries)] == [by_hand(entry) for entry in entries]
@@ -65,12 +65,12 @@ def test_positions_are_relative_to_the_log() -> None:
     assert headers(*entries, start=10**9) == headers(*entries)
 
 
-def test_marker_shows_type_coordinator_epoch_and_timestamp() -> None:
+def test_transaction_marker_returns_type_coordinator_epoch_and_timestamp() -> None:
     entry = marker(3, 7, 0, commit=True, coordinator_epoch=12, timestamp=4444)
     assert headers(entry)[0][6:] == [1, 12, 4444]
 
 
-def test_time_of_a_marker_with_log_append_time_is_the_batchs() -> None:
+def test_transaction_marker_with_log_append_time_has_the_time_of_its_batch() -> None:
     entry = control_batch(3, 7, 0, control_key(0), marker_value(2), 50, attributes=LOG_APPEND_TIME)
     entry = entry[:27] + struct.pack(">q", 49) + entry[35:]
     assert headers(entry)[0][6:] == [0, 2, 50]
@@ -174,7 +174,7 @@ def test_damage_encodes_its_position(position: int) -> None:
 
 
 @given(logs(), st.data())
-def test_headers_are_read_where_there_is_a_position(log: Log, data: st.DataObject) -> None:
+def test_headers_are_read_at_known_positions_only(log: Log, data: st.DataObject) -> None:
     by_position = {one.position: one for one in log.headers}
     asked = data.draw(st.lists(st.sampled_from([-1, -2, -40, *by_position])))
     fields = np.full((3, len(asked)), UNTOUCHED, np.int64)

@@ -66,7 +66,7 @@ def test_index_entry_is_added_only_above_the_interval() -> None:
     assert chosen([rows], 100)[0] == [(2, 5, 0)]
 
 
-def test_entry_of_a_later_timestamp_names_the_batch_that_holds_it() -> None:
+def test_time_entry_points_to_the_batch_with_the_larger_timestamp() -> None:
     rows = [(0, 4, 90), (200, 9, 30), (400, 12, 91)]
     assert chosen([rows], 100)[0] == [(1, 90, 4), (2, 91, 12)]
 

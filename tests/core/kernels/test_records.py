@@ -262,7 +262,7 @@ def test_each_fault_has_its_code(data: bytes, expected: int) -> None:
 
 
 @pytest.mark.parametrize("size", [b"\x0c", b"\x8c\0", b"\x8c\x80\0", b"\x8c\x80\x80\x80\x10"])
-def test_size_may_take_more_bytes_than_it_needs(size: bytes) -> None:
+def test_overlong_varint_of_a_record_size_is_accepted(size: bytes) -> None:
     assert code_of(size + record(0, 0, None, None)[1:]) == RECORD_SOUND
 
 

@@ -171,7 +171,7 @@ def test_record_batch_shorter_than_its_header_is_reported(length: int) -> None:
 @pytest.mark.parametrize(
     ("base_offset", "last_offset"), [(10, 9), (0, 2**31), (10, -(2**63)), (0, 2**63 - 1)]
 )
-def test_offset_that_no_index_can_hold_is_reported(base_offset: int, last_offset: int) -> None:
+def test_offset_out_of_range_of_an_index_is_reported(base_offset: int, last_offset: int) -> None:
     entry = batch(last_offset, 1)
     assert stop_of(entry, base_offset=base_offset) == (SCAN_OFFSET_OVERFLOW, 0)
 

@@ -121,7 +121,7 @@ LARGEST_TIME = time_entries(range(2560 * PAGE // TIME_ENTRY.itemsize))
 
 
 @pytest.mark.parametrize("entries", [LARGEST, LARGEST_TIME], ids=["offset", "time"])
-def test_lookup_near_the_end_touches_three_pages_whatever_the_size(entries: Entries) -> None:
+def test_lookup_near_the_end_touches_three_pages_for_any_index_size(entries: Entries) -> None:
     for pages in range(12, 2561):
         count = pages * PAGE // entries.itemsize - pages % 7
         for back in (0, 1, 300, warm(entries) - 1):
@@ -131,7 +131,7 @@ def test_lookup_near_the_end_touches_three_pages_whatever_the_size(entries: Entr
             assert touched[0] >= (count - 1) * entries.itemsize // PAGE - 2
 
 
-def test_pages_of_a_lookup_near_the_end_stay_while_a_page_fills() -> None:
+def test_lookups_near_the_end_touch_the_same_pages_while_a_page_fills() -> None:
     per_page = PAGE // OFFSET_ENTRY.itemsize
     start = 40 * per_page
     touched = {
@@ -141,7 +141,7 @@ def test_pages_of_a_lookup_near_the_end_stay_while_a_page_fills() -> None:
     assert touched == {(38, 39, 40)}
 
 
-def test_whole_warm_section_is_touched_by_every_lookup_in_it() -> None:
+def test_lookup_in_the_warm_section_touches_all_of_it() -> None:
     # Or else it would not stay warm. The last page counts: the next entry is written there.
     count = 40 * PAGE // OFFSET_ENTRY.itemsize + 200
     for back in range(warm(LARGEST)):

@@ -64,7 +64,7 @@ def test_malformed_checkpoint_is_empty_and_noted_and_refused_if_required(
     assert caught.value.path == str(path)
 
 
-def test_log_starts_that_are_no_numbers_count_as_absent(tmp_path: Path) -> None:
+def test_malformed_log_start_offset_counts_as_absent(tmp_path: Path) -> None:
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 x\n")
     found = DataDirectory(str(tmp_path)).required_checkpoint("log-start-offset-checkpoint")
     assert (found.offsets, found.noted_fault()) == ({}, None)

@@ -46,7 +46,7 @@ def reasons(listing: Listing) -> dict[str, str]:
     return {os.path.basename(each.path): each.reason for each in listing.skipped}
 
 
-def test_segments_come_sorted_with_size_and_time(tmp_path: Path) -> None:
+def test_listed_segments_are_sorted_and_have_size_and_time(tmp_path: Path) -> None:
     put(tmp_path / "b-0", name(5), name(0), data=b"12345")
     put(tmp_path / "a-10", name(7))
     put(tmp_path / "a-9", name(7))
@@ -63,7 +63,7 @@ def test_segments_come_sorted_with_size_and_time(tmp_path: Path) -> None:
     assert listing.data_directories == [str(tmp_path)]
 
 
-def test_one_partition_directory_is_an_input_too(tmp_path: Path) -> None:
+def test_partition_directory_is_accepted_as_input(tmp_path: Path) -> None:
     put(tmp_path / "a-b-3", name(0))
     listing = listed(f"{tmp_path}/a-b-3/")
     assert (listing.segments[0].topic, listing.segments[0].partition) == ("a-b", 3)
@@ -157,7 +157,7 @@ def test_linked_partition_directories_are_followed(tmp_path: Path) -> None:
     assert listing.data_directories == [str(tmp_path / "data"), str(tmp_path / "big")]
 
 
-def test_one_directory_under_two_partition_names_is_listed_under_one(tmp_path: Path) -> None:
+def test_directory_with_two_partition_names_is_listed_once(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0))
     (tmp_path / "u-0").symlink_to(tmp_path / "t-0")
     listing = listed(tmp_path)
@@ -174,7 +174,7 @@ def test_same_segment_in_two_directories_is_rejected_naming_both(tmp_path: Path)
     assert str(tmp_path / "d2" / "t-0") in str(caught.value)
 
 
-def test_topics_pattern_must_match_the_whole_name(tmp_path: Path) -> None:
+def test_topics_pattern_must_match_the_full_name(tmp_path: Path) -> None:
     put(tmp_path / "orders-0", name(0))
     put(tmp_path / "orders.v2-0", name(0))
     assert [s.topic for s in listed(tmp_path, topics="orders").segments] == ["orders"]
@@ -289,7 +289,7 @@ def test_incomplete_last_batch_of_a_swapped_log_is_not_counted(tmp_path: Path) -
     assert offsets(listed(tmp_path)) == [0, 7]
 
 
-def test_damaged_swapped_log_ends_at_the_damage_and_the_reason_says_so(tmp_path: Path) -> None:
+def test_damaged_swap_file_ends_at_the_reported_damage(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(5), name(6))
     put(tmp_path / "t-0", name(0, ".log.swap"), data=batch(0, 5) + bytes(100))
     listing = listed(tmp_path)

@@ -204,7 +204,7 @@ def test_dump_prints_records_up_to_the_damage(dump: Path, case: Case) -> None:
     assert len(rows) == len(expected.offsets) or case.is_damaged
 
 
-def test_verify_calls_the_same_logs_harmful(dump: Path, case: Case, tmp_path: Path) -> None:
+def test_verify_reports_the_same_logs_as_harmful(dump: Path, case: Case, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     run_here("verify", "--input", dump, "--report", report)
     rows = [json.loads(line) for line in report.read_text().splitlines()]

@@ -57,7 +57,7 @@ def partition_of(tmp_path: Path, *entries: bytes) -> Path:
 # ------------------------------------------------------------------------------- columns
 
 
-def test_default_columns_are_those_of_sparks_kafka_source(tmp_path: Path) -> None:
+def test_default_columns_equal_those_of_sparks_kafka_source(tmp_path: Path) -> None:
     table = read(partition_of(tmp_path, batch(0)))
     assert [(field.name, str(field.type)) for field in table.schema] == [
         ("key", "binary"),
@@ -72,7 +72,7 @@ def test_default_columns_are_those_of_sparks_kafka_source(tmp_path: Path) -> Non
 
 
 @ALL_CODECS
-def test_keys_values_and_headers_are_those_of_the_records(tmp_path: Path, codec: int) -> None:
+def test_keys_values_and_headers_equal_those_of_the_records(tmp_path: Path, codec: int) -> None:
     headers = ((b"a", b"1"), (b"", None), (b"a", b""))
     payload = b"".join(
         (
@@ -107,7 +107,7 @@ def test_keys_values_and_headers_are_those_of_the_records(tmp_path: Path, codec:
     assert table["offset"].to_pylist()[3:] == [20]
 
 
-def test_timestamp_type_is_that_of_the_batch(tmp_path: Path) -> None:
+def test_timestamp_type_equals_that_of_the_batch(tmp_path: Path) -> None:
     inner = message(0, 1, 7, b"in") + message(1, 1, 8, b"in")
     log = (
         batch(0, 1),
@@ -165,7 +165,7 @@ def test_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(tmp_path
     assert rows_of(table, *columns) == [(0, 0), (10, 10), (11, 10), (12, 10)]
 
 
-def test_offsets_and_timestamps_alone_do_not_touch_values(tmp_path: Path) -> None:
+def test_read_of_offsets_and_timestamps_does_not_read_values(tmp_path: Path) -> None:
     cut = message(1, 0, body=b"\xff\xff\xff\xff\0\0\0\5abcd")
     folder = partition_of(tmp_path, batch(0, 1), cut)
     columns = ("timestamp", "offset")
@@ -385,7 +385,9 @@ def places(s3: S3Server, tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_records_are_those_of_the_local_files(places: tuple[Path, str], isolation: str) -> None:
+def test_records_in_a_store_equal_those_of_local_files(
+    places: tuple[Path, str], isolation: str
+) -> None:
     found, expected = (
         kafka_index.read_records(place, columns=COLUMNS, isolation=isolation).read_all()
         for place in places

@@ -137,7 +137,7 @@ def test_missing_libraries_are_named_with_their_command(
         kafka_index.read_records(dump, topics="orders", decode="value")
 
 
-def test_values_that_grow_come_in_parts_within_the_limit(tmp_path: Path) -> None:
+def test_large_decoded_values_are_returned_in_bounded_parts(tmp_path: Path) -> None:
     inner = [{"name": f"x{n}", "type": ["null", "double"]} for n in range(9)]
     schema = {
         "type": "record",

@@ -126,7 +126,7 @@ def test_last_batch_stays_open_for_further_records() -> None:
     assert len(IncomingBatches.scan(np.frombuffer(data, np.uint8), 0)) == 3
 
 
-def test_record_larger_than_a_chunk_is_a_batch_of_its_own() -> None:
+def test_record_larger_than_a_chunk_is_a_separate_batch() -> None:
     records = [Record(0, None, b"a"), Record(0, None, bytes(9 << 20)), Record(0, None, b"c")]
 
     data, _ = encode(rows_of(records, [0, 1, 2]))

@@ -75,7 +75,7 @@ def test_chunk_ends_before_its_headers_have_too_many_bytes() -> None:
     assert [len(chunk) for chunk in Reading(entry(*records)).chunks()] == [2, 2, 1]
 
 
-def test_headers_of_more_bytes_than_a_chunk_may_have_are_one_record() -> None:
+def test_record_with_headers_larger_than_a_chunk_is_a_chunk() -> None:
     larger = ((b"h", bytes(5 * MIB)),)
     records = [record(number, 0, None, b"", larger) for number in range(2)]
     assert [len(chunk) for chunk in Reading(entry(*records)).chunks()] == [1, 1]

@@ -118,7 +118,7 @@ def test_empty_batch_keeps_offsets_and_producer() -> None:
 
 
 @pytest.mark.parametrize(("is_commit", "kind"), [(False, 0), (True, 1)])
-def test_marker_holds_how_the_transaction_ends(*, is_commit: bool, kind: int) -> None:
+def test_transaction_marker_contains_commit_or_abort(*, is_commit: bool, kind: int) -> None:
     marker = write_end_transaction_marker(
         3, 77, 9, 2, is_commit=is_commit, coordinator_epoch=4, leader_epoch=0
     )

@@ -112,7 +112,7 @@ def test_sums_wrap_around() -> None:
 
 
 @pytest.mark.parametrize("codec", range(8))
-def test_record_count_of_0_is_no_records_whatever_follows(codec: int) -> None:
+def test_record_count_of_0_ignores_following_bytes(codec: int) -> None:
     assert rows(batch(5, attributes=codec, payload=b"\xff" * 9, record_count=0)) == []
 
 
@@ -369,7 +369,7 @@ def test_no_more_of_a_message_is_decompressed_than_is_allowed(codec: int) -> Non
 
 
 @OLD_MAGICS
-def test_first_offset_of_a_plain_message_is_its_own(magic: int) -> None:
+def test_first_offset_of_an_uncompressed_message_is_its_offset(magic: int) -> None:
     assert read_first_offset(message(7, magic, value=b"v")) == 7
 
 

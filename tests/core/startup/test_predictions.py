@@ -372,7 +372,7 @@ def batches_of(log: bytearray) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("kind", "starts"), [("a link to itself", True), ("a link astray", False)])
-def test_meta_properties_that_are_a_link_in_circles_take_the_directory_offline(
+def test_circular_link_as_meta_properties_takes_the_directory_offline(
     data: Path, kind: str, *, starts: bool
 ) -> None:
     other = moved_with_future(data)
@@ -589,7 +589,7 @@ def test_bootstrap_metadata_with_a_wrong_checksum_are_read(data: Path) -> None:
     assert with_first_metadata(data, bytes(content)).verdict is Verdict.SAFE
 
 
-def test_first_metadata_in_a_directory_that_may_not_be_that_of_the_metadata_log_are_not_safe(
+def test_bootstrap_metadata_outside_the_metadata_directory_are_not_safe(
     data: Path,
 ) -> None:
     (data / "bootstrap.checkpoint").write_bytes(bytes(40))
@@ -649,7 +649,7 @@ def test_checkpoint_whose_offset_is_not_a_number_counts_as_empty(data: Path) -> 
     assert predict(data).verdict is not Verdict.DOES_NOT_START
 
 
-def test_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
+def test_swap_file_without_an_index_is_unchanged(data: Path) -> None:
     log = max((data / PARTITION).glob("*.log"))
     log.write_bytes(log.read_bytes()[:-1])
     log.rename(log.with_name(f"{log.name}.swap"))
@@ -759,7 +759,7 @@ def test_stray_or_deleted_directory_is_only_reported(data: Path, mark: str) -> N
 @pytest.mark.parametrize(
     ("log_starts", "verdict"), [("0\n0\n", Verdict.UNKNOWN), (None, Verdict.LOSES)]
 )
-def test_records_before_the_first_epoch_may_have_come_back_at_an_earlier_start(
+def test_records_before_the_first_epoch_are_reported_as_possibly_reappeared(
     data: Path, log_starts: str | None, verdict: Verdict
 ) -> None:
     (data / PARTITION / "leader-epoch-checkpoint").write_text("0\n1\n0 100\n")
@@ -791,7 +791,7 @@ def _expect_refusal(data: Path) -> None:
         predict_directories([str(data)], StartConditions(LogConfig()))
 
 
-def test_gap_where_the_cleaner_has_been_is_not_reported(data: Path) -> None:
+def test_gap_below_the_cleaner_checkpoint_is_not_reported(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
     cluster = cluster_with(topic_id(data), (1,), "x")

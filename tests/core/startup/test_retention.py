@@ -129,7 +129,7 @@ def test_compacted_topic_keeps_expired_segments(data: Path) -> None:
         ({"log.retention.ms": "-1", "log.retention.hours": "1"}, FIRST),
     ],
 )
-def test_topics_without_limits_of_their_own_have_those_of_the_broker(
+def test_topics_without_retention_limits_use_those_of_the_broker(
     data: Path, properties: dict[str, str], start: int
 ) -> None:
     assert only(predict(data, {}, properties)).log_start_retained == start
@@ -201,7 +201,7 @@ def test_retention_with_an_invalid_limit_is_unknown(data: Path, name: str) -> No
         (LogConfig(IndexConfig(index_size_max_bytes=1 << 20)), Verdict.SAFE),
     ],
 )
-def test_given_settings_of_indexes_count_before_those_of_the_topic(
+def test_index_settings_of_options_override_those_of_the_topic(
     data: Path, config: LogConfig, verdict: Verdict
 ) -> None:
     found = predict(data, {"segment.index.bytes": "12", "retention.ms": "-1"}, config=config)

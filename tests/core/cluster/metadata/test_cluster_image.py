@@ -91,7 +91,7 @@ def test_reassignment_changes_replicas_and_clears_what_is_added(directory: Path)
     assert partition.removing_replicas == ()
 
 
-def test_removed_topic_takes_its_configurations_with_it(directory: Path) -> None:
+def test_configurations_of_a_removed_topic_are_removed(directory: Path) -> None:
     image = image_of(
         directory,
         TOPIC,
@@ -130,7 +130,7 @@ def test_configuration_that_may_be_secret_is_hidden(directory: Path) -> None:
     }
 
 
-def test_records_of_a_transaction_count_when_it_ends(directory: Path) -> None:
+def test_records_of_a_metadata_transaction_apply_at_its_end(directory: Path) -> None:
     image = image_of(
         directory,
         cluster_record("BeginTransactionRecord", name="bootstrap"),
@@ -178,7 +178,7 @@ def test_snapshot_without_a_footer_is_a_fault_and_an_older_one_is_read(directory
     assert any("no footer" in fault.message for fault in found.faults.first)
 
 
-def test_snapshot_alone_is_read(directory: Path) -> None:
+def test_metadata_snapshot_without_a_log_is_read(directory: Path) -> None:
     write_snapshot(directory, 2, TOPIC)
 
     found = read(directory)

@@ -244,7 +244,7 @@ def test_damaged_commit_is_a_fault_and_keeps_the_earlier_one(offsets: Path) -> N
     assert places == [(str(offsets), "offset 1"), (str(offsets), "offset 2")]
 
 
-def test_last_state_of_a_transaction_counts(tmp_path: Path) -> None:
+def test_last_state_of_a_transaction_is_used(tmp_path: Path) -> None:
     key: dict[str, Value] = {"transactionalId": "t"}
     common: dict[str, Value] = {"producerId": 9, "producerEpoch": 1, "transactionTimeoutMs": 60000}
     partitions: Value = [Struct(topic="orders", partitionIds=[0, 1])]
@@ -318,7 +318,7 @@ def test_table_of_a_missing_internal_topic_is_rejected(offsets: Path) -> None:
         METADATA_TABLES["transactions"].of(read(offsets))
 
 
-def test_torn_log_is_a_fault_and_what_precedes_it_is_read(offsets: Path) -> None:
+def test_torn_metadata_log_is_a_fault_and_is_read_up_to_the_tear(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5)), log_batch(1, commit(6))[:-10])
 
     found = read(offsets)

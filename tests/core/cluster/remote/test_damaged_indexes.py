@@ -189,7 +189,7 @@ _READERS = (_read, _marked, _exported, _found)
 
 
 @pytest.mark.parametrize(("damage", "layout"), in_turn(_DAMAGES, _LAYOUTS))
-def test_records_are_those_that_consumers_got_whatever_transaction_indexes_hold(
+def test_records_equal_those_of_consumers_with_any_transaction_index(
     tmp_path: Path, layout: str, damage: str
 ) -> None:
     at = _copy(layout, tmp_path)

@@ -91,7 +91,7 @@ def test_segment_of_an_epoch_that_the_log_does_not_know_is_rejected() -> None:
         ([(0, 0)], [], 29),
     ],
 )
-def test_segment_is_valid_up_to_where_its_epochs_leave_those_of_the_log(
+def test_remote_segment_is_valid_up_to_its_first_diverging_epoch(
     epochs: list[tuple[int, int]], lineage: list[tuple[int, int]], end: int
 ) -> None:
     assert valid_end(_segment(0, 0, 29, *epochs), _epochs(*lineage)) == end

@@ -209,7 +209,7 @@ def test_question_is_answered_from_a_log_directory_and_remote_segments() -> None
     assert answer["stderr"] == ""
 
 
-def test_without_a_log_directory_the_log_start_is_called_a_lower_bound() -> None:
+def test_log_start_without_a_log_directory_is_reported_as_a_lower_bound() -> None:
     at = setting("local")
     answer = _lookup("--tiered", at.remote, "--tiered-format", "local", "--offset", 100)
 
@@ -228,7 +228,7 @@ def test_encrypted_segment_is_read_with_its_keys() -> None:
     assert str(answer["log_path"]).startswith("tiered+aiven:///")
 
 
-def test_without_its_key_an_encrypted_segment_is_unreadable_and_the_option_is_reported() -> None:
+def test_encrypted_segment_without_its_key_is_unreadable_and_names_the_option() -> None:
     at = setting(ENCRYPTED)
     done = run_here(
         "lookup", "--tiered", at.remote, "--topic", "turnover", "--partition", 0, "--offset", 7
@@ -254,7 +254,7 @@ _COLUMNS = {
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_records_of_a_tiered_dump_are_those_that_consumers_got(name: str, isolation: str) -> None:
+def test_records_of_a_tiered_dump_equal_those_of_consumers(name: str, isolation: str) -> None:
     at = setting(name)
     truth = pq.read_table(at.path / "truth" / f"{isolation}.parquet").sort_by(_ORDER)
 

@@ -96,7 +96,7 @@ def test_index_that_a_segment_does_not_have_is_not_found() -> None:
     assert missing == 69
 
 
-def test_indexes_of_an_encrypted_segment_are_those_of_a_broker() -> None:
+def test_indexes_of_an_encrypted_segment_equal_those_of_a_broker() -> None:
     at = setting(ENCRYPTED)
     for key in list(at.segments())[:10]:
         offsets, times, snapshot, epochs = (_read(at, key, suffix) for suffix in _INDEXES)
@@ -160,7 +160,7 @@ def test_only_requested_chunks_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["aiven-plain", "aiven-zstd", "aiven-enc", ENCRYPTED])
-def test_cut_object_is_rejected_by_its_size(name: str, tmp_path: Path) -> None:
+def test_truncated_object_is_rejected_by_its_size(name: str, tmp_path: Path) -> None:
     at, key, log = _copy(setting(name), tmp_path, 1)
     log.write_bytes(log.read_bytes()[:-1])
 
@@ -244,7 +244,7 @@ def test_file_without_a_private_key_is_rejected_without_its_content(
     assert caught.value.__context__ is None
 
 
-def test_indexes_that_are_cut_or_altered_are_errors(tmp_path: Path) -> None:
+def test_truncated_or_altered_remote_index_is_an_error(tmp_path: Path) -> None:
     at, key, log = _copy(setting(ENCRYPTED), tmp_path, 1)
     indexes = log.with_suffix(".indexes")
     _flip(indexes, 20)
@@ -283,7 +283,7 @@ def cipher() -> PKCS1OAEP_Cipher:
 
 
 @pytest.mark.parametrize("size", [0, 1, 32, 126])
-def test_what_was_encrypted_is_decrypted(
+def test_decryption_returns_the_original_bytes(
     key: RSA.RsaKey, cipher: PKCS1OAEP_Cipher, size: int
 ) -> None:
     message = bytes(range(size))
@@ -368,7 +368,7 @@ def test_every_event_is_the_one_that_kafka_prints(name: str) -> None:
     assert sorted(found) == sorted(expected)
 
 
-def test_last_state_of_a_segment_counts() -> None:
+def test_last_state_of_a_segment_is_used() -> None:
     metadata = RemoteLogMetadata.of_events(each.event for each in _records(setting("aiven-plain")))
     states = list(metadata.states.values())
 

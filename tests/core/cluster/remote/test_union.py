@@ -121,7 +121,7 @@ def test_remote_objects_have_the_same_records_up_to_the_last_upload(name: str) -
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_starts_and_ends_of_tiers_are_those_that_the_broker_answered(name: str) -> None:
+def test_tier_boundaries_equal_those_of_the_broker(name: str) -> None:
     at = setting(name)
     with keys(at.keys):
         listing = _union(at, with_data=True)

@@ -114,7 +114,7 @@ def test_reopened_segment_does_not_count_the_bytes_after_its_last_entry(tmp_path
         (0, 0, False, (0, 0, False)),
     ],
 )
-def test_read_begins_at_the_batch_that_holds_the_offset(
+def test_read_starts_at_the_batch_that_contains_the_offset(
     tmp_path: Path, start: int, max_bytes: int, *, whole: bool, expected: tuple[int, int, bool]
 ) -> None:
     with LogSegmentWriter(tmp_path, 0, EVERY_BATCH, create=True) as segment:

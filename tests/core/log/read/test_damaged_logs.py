@@ -143,7 +143,7 @@ def test_time_index_bounds_the_timestamps_after_damage(tmp_path: Path) -> None:
         assert found == [*["found"] * 2, *["unreadable"] * 2, *["found"] * 2, NO_RECORD.status]
 
 
-def test_largest_timestamp_is_unreadable_where_damage_may_hide_it(tmp_path: Path) -> None:
+def test_largest_timestamp_that_damage_may_hide_is_unreadable(tmp_path: Path) -> None:
     with damaged(BROKEN, tmp_path, indexes=False) as log:
         assert ask_time(log, -3).status == "unreadable"
 

@@ -194,7 +194,7 @@ def test_segment_without_timestamps_has_no_largest_timestamp(plain: Partition) -
         assert segment.find_offset_by_timestamp(0, 0) is None
 
 
-def test_empty_segment_ends_where_it_begins() -> None:
+def test_empty_segment_ends_at_its_base_offset() -> None:
     with opened(partition((9, []))) as segment:
         assert segment.next_offset == 9
         assert segment.offset_to_position(9) is None
@@ -272,7 +272,7 @@ def test_log_in_any_folder_can_be_opened(tmp_path: Path) -> None:
         assert segment.next_offset == 13
 
 
-def test_index_files_of_a_segment_may_be_elsewhere(tmp_path: Path) -> None:
+def test_index_files_of_a_segment_are_read_from_another_folder(tmp_path: Path) -> None:
     directory = PLAIN.write(tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -284,7 +284,7 @@ def test_index_files_of_a_segment_may_be_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{5:020d}.log", "5.log"])
-def test_what_is_not_a_log_cannot_be_opened(tmp_path: Path, name: str) -> None:
+def test_file_that_is_not_a_log_cannot_be_opened(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError):
         LogSegment.open(tmp_path / name)
 

@@ -127,7 +127,7 @@ def test_replaced_log_is_reported_with_its_path(remote: str) -> None:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_last_segment_whose_index_lacks_entries_is_streamed_once(
+def test_last_segment_with_an_incomplete_index_is_streamed_once(
     local: Path, bucket: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, *, padded: bool
 ) -> None:
     monkeypatch.setattr(segment_log, "MAX_TAIL_BYTES", 32 << 10)

@@ -109,7 +109,7 @@ def test_high_watermark_is_read_only_if_it_is_the_bound(tmp_path: Path) -> None:
     assert read(tmp_path).high_watermark is None
 
 
-def test_high_watermark_is_that_of_the_partition(tmp_path: Path) -> None:
+def test_high_watermark_is_read_for_the_right_partition(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "other 0 99", "topic 0 14")
     assert read(tmp_path, bounded=True).high_watermark == 14
@@ -164,7 +164,7 @@ def test_records_above_the_high_watermark_are_not_found(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- epochs
 
 
-def test_without_a_checkpoint_no_epoch_is_known(tmp_path: Path) -> None:
+def test_epoch_is_unknown_without_a_checkpoint(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     files = read(tmp_path)
     assert files.epochs == ()

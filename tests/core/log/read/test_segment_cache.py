@@ -175,7 +175,7 @@ def test_closed_partition_has_nothing_open(tmp_path: Path) -> None:
     assert (mapped_logs(directory), open_files(directory), len(cache)) == (set(), 0, 0)
 
 
-def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+def test_segment_cache_opens_no_segment_before_its_use(tmp_path: Path) -> None:
     directory = PLAIN.write(tmp_path)
     log, cache = opened(directory, SEGMENTS)
     assert (len(cache), mapped_logs(directory)) == (0, set())

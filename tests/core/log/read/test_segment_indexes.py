@@ -184,7 +184,7 @@ def test_time_entry_of_zeros_is_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_is_not_a_file_is_rejected(tmp_path: Path, suffix: str) -> None:
+def test_special_file_is_rejected(tmp_path: Path, suffix: str) -> None:
     directory = PLAIN.write(tmp_path)
     path = directory / f"{FIRST.name}{suffix}"
     path.unlink()
@@ -240,7 +240,7 @@ def test_active_segment_may_lack_the_final_time_entry(tmp_path: Path) -> None:
     assert answers(plain, directory) == (right_answers(plain), [])
 
 
-def test_last_segment_may_have_no_entries_yet(tmp_path: Path) -> None:
+def test_active_segment_may_have_no_index_entries(tmp_path: Path) -> None:
     def write(stem: Path) -> None:
         for suffix in SUFFIXES:
             whole = 10 * 1024 * 1024 // ENTRY_BYTES[suffix] * ENTRY_BYTES[suffix]

@@ -89,7 +89,9 @@ def test_control_batch_without_a_marker_has_no_control_fields(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("magic", "timestamp"), [(0, -1), (1, 99)])
-def test_message_has_what_its_format_holds(tmp_path: Path, magic: int, timestamp: int) -> None:
+def test_message_row_has_the_fields_of_its_format(
+    tmp_path: Path, magic: int, timestamp: int
+) -> None:
     row = table(write_log(tmp_path, message(5, magic, 99, b"v"))).to_pylist()[0]
     assert (row["magic"], row["base_offset"], row["last_offset"]) == (magic, 5, 5)
     assert (row["base_timestamp_ms"], row["max_timestamp_ms"]) == (timestamp, timestamp)
@@ -116,7 +118,7 @@ def test_rows_of_many_chunks_keep_their_values(tmp_path: Path, *, verify_crc: bo
     assert rows["crc"].to_pylist() == checksums
 
 
-def test_reader_says_why_it_ended(tmp_path: Path) -> None:
+def test_reader_reports_the_reason_of_its_end(tmp_path: Path) -> None:
     reader = read_batches(write_log(tmp_path, DATA + bytes(40), 10))
     assert reader.stop is None
     assert sum(one.num_rows for one in reader) == 1
@@ -239,7 +241,7 @@ def test_backward_offset_is_rejected_at_its_index_entry() -> None:
     assert reason(one) == ("offset_backward", 2 * SIZE)
 
 
-def test_refusal_of_the_last_time_entry_is_told_at_the_end() -> None:
+def test_rejected_last_time_entry_is_reported_at_the_end() -> None:
     # The largest timestamp comes last, with an offset below the entry's.
     entries = [batch(10, 1, timestamps=[5]), batch(20, 1, timestamps=[6])]
     one = segment(*entries, batch(5, 1, timestamps=[9]), interval=SIZE - 1)

@@ -122,7 +122,7 @@ def test_batch_larger_than_a_read_is_one_batch(tmp_path: Path, *, verify_crc: bo
         assert remote.stop is None
 
 
-def test_size_of_a_log_is_known_once_it_is_read(tmp_path: Path) -> None:
+def test_size_of_a_log_is_known_after_its_scan(tmp_path: Path) -> None:
     log = batch(0) + batch(3)
     for one in (file_source(write_log(tmp_path, log)), streamed(log, [5])):
         rows(one)
@@ -247,7 +247,7 @@ def test_file_of_zeros_is_a_preallocated_tail() -> None:
     assert stop_of(bytes(500)) == ScanStop(source.PREALLOCATED_TAIL, 0)
 
 
-def test_stop_prints_what_was_expected_and_found() -> None:
+def test_stop_message_has_expected_and_found() -> None:
     stop = stop_of(SOUND, batch(3, length=13))
     assert stop is not None
     assert stop.text == "bad_length (expected 14 or more, found 13)"
@@ -355,7 +355,7 @@ def cold_log(disk_path: Path) -> Path:
     return path
 
 
-def test_without_checksums_only_the_pages_of_headers_are_read(cold_log: Path) -> None:
+def test_scan_without_checksums_reads_only_the_pages_of_headers(cold_log: Path) -> None:
     one = file_source(cold_log, verify_crc=False)
     positions = [row[0] for row in rows(one)]
     assert len(positions) == BATCHES

@@ -121,14 +121,14 @@ def test_truncation_from_the_end_drops_epochs_at_the_offset_or_above(
 # --------------------------------------------------------------------------------- queries
 
 
-def test_without_entries_no_epoch_is_known() -> None:
+def test_epoch_is_unknown_without_entries() -> None:
     assert cache().latest_epoch is None
     assert cache().end_offset_for(0, 99) == (-1, -1)
     assert cache((1, 5), (4, 20)).latest_epoch == 4
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(4, None), (5, 1), (9, 1), (10, 2), (99, 2)])
-def test_offset_lies_in_the_last_epoch_that_starts_at_or_before_it(
+def test_epoch_of_an_offset_is_the_last_one_started_at_or_before_it(
     offset: int, epoch: int | None
 ) -> None:
     assert cache((1, 5), (2, 10)).epoch_for_offset(offset) == epoch

@@ -143,7 +143,7 @@ JAVA_ORDERS: list[tuple[list[int], list[int]]] = [
 
 
 @pytest.mark.parametrize(("inserted", "iterated"), JAVA_ORDERS)
-def test_keys_come_in_the_order_of_a_java_map(inserted: list[int], iterated: list[int]) -> None:
+def test_producers_have_the_order_of_a_java_map(inserted: list[int], iterated: list[int]) -> None:
     ids = np.array(inserted, np.int64)
     order, has_tree = order_of_put(ids)
     assert ids[order].tolist() == iterated
