@@ -103,10 +103,12 @@ def test_killed_commit_is_finished_by_the_same_command(
     assert lake.values("topic") == new
     draw = random.Random(f"{scenario} {type(lake).__name__}")
     kills = [(Failure.CALL, draw.randrange(1, calls)) for _ in range(drawn(25))]
+    kills += [(Failure.KILL, draw.randrange(1, 70)) for _ in range(drawn(20))]
     kills += [(Failure.TIME, draw.randrange(1, 400)) for _ in range(drawn(10))]
     for failure, step in kills:
         lake.copy_from(template)
-        ended = runs.failing(Path(), step, failure, "export", *command)
+        place = lake.folder if failure is Failure.KILL else Path()
+        ended = runs.failing(place, step, failure, "export", *command)
         assert ended.code in (0, -signal.SIGKILL), (step, ended.stderr)
         assert lake.rows_if_any("topic") in (old, new), (failure, step)
         again = run_here("export", *command)
