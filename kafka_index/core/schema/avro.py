@@ -93,7 +93,9 @@ class _Parser:
         match schema:
             case str():
                 return self._of_name(schema, namespace)
-            case list() if schema:
+            case []:
+                raise BadSchemaError("a union of Avro has no type")
+            case list():
                 return _Node("union", children=[self.parse(s, namespace, depth) for s in schema])
             case {"type": "record" | "error"}:
                 return self._record(schema, namespace, depth)
