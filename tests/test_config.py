@@ -30,7 +30,7 @@ def test_settings_of_a_broker_file_are_read_and_others_ignored(tmp_path: Path) -
     assert LogConfig.load(path).default == IndexConfig(1000, 2000)
 
 
-def test_topic_takes_its_own_setting_and_the_default_of_the_other(tmp_path: Path) -> None:
+def test_topic_setting_overrides_the_file_for_this_setting_only(tmp_path: Path) -> None:
     path = properties(tmp_path, "log.index.interval.bytes=9\ntopic.a.b-c.segment.index.bytes=800\n")
     assert LogConfig.load(path).for_topic("a.b-c") == IndexConfig(9, 800)
     assert LogConfig.load(path).for_topic("a.b") == IndexConfig(9)

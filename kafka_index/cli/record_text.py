@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TEXT, HEX, NONE = BytesForm
 
-#: A larger key or value is written in parts of this size.
+#: Keys and values above this size are written in parts of this size.
 PIECE_BYTES = 64 * 1024
 #: ``ControlRecordType``.
 _CONTROL_TYPES = (

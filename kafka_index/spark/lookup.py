@@ -413,7 +413,7 @@ def _needs(
         lasts = np.append(firsts[1:], len(keys)) - 1
         yield from zip(segments.tolist(), keys[lasts].tolist(), strict=True)
     if lookups.settings.resolve is not Resolve.INDEX:
-        # For the end of the partition.
+        # The last segment is included for the end of the partition.
         yield len(bases) - 1, int(bases[-1])
 
 

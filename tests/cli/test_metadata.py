@@ -223,7 +223,7 @@ def test_dumped_records_do_not_show_credentials(tmp_path: Path) -> None:
             assert hidden.encode().hex() not in shown
 
 
-def test_keys_and_values_that_are_requested_are_shown_as_bytes() -> None:
+def test_requested_keys_and_values_are_shown_as_bytes() -> None:
     (log,) = (DUMP / "__transaction_state-0").glob("*.log")
 
     done = run_here("dump", "--records", "--values", "hex", log)

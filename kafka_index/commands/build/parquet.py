@@ -389,7 +389,7 @@ NO_SEGMENT = "no_segment"
 INPUT_CHANGED = "input_changed"
 
 _GONE = "the input changed since it was counted: the rows of this segment are gone"
-# Several, so that no worker waits long for the last one.
+# More than one bin per worker, so that no worker waits long for the last bin.
 _BINS_PER_WORKER = 4
 
 

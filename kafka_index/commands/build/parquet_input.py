@@ -268,7 +268,7 @@ class ParquetForm(Enum):
 
 
 def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
-    """Return the common form of an input's files."""
+    """Return the column layout that all files of an input have."""
     names = [{name.lower() for name in schema.names} for schema in schemas]
     with_batch = [BATCH in each for each in names]
     with_metadata = [each.issuperset(METADATA_COLUMNS) for each in names]

@@ -98,7 +98,7 @@ def json_values(column: pa.Array) -> pa.Array | pa.Scalar:
     elif is_binary(kind):
         values = concatenate('"', base64_texts(column), '"')
     elif types.is_timestamp(kind):
-        # In UTC, without a time zone lookup.
+        # Timestamps are formatted in UTC, without a time zone lookup.
         plain = column.view(pa.int64()).view(pa.timestamp(kind.unit)).cast(_TEXT)
         times = pc.replace_substring(plain, " ", "T", max_replacements=1)
         values = concatenate('"', times, '"' if kind.tz is None else 'Z"')

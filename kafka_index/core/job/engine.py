@@ -92,7 +92,7 @@ class _SilentListener(Listener):
     pass
 
 
-#: For runs without progress display.
+#: Used by runs without progress display.
 SILENT = _SilentListener()
 
 

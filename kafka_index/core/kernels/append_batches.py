@@ -182,8 +182,8 @@ def plan_appends(
 
     `ends` (int64, (m,)): the row after the last batch of each append. `first_append`: the first
     append to plan. `positions` (int64, (n,)): filled with the log positions of the planned batches.
-    `sizes`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches. `may_roll`: False if the
-    segment was just rolled for the first append. `limits`, `state`: as above; the state is updated.
+    `sizes`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches. `may_roll`: False if
+    the segment was just rolled. `limits`, `state`: as above; the state is updated.
     `entry_rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (n,)): filled with the batch
     of each offset index entry and the time index entry with it. Returns a ``PLAN_`` code, the next
     append (for an error: its row), and the number of entries.

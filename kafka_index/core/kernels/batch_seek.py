@@ -168,7 +168,7 @@ WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
     STATE_TIMES_HOLD,
 ) = range(9)
 STATE_SIZE = 9
-#: Stored in the state instead of a position: none.
+#: Stored in the state if there is no position.
 NOWHERE = -1
 
 # The distance from an index entry to the target is at most the index interval, 4 KiB.

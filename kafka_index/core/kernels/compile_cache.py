@@ -353,7 +353,7 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
         return None
 
     def _found(self, sig: Any, codegen: Any) -> Iterator[tuple[object, bytes]]:
-        """Yield locations and content of a compiled signature, the package's first."""
+        """Yield locations and content of a compiled signature, first those of the package."""
         triple, _, features = codegen.magic_tuple()
         for level in usable_levels(features):
             # The name that a compiler for this level uses, without further CPU features.

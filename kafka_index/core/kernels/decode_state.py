@@ -19,8 +19,8 @@ PART_KEYS, PART_VALUES, PART_HEADERS = 1, 2, 4
 
 #: Addresses and capacities of a chunk's columns. For keys and values: the addresses of their end
 #: offsets (int32, one more than rows, the first one initialized), of their validity bytes, and of
-#: their data, and the data capacity without `UNPACK_SLACK_BYTES`. Also the address and row stride
-#: of the array of header places, and the maximum number of records.
+#: their data, and the data capacity without `UNPACK_SLACK_BYTES`. The state also has the address
+#: and row stride of the array of header positions, and the maximum number of records.
 CHUNK = record_type(
     "offsets",
     "timestamps",

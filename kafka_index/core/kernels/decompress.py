@@ -101,7 +101,8 @@ def _external(name: str, library: ctypes.CDLL | None, function: str, signature: 
     symbol = f"kafka_index_{name}"
     address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value if library else None
     if address is None:
-        # Never called, since there is no context for it. But a kernel that refers to it must load.
+        # This function is never called, because there is no context for it. But a kernel that
+        # refers to it must load.
         address = llvmlite.binding.address_of_symbol("memcpy")
     llvmlite.binding.add_symbol(symbol, address)
     return types.ExternalFunction(symbol, signature)

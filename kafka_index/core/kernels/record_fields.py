@@ -26,8 +26,9 @@ from kafka_index.core.kernels.memory import Integer, read_int8, read_int16, read
 VARINT_BYTES = 5
 VARLONG_BYTES = 10
 
-#: Returned as the position after a truncated or an overlong varint. Both are beyond any end and
-#: stay so after additions, so that one comparison at the end of a record detects all errors.
+#: Returned as the position after a truncated or an overlong varint. Both exceed every possible end
+#: position, even after further additions. One comparison at the end of a record therefore detects
+#: all errors.
 VARINT_CUT = np.int64(1 << 60)
 VARINT_TOO_LONG = np.int64(1 << 61)
 

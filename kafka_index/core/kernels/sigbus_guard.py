@@ -70,7 +70,7 @@ class SigbusGuard:
             slot = _free_slots.pop()
             _times_taken[slot] += 1
             self._taken_slot, self._time_taken = slot, _times_taken[slot]
-            # Written in this order, so that a half-written range contains no address.
+            # The end is written last, so that a partly written range contains no address.
             _table[slot, _FAULTS] = 0
             _table[slot, _START] = address
             _table[slot, _END] = address + size_bytes

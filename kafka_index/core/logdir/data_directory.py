@@ -198,7 +198,7 @@ class DataDirectory:
         """Whether a broker cannot delete the clean shutdown file: it is a non-empty directory."""
         path = self.file(CLEAN_SHUTDOWN)
         if not store_of(path).hosts_brokers:
-            return False  # No broker runs there.
+            return False  # No broker runs on this directory.
         return not os.path.islink(path) and os.path.isdir(path) and bool(scan_directory(path))
 
     def marker_epoch(self) -> int | None:

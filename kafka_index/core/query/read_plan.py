@@ -397,7 +397,7 @@ def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[t
         except CorruptLogError:
             if strict:
                 raise
-            # After a corruption: the previous split is larger, and skips the corruption.
+            # After a corruption, the previous split is extended, and skips it.
             continue
         if batch is None or indexed is None:
             break

@@ -40,8 +40,8 @@ BAD_CRC = "bad_crc"
 UNKNOWN_MAGIC = "unknown_magic"
 #: The batch is kept, but its transaction marker is invalid and recovery ends after it.
 INVALID_MARKER = "invalid_marker"
-#: A transaction marker with a compressed record. No broker writes one. Kafka's recovery would
-#: decompress it; a build rejects the segment.
+#: A transaction marker with a compressed record. No broker writes such a batch. Kafka's recovery
+#: would decompress it; a build rejects the segment.
 COMPRESSED_MARKER = "compressed_marker"
 #: The checksum matches, but an inner message cannot be read or has a wrong checksum.
 BAD_MESSAGE = "bad_message"

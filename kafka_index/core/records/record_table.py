@@ -150,7 +150,7 @@ class RecordTable:
         if whole is None or len(whole) < count:
             kind = self.schema.field(name).type
             whole = pa.repeat(pa.scalar(value, kind), count + count // 4)
-            # Few different values occur, and each one for long.
+            # The column has few different values in long runs.
             if len(self._constants) > len(self.schema):
                 self._constants.clear()
             self._constants[name, value] = whole

@@ -50,7 +50,7 @@ def test_rounds_have_complete_partitions_and_bounded_segments(
     assert len(partitions) == len(set(partitions)) == 40
 
 
-def test_largest_partitions_come_first() -> None:
+def test_plan_starts_with_the_largest_partitions() -> None:
     table = SegmentTable([columns(number, 2, size) for number, size in enumerate((5, 900, 70))])
     groups = partition_groups(table, max_bytes=100, max_segments=1000)
     assert [[each.partition.partition for each in group.partitions] for group in groups] == [

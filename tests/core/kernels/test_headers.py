@@ -150,7 +150,7 @@ def empty_entry(magic: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("magic", "size"), [(0, 26), (1, 60), (2, 61), (127, 61), (-1, 26)])
-def test_smallest_batch_of_each_magic_has_its_size(magic: int, size: int) -> None:
+def test_smallest_batch_of_each_magic_has_the_minimum_size(magic: int, size: int) -> None:
     assert size_at(empty_entry(magic, size)) == size
 
 

@@ -269,7 +269,7 @@ def test_several_swapped_logs_replace_all_from_the_lowest_to_the_highest(tmp_pat
     assert sorted(reasons(listing)) == [name(10), name(50), name(90)]
 
 
-def test_end_of_a_swapped_log_of_old_messages_is_their_offset_and_one(tmp_path: Path) -> None:
+def test_swap_file_of_old_messages_ends_after_their_largest_offset(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(5), name(6))
     put(tmp_path / "t-0", name(0, ".log.swap"), data=batch(0, magic=1) + batch(5, magic=0))
     assert offsets(listed(tmp_path)) == [0, 6]

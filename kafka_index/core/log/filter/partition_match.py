@@ -331,7 +331,7 @@ class _Key:
     uncommitted: _View = field(default_factory=_View)
     #: The view if all open transactions abort.
     committed: _View = field(default_factory=_View)
-    #: By open transaction, its newest dropped record that no certainly newer record follows, and an
+    #: For each open transaction: its newest dropped record that is not certainly superseded, and an
     #: older one.
     opened: dict[int, tuple[int, int]] = field(default_factory=dict)
 

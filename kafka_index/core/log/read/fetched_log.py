@@ -90,7 +90,7 @@ class FetchedLog:
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
         """Start fetching ranges, end exclusive, unless already requested.
 
-        Ranges with `ahead` are for the read after the next one, which does not wait for them.
+        Ranges with `ahead` are fetched for a later read; the next read does not wait for them.
         """
         with self._lock:
             is_full = self.kept_bytes > MAX_KEPT_BYTES or self.kept_runs > _MAX_KEPT_RUNS
@@ -148,7 +148,7 @@ class FetchedLog:
                 self._guard.release()
                 self._guard = None
             if self._map is not None:
-                # BufferError: a view still exists, and the memory is freed with it.
+                # A BufferError means that a view still exists; its deletion frees the memory.
                 with contextlib.suppress(BufferError):
                     self._map.close()
                 self._map = None

@@ -436,7 +436,8 @@ class PartitionMerge:
         if offset <= self.first_offset or BuildOutput.SNAPSHOT not in self.settings.outputs:
             return ()
         if offset in self.snapshots:
-            # At the log end, and before an empty last segment.
+            # The snapshot at the log end, or before an empty last segment, has already been
+            # written.
             return ()
         self.snapshots.add(offset)
         path = snapshot_path(staged.directory, offset)

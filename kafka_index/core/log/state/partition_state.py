@@ -66,7 +66,7 @@ PRODUCER_REFUSALS = frozenset((*_REFUSALS.values(), COMPRESSED_MARKER))
 _FIRST_ROWS = 32
 
 # A state file contains the row counts of the tables, the end offset, and the tables, compressed
-# column by column, which gives the best ratio. Only the same version reads it.
+# column by column, which gives the best ratio. A file is read only by the version that wrote it.
 _LONG = np.dtype("<i8")
 _TABLES = (PRODUCER, ABORT, EPOCH)
 _HEADER_BYTES = (len(_TABLES) + 1) * _LONG.itemsize
@@ -124,7 +124,8 @@ class ProducerTable:
             return batches.rows, None
         self._advance(batches.slice(0, row))
         position = int(batches.position_bytes[row])
-        # Includes the batch itself: recovery adds its index entry before it checks the producer.
+        # The rejected batch is included, because recovery adds its index entry before it checks the
+        # producer.
         if code == PRODUCERS_MARKER_INVALID:
             return row + 1, ScanStop(INVALID_MARKER, position)
         reason = _REFUSALS[code]
@@ -284,7 +285,7 @@ class PartitionState:
         self.epochs = LeaderEpochCache() if epochs is None else epochs
         self.has_tree = False
         self._expiration = expiration
-        # In the order in which a broker inserts them into its map.
+        # The producers in the order in which a broker inserts them into its map.
         self._entries = np.empty(0, PRODUCER_STATE_ENTRY)
         if entries is not None:
             self._entries = self._loaded(entries)
