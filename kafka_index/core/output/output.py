@@ -305,6 +305,7 @@ class Output:
             entry.path
             for entry in store_of(folder).list_directory(folder)
             if entry.is_directory
+            and not os.path.islink(entry.path)
             and self._leftovers.fullmatch(os.path.basename(entry.path))
             and (self._leftovers is not STAGING or _is_staging(entry.path))
         ]
@@ -368,6 +369,9 @@ def remove_directory(path: str) -> None:
 
 
 def _remove(path: str) -> None:
+    if os.path.islink(path):
+        # What it leads to is not ours.
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     mark = os.path.join(path, _MARK)
     for name in os.listdir(path):
         inner = os.path.join(path, name)

@@ -19,6 +19,7 @@ from kafka_index.core.output.output import (
     make_staged_directory,
     publish_directories,
     publish_directory,
+    remove_directory,
 )
 
 _NAME = f"kafka-index-0.{'0' * 32}-delete"
@@ -54,6 +55,27 @@ def test_sweep_removes_staging_of_killed_runs_only(
     with Output.of_data_directory(str(tmp_path)):
         assert (tmp_path / _NAME).exists() is not is_removed
     assert names(tmp_path) == [_NAME] * (not is_removed)
+
+
+def test_links_in_place_of_directories_are_not_followed(tmp_path: Path) -> None:
+    """Neither a sweep nor a removal takes what a link leads to."""
+    theirs, link = tmp_path / "theirs", tmp_path / f".answers.{'0' * 16}.tmp"
+    theirs.mkdir()
+    (theirs / ".kafka-index").touch()
+    link.symlink_to(theirs)
+    (tmp_path / _NAME).symlink_to(theirs)
+
+    for output in (
+        Output.of_name(str(tmp_path / "answers"), "answers", []),
+        Output.of_data_directory(str(tmp_path)),
+    ):
+        with output:
+            pass
+    with pytest.raises(PublishError, match="cannot remove a folder"):
+        remove_directory(str(link))
+
+    assert names(tmp_path) == sorted([link.name, _NAME, "theirs"])
+    assert names(theirs) == [".kafka-index"]
 
 
 def test_staging_is_removed_with_its_run_unless_handed_over(tmp_path: Path) -> None:
