@@ -338,7 +338,7 @@ class StagedPartition:
     """A partition directory that waits to be published; small, and picklable.
 
     `replaces` are the logs of the directory that it replaces; None for a new one. `is_shared`:
-    another attempt may publish the same partition, even at the same moment.
+    another attempt may publish the same logs, even at the same moment.
     """
 
     partition: TopicPartition
@@ -464,8 +464,16 @@ def _put_in_place(staged: StagedPartition, target: str) -> None:
                 "result",
             )
     except OSError as error:
-        if not (staged.is_shared and os.path.isdir(target)):
+        if not (staged.is_shared and _have_same_logs(staged.directory, target)):
             raise publish_error(error, target, "publish the partition") from error
+
+
+def _have_same_logs(directory: str, other: str) -> bool:
+    """Return whether two directories exist, with logs of the same names and sizes."""
+    logs, others = signature_of(directory), signature_of(other)
+    if logs is None or others is None:
+        return False
+    return [each[:2] for each in logs] == [each[:2] for each in others]
 
 
 def withdraw_directory(directory: str, staging: str) -> str:

@@ -115,14 +115,18 @@ def test_changed_partition_is_refused_and_others_are_published(tmp_path: Path) -
     assert logs == ["by somebody else", "new"]
 
 
-def test_shared_partition_is_published_once_by_two_attempts(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
+def test_shared_partition_is_published_once_unless_its_logs_differ(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+
+    def publish(directory: str) -> None:
+        publish_directory(str(root), StagedPartition(PARTITION, directory, is_shared=True))
+
     for number in range(2):
-        each = staged(tmp_path / str(number), PARTITION, f"attempt {number}")
-        publish_directory(
-            str(tmp_path / "root"), StagedPartition(PARTITION, each.directory, is_shared=True)
-        )
-    (log,) = (tmp_path / "root").rglob("*.log")
+        publish(staged(tmp_path / str(number), PARTITION, f"attempt {number}").directory)
+    with pytest.raises(PublishError, match="cannot publish the partition"):
+        publish(staged(tmp_path / "other", PARTITION, "of somebody else").directory)
+    (log,) = root.rglob("*.log")
     assert log.read_text() == "attempt 0"
 
 
