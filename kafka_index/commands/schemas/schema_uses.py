@@ -29,7 +29,7 @@ from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import MissingOffsets, ReportSink
 from kafka_index.core.log.missing_offsets import SeenLog
-from kafka_index.core.output.output import Output
+from kafka_index.core.output.output import SUCCESS, Output
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
 from kafka_index.core.query.missing_records import MissingInRead
@@ -38,7 +38,7 @@ from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.schema.folder import MANIFEST, write_folder
+from kafka_index.core.schema.folder import write_folder, written_names
 from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas
 from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
 from kafka_index.core.schema.sources import open_schemas
@@ -198,6 +198,8 @@ def list_schemas(
         )
         if output is not None:
             names = write_folder(schemas, result.chosen, output.make_staging())
+            # Checked again: another program may have used it since.
+            _refuse_others(output.root)
             output.publish_folder(names)
     return result
 
@@ -210,12 +212,26 @@ def _output_of(request: SchemasRequest) -> Output | None:
         request.output, "schemas are written to a local folder", hint="copy the folder afterwards"
     )
     root = real_path(request.output)
-    if os.path.isdir(root) and os.listdir(root) and MANIFEST not in os.listdir(root):
-        raise InputError(
-            "the output has other files", path=root, hint="give a new or an empty folder"
-        )
+    _refuse_others(root)
     sources = [request.schemas] if os.path.exists(request.schemas) else []
     return Output.of_name(root, request.output, [*request.folders, *sources])
+
+
+def _refuse_others(root: str) -> None:
+    """Refuse an output that is neither new, empty, nor of an earlier run."""
+    if not os.path.isdir(root):
+        if os.path.exists(root):
+            raise InputError("the output is a file", path=root, hint="give a new or empty folder")
+        return
+    names = set(os.listdir(root))
+    others = names - {SUCCESS} - written_names(root) if SUCCESS in names else names
+    if others:
+        raise InputError(
+            "the output has other files",
+            path=root,
+            found=min(others),
+            hint="give a new or an empty folder",
+        )
 
 
 def _count(

@@ -398,6 +398,11 @@ def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> lis
     return names
 
 
+def written_names(folder: str) -> set[str]:
+    """Return the names of the files that `write_folder` wrote to a folder."""
+    return {MANIFEST, *(entry.file for entry in _Folder(folder).manifest().schemas or ())}
+
+
 def _file_name(schema: Schema, taken: set[str]) -> str:
     """Return a name for the file of a schema, which tells its first version."""
     if schema.subjects:

@@ -295,10 +295,16 @@ def test_output_replaces_that_of_an_earlier_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["schemas"]
 
 
-def test_output_with_other_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").touch()
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize("name", ["notes.txt", "schemas.json"])
+def test_output_with_other_files_is_refused(tmp_path: Path, name: str, *, has_run: bool) -> None:
+    if has_run:
+        kafka_index.read_schemas(TYPED, output=tmp_path)
+    (tmp_path / name).write_text("{}")
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match="the output has other files"):
         kafka_index.read_schemas(TYPED, output=tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_output_that_is_the_source_is_refused(tmp_path: Path) -> None:
