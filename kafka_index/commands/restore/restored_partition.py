@@ -195,8 +195,8 @@ class RestoreState(RunState):
 
     def begin(self, output: str) -> None:
         """Describe an output, durably, before anything else is written."""
-        # Lines without a state file are of no use.
-        store_of(output).delete([os.path.join(output, JOURNAL_FILE)])
+        # Lines without a state file are of no use; later ones are appended to a durable file.
+        store_of(output).put(os.path.join(output, JOURNAL_FILE), b"")
         restore_state(output).write(self)
         sync([output], "make it durable")
 
