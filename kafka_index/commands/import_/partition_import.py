@@ -290,7 +290,7 @@ class PartitionImport:
         if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
             self._check_log_start(root, checkpointed, max(first_offset, 0))
             try:
-                os.makedirs(self._directory)
+                os.mkdir(self._directory)
             except OSError as error:
                 raise publish_error(error, self._directory, "make a folder") from error
             return self._load(max(first_offset, 0), was_clean=True)
@@ -331,7 +331,7 @@ class PartitionImport:
 
     def _copy_target(self) -> None:
         """Copy the partition; never as links, since loading may cut any of its logs."""
-        os.makedirs(self._directory)
+        os.mkdir(self._directory)
         with os.scandir(self._target) as entries:
             for entry in entries:
                 if entry.is_file():
