@@ -222,7 +222,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 # the names that others may import.
 
 
-# Type checkers would take any name as one of the package's.
+# With this function, type checkers would accept any name as a public name of the package.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""``python -m kafka_index``: the console script if it is not on the PATH."""
+"""``python -m kafka_index`` runs the program if its console script is not on the PATH."""
 
 import sys
 

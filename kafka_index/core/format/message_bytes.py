@@ -141,7 +141,7 @@ class MessageReader:
             return None
         if length > self.remaining:
             raise self.corrupt(
-                "an array has more elements than bytes are left",
+                "an array has more elements than bytes that follow",
                 expected=f"up to {self.remaining}",
                 found=length,
             )

@@ -46,7 +46,8 @@ class TxnFault(StrEnum):
         "Consumers that read committed records do not get records of the transaction.",
     )
     MISSING = "missing", _EXPOSES
-    #: An entry after one whose last stable offset ends the search too early.
+    #: An entry that a search does not reach, because an earlier entry has a too large last stable
+    #: offset.
     UNREACHED = "unreached", _EXPOSES
     #: A last stable offset that ends searches before they reach later segments.
     TOO_STABLE = "too_stable", "Consumers that read committed records can get aborted ones."

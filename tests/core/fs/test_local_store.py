@@ -39,7 +39,7 @@ def test_file_appears_when_it_is_committed_and_not_before(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_file_that_is_not_committed_leaves_the_older_one_and_nothing_else(tmp_path: Path) -> None:
+def test_uncommitted_file_keeps_the_older_one_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with AtomicFile(str(path)) as file:

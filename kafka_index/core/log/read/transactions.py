@@ -169,7 +169,7 @@ def _has_open(state: PartitionState, last_offset: int) -> bool:
 def _state_before(
     files: PartitionFiles, number: int, end_offset: int
 ) -> tuple[PartitionState, int]:
-    """Return the producers before a segment, or before an earlier one, and its number.
+    """Return the producers at the start of the given or an earlier segment, and its number.
 
     They come from the latest snapshot that a broker would load there (UnifiedLog.
     rebuildProducerState); a clean shutdown leaves one at the log end. Each remote segment was

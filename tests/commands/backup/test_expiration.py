@@ -1,4 +1,4 @@
-"""Listing, verifying and expiring the runs of a repository."""
+"""List, verify and expire the backups of a repository."""
 
 from __future__ import annotations
 

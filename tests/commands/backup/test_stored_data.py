@@ -1,4 +1,4 @@
-"""A run of a broker whose logs change at any moment, scripted on the file system."""
+"""Data stored by a backup of a broker whose logs change at any moment, scripted as files."""
 
 from __future__ import annotations
 
