@@ -53,7 +53,7 @@ class FindRequest(DecodeRequest):
         BytesKind(), Group.SELECTION, f"Part of the value. {_BYTES_HELP}", default=None
     )
     where: str | None = parameter(
-        TextKind("CONDITION"),
+        TextKind("EXPR"),
         Group.SELECTION,
         "Condition over topic, partition, offset, timestamp, key and header('NAME'). With "
         "--decode, also over members such as value.customer.id.",
@@ -104,7 +104,7 @@ FIND = CommandSpec(
       70  Internal error.
     """,
     usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT | "
-    "--where CONDITION) [OPTIONS]",
+    "--where EXPR) [OPTIONS]",
     examples="""\
 kafka-index find --input /dump/broker-1 --topics orders --key order-4711
 kafka-index find --input /dump/* --key-regex '^user-(7|9)$' --from 2024-05-01 --to 2024-05-02
