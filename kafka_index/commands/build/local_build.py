@@ -102,7 +102,13 @@ def held_target(
         inputs = [*request.folders, *with_links(directories)]
     if settings.target_root is not None:
         root = real_path(settings.target_root)
-        held = Output.of_tables(root, settings.target_root, inputs, settings.run_id)
+        held = Output.of_tables(
+            root,
+            settings.target_root,
+            inputs,
+            settings.run_id,
+            hint="choose another --output, or give --in-place to write next to the logs",
+        )
     elif listing is not None:
         held = DirectoryLock.of_data_directories(listing.data_directories)
     with held, swept_target(root, directories, run_id=settings.run_id):

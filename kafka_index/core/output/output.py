@@ -162,12 +162,20 @@ class Output:
         self._stack = ExitStack()
 
     @classmethod
-    def of_tables(cls, root: str, given: str, inputs: Iterable[str], run_id: str) -> Self:
+    def of_tables(
+        cls,
+        root: str,
+        given: str,
+        inputs: Iterable[str],
+        run_id: str,
+        *,
+        hint: str = "choose another --output",
+    ) -> Self:
         """Return an output of data or index files, which no broker opens.
 
-        It was `given` so by the user; inputs are paths and globs.
+        It was `given` so by the user; inputs are paths and globs; the hint is for an overlap.
         """
-        refuse_overlap(root, given, inputs, hint="choose another --output")
+        refuse_overlap(root, given, inputs, hint=hint)
         is_locked = store_of(root).has_locks
         lock = DirectoryLock.of_output(root) if is_locked else StoreLock(root, run_id)
         return cls(root, lock, f"{root}/{RUNS_FOLDER}/{run_id}")
