@@ -26,6 +26,7 @@ from kafka_index.core.log.filter.condition import Condition, Selection
 from kafka_index.core.log.filter.partition_match import match_partition
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
 from kafka_index.core.log.recovery.state_merge import PartitionStart
+from kafka_index.core.output.output import Output
 
 _RECORDS = 2_000_000
 _KEYS = 100_000
@@ -105,7 +106,9 @@ def _settings(codec: str) -> ImportSettings:
 
 def _import(batches: object, folder: Path, settings: ImportSettings) -> None:
     shutil.rmtree(folder / "logs", ignore_errors=True)
-    with ImportTarget(str(folder / "logs"), settings.mode) as target:
+    with Output.of_data_directory(str(folder / "logs")) as output:
+        target = ImportTarget(output, settings.mode)
+        output.make_staging()
         import_sorted(batches, target, settings, lambda _: None)  # type: ignore[arg-type]
 
 

@@ -73,7 +73,8 @@ class LakeOfTest(ABC):
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
         """Return the rows of a partition, in the order of their offsets."""
-        return self.read(topic).sort_by("offset").to_pylist()
+        rows: list[dict[str, Any]] = self.read(topic).sort_by("offset").to_pylist()
+        return rows
 
     def values(self, topic: str) -> list[tuple[int, bytes]]:
         """Return offset and value of each row."""
