@@ -90,7 +90,7 @@ LEVEL_FIELDS = 2
     TOO_LARGE,
 ) = range(11)
 #: Returned instead of a status if the memory of a level or a column is too small.
-_NEEDS_LEVEL, _NEEDS_DATA = 100, 101
+NEEDS_LEVEL, _NEEDS_DATA = 100, 101
 
 #: The deepest nesting of arrays, maps and recursive records.
 MAX_FRAMES = 512
@@ -169,7 +169,7 @@ def _is_long_utf8(base: np.uint64, size: Integer) -> bool:  # noqa: C901, PLR091
 
 
 @inlined
-def _is_utf8(address: np.uint64, size: Integer, readable_end: np.uint64) -> bool:
+def is_utf8(address: np.uint64, size: Integer, readable_end: np.uint64) -> bool:
     """Return whether bytes are UTF-8; nothing at or after `readable_end` is read."""
     done = np.int64(0)
     high = np.uint64(0)
@@ -220,7 +220,7 @@ def _read_decimal(
 
 
 @compiled
-def _undo_row(
+def undo_row(
     columns: NDArray[np.int64], levels: NDArray[np.int64], saved: NDArray[np.int64], row: Integer
 ) -> None:
     """Clear what a row has written."""
@@ -299,7 +299,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                     status = np.int64(TRUNCATED)
                     break
                 source = base + np.uint64(at)
-                if code == STRING and not _is_utf8(source, size, readable_end):
+                if code == STRING and not is_utf8(source, size, readable_end):
                     status = np.int64(BAD_UTF8)
                     break
                 used = columns[column, DATA_USED]
@@ -400,7 +400,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                             # The sum must not overflow.
                             needed = min(count, np.int64(_MOST_COUNT)) + known
                             needs[0], needs[1], needs[2] = level, -1, needed
-                            status = np.int64(_NEEDS_LEVEL)
+                            status = np.int64(NEEDS_LEVEL)
                             break
                     frames[depth - 1, 1] += count
                     if least > 0:
@@ -575,8 +575,8 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
             statuses[row] = DECODED if at == end else TRAILING
             row += 1
             continue
-        _undo_row(columns, levels, saved, row)
-        if status >= _NEEDS_LEVEL:
+        undo_row(columns, levels, saved, row)
+        if status >= NEEDS_LEVEL:
             return int(row)
         statuses[row] = status
         row += 1

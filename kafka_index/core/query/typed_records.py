@@ -54,7 +54,7 @@ class _Request(Protocol):
 
 
 #: The libraries of the extra for typed values.
-_LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools", "ptars")
+_LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools")
 
 
 def decode_options(request: _Request) -> DecodeOptions | None:

@@ -23,18 +23,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.kernels import avro as ops
-from kafka_index.core.schema.align import Form, Member, Selection, Shape
+from kafka_index.core.schema.align import ELEMENT, Form, Member, Selection, Shape
 from kafka_index.core.schema.bodies import (
     Bodies,
     Decoded,
-    DecodedTooLargeError,
     import_extra,
     masked,
 )
+from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop
 from kafka_index.core.schema.wire import Reason
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -47,8 +46,6 @@ _MAX_DEPTH = 200
 _MAX_FIXED_BYTES = 1 << 20
 # Python converts integers of 4,300 digits to text.
 _MOST_DIGITS = 4096
-#: The ends of lists in Arrow are int32.
-_MAX_ELEMENTS = (1 << 31) - 1
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 #: The statuses of rows as the codes of their errors.
@@ -353,15 +350,10 @@ def _least_size(node: _Node, above: tuple[_Node, ...] = ()) -> int:  # noqa: PLR
 
 
 @dataclass(slots=True)
-class _Column:
+class _Column(ColumnSpec):
     """A column that a decoder fills, and how its array is made."""
 
-    number: int
-    node: _Node
-    level: int
-    width: int
-    has_data: bool
-    is_nullable: bool = False
+    node: _Node = field(default_factory=lambda: _Node("null"))
     #: For the element or value of an array or map, and its key.
     children: list[_Column] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -385,8 +377,8 @@ class AvroDecoder:
             self._top = self._compile(root, selection, 0, ())
         self._emit(ops.END)
         self._compile_routines()
-        self._code = np.array(self._operations, np.int64)
-        self._widths = self._widths_of_levels()
+        code = np.array(self._operations, np.int64)
+        self._loop = Loop(ops.decode_avro, (code,), self._columns, len(self._level_of_parent))
 
     # ------------------------------------------------------------------ operations
     def _emit(
@@ -404,7 +396,7 @@ class AvroDecoder:
     def _new_column(
         self, node: _Node, level: int, width: int, *, has_data: bool = False, form: str = "leaf"
     ) -> _Column:
-        column = _Column(len(self._columns), node, level, width, has_data, form=form)
+        column = _Column(len(self._columns), level, width, has_data, node=node, form=form)
         self._columns.append(column)
         return column
 
@@ -560,13 +552,6 @@ class AvroDecoder:
                 for jump in jumps:
                     self._operations[jump][ops.TARGET] = len(self._operations)
 
-    def _widths_of_levels(self) -> list[int]:
-        """Return the bytes of an element of each level, one at least."""
-        widths = [1] * len(self._level_of_parent)
-        for column in self._columns:
-            widths[column.level] += column.width + column.is_nullable
-        return widths
-
     # ------------------------------------------------------------------ decoding
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
         """Decode the bodies of rows; the array has null for each row that failed.
@@ -574,15 +559,13 @@ class AvroDecoder:
         Raises `DecodedTooLargeError` if the values of more than one row need more memory.
         """
         rows = len(bodies)
-        if rows * self._widths[0] > max_bytes:
-            if rows > 1:
-                raise DecodedTooLargeError
+        if rows == 1 and self._loop.widths[0] > max_bytes:
             return self._refused(bodies, Reason.TOO_LARGE)
-        run = _Run(self, bodies, max_bytes)
-        statuses = run.decode()
+        memory = ColumnMemory(self._loop, bodies, max_bytes)
+        statuses = memory.run()
         absent = (statuses != ops.DECODED) & (statuses != ops.TRAILING)
         try:
-            array = masked(run.array(self._top), absent)
+            array = masked(_array(memory, self._top), absent)
         except _FAILURES as error:
             if rows == 1:
                 return self._refused(bodies, _reason_of(error))
@@ -593,11 +576,13 @@ class AvroDecoder:
             return Decoded(
                 pa.concat_arrays([first.array, second.array]), {**first.errors, **errors}
             )
-        return Decoded(array, {row: _ERRORS[code] for row, code in run.failures(statuses)})
+        failed = np.flatnonzero(statuses > ops.ABSENT)
+        codes = zip(failed.tolist(), statuses[failed].tolist(), strict=True)
+        return Decoded(array, {row: _ERRORS[code] for row, code in codes})
 
     def _refused(self, bodies: Bodies, reason: Reason) -> Decoded:
         """Return a null for a row."""
-        kind = _Run(self, bodies.slice(0, 0), 0).array(self._top).type
+        kind = _array(ColumnMemory(self._loop, bodies.slice(0, 0), 0), self._top).type
         return Decoded(pa.nulls(1, kind), {0: reason})
 
 
@@ -633,206 +618,47 @@ def _leaf_operation(node: _Node) -> tuple[int, int, int, bool]:
     return code, 1, 4 if has_data else _WIDTHS[code], has_data
 
 
-class _Run:
-    """The memory of one call of a decoder."""
-
-    def __init__(self, decoder: AvroDecoder, bodies: Bodies, max_bytes: int) -> None:
-        self._decoder = decoder
-        self._bodies = bodies
-        self._max_bytes = max_bytes
-        rows = len(bodies.starts)
-        self._size = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
-        columns, levels = decoder._columns, decoder._level_of_parent  # noqa: SLF001, its own
-        self._levels = np.zeros((len(levels), ops.LEVEL_FIELDS), np.int64)
-        self._levels[0, ops.CAPACITY] = rows
-        self._levels[1:, ops.CAPACITY] = min(2 * rows, self._size) + 16
-        self._table = np.zeros((len(columns), ops.COLUMN_FIELDS), np.int64)
-        self._values: list[NDArray[np.uint8]] = []
-        self._valid: list[NDArray[np.uint8] | None] = []
-        self._data: list[NDArray[np.uint8] | None] = []
-        for column in columns:
-            capacity = int(self._levels[column.level, ops.CAPACITY])
-            self._values.append(np.zeros(capacity * column.width, np.uint8))
-            self._valid.append(np.zeros(capacity, np.uint8) if column.is_nullable else None)
-            # No column has more bytes than the bodies; what is not written takes no memory.
-            room = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
-            self._data.append(room if column.has_data else None)
-            row = self._table[column.number]
-            row[ops.WIDTH], row[ops.COLUMN_LEVEL] = column.width, column.level
-            row[ops.DATA] = room.ctypes.data if column.has_data else 0
-            row[ops.DATA_CAPACITY] = self._size if column.has_data else 0
-        self._set_addresses()
-
-    def _set_addresses(self) -> None:
-        for number, (values, valid) in enumerate(zip(self._values, self._valid, strict=True)):
-            self._table[number, ops.VALUES] = values.ctypes.data
-            self._table[number, ops.VALID] = 0 if valid is None else valid.ctypes.data
-
-    def decode(self) -> NDArray[np.uint8]:
-        """Run the operations over all rows, with more memory where they need it."""
-        bodies, rows = self._bodies, len(self._bodies.starts)
-        statuses = np.zeros(rows, np.uint8)
-        needs = np.zeros(3, np.int64)
-        starts, row = bodies.starts, 0
-        refused: list[int] = []
-        while True:
-            row = ops.decode_avro(
-                bodies.data,
-                starts,
-                bodies.ends,
-                row,
-                self._decoder._code,  # noqa: SLF001, its own
-                self._table,
-                self._levels,
-                statuses,
-                needs,
-            )
-            if row == rows:
-                break
-            if not self._grow(int(needs[0]), int(needs[2])):
-                if rows > 1:
-                    raise DecodedTooLargeError
-                starts = starts.copy()
-                starts[row] = -1
-                refused.append(row)
-        statuses[refused] = ops.TOO_LARGE
-        return statuses
-
-    def _grow(self, level: int, needed: int) -> bool:
-        """Make room for the elements of a level; return whether the limit allows that."""
-        widths = self._decoder._widths  # noqa: SLF001, its own
-        held = self._size + sum(
-            width * int(capacity)
-            for width, capacity in zip(widths, self._levels[:, ops.CAPACITY], strict=True)
-        )
-        before = int(self._levels[level, ops.CAPACITY])
-        room = (self._max_bytes - held) // widths[level] + before
-        if needed > min(room, _MAX_ELEMENTS):
-            return False
-        capacity = min(max(needed, 4 * before), room)
-        self._levels[level, ops.CAPACITY] = capacity
-        used = before
-        for column in self._decoder._columns:  # noqa: SLF001, its own
-            if column.level != level:
-                continue
-            values = np.zeros(capacity * column.width, np.uint8)
-            values[: used * column.width] = self._values[column.number]
-            self._values[column.number] = values
-            valid = self._valid[column.number]
-            if valid is not None:
-                more = np.zeros(capacity, np.uint8)
-                more[:used] = valid
-                self._valid[column.number] = more
-        self._set_addresses()
-        return True
-
-    @staticmethod
-    def failures(statuses: NDArray[np.uint8]) -> list[tuple[int, int]]:
-        """Return the rows that have an error, with their statuses."""
-        rows = np.flatnonzero(statuses > ops.ABSENT)
-        return list(zip(rows.tolist(), statuses[rows].tolist(), strict=True))
-
-    # ------------------------------------------------------------------ arrays
-    def array(self, column: _Column) -> pa.Array:
-        """Return the array of a column."""
-        count = int(self._levels[column.level, ops.COUNT])
-        if column.level == 0:
-            count = len(self._bodies.starts)
-        if column.form == "null":
-            return pa.nulls(count)
-        validity, nulls = self._validity(column, count)
-        if column.form == "struct":
-            children = [self.array(child) for child in column.children]
-            kind = pa.struct(
-                [
-                    pa.field(name, child.type)
-                    for name, child in zip(column.names, children, strict=True)
-                ]
-            )
-            return pa.Array.from_buffers(kind, count, [validity], nulls, children=children)
-        values = self._values[column.number][: count * column.width]
-        if column.form in ("array", "map"):
-            return self._blocks(column, count, validity, nulls, values)
-        if column.has_data:
-            offsets = _offsets(values.view(np.int32))
-            data = pa.py_buffer(self._data_of(column)[: int(self._table[column.number, 4])])
-            kind = pa.string() if column.node.kind == "string" else pa.binary()
-            array = pa.Array.from_buffers(kind, count, [validity, offsets, data], nulls)
-            if column.form == "json":
-                return _json_texts(array, column.node)
-            return _wide_decimals(array, column.node)
-        return self._fixed(column.node, count, validity, nulls, values)
-
-    def _data_of(self, column: _Column) -> NDArray[np.uint8]:
-        data = self._data[column.number]
-        assert data is not None  # noqa: S101, because mypy needs it
-        return data
-
-    def _validity(self, column: _Column, count: int) -> tuple[pa.Buffer | None, int]:
-        valid = self._valid[column.number]
-        if valid is None:
-            return None, 0
-        own = valid[:count]
-        nulls = count - int(np.count_nonzero(own))
-        if not nulls:
-            return None, 0
-        return pa.py_buffer(np.packbits(own, bitorder="little")), nulls
-
-    def _blocks(
-        self,
-        column: _Column,
-        count: int,
-        validity: pa.Buffer | None,
-        nulls: int,
-        values: NDArray[np.uint8],
-    ) -> pa.Array:
-        children = [self.array(child) for child in column.children]
-        buffers = [validity, _offsets(values.view(np.int32))]
-        if column.form == "array":
-            kind = pa.list_(pa.field("element", children[0].type))
-            return pa.Array.from_buffers(kind, count, buffers, nulls, children=children)
+def _array(memory: ColumnMemory, column: _Column) -> pa.Array:
+    """Return the array of a column."""
+    node = column.node
+    if column.form == "null":
+        return pa.nulls(memory.count(column.level))
+    children = [_array(memory, child) for child in column.children]
+    if column.form == "struct":
+        pairs = zip(column.names, children, strict=True)
+        return memory.struct(column, [pa.field(name, one.type) for name, one in pairs], children)
+    if column.form == "array":
+        kind = pa.list_(pa.field(ELEMENT, children[0].type))
+        return memory.nested(column, kind, children[0])
+    if column.form == "map":
         kind = pa.map_(pa.string(), pa.field("value", children[1].type))
-        entries = pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])
-        return pa.Array.from_buffers(kind, count, buffers, nulls, children=[entries])
-
-    @staticmethod
-    def _fixed(  # noqa: PLR0911
-        node: _Node,
-        count: int,
-        validity: pa.Buffer | None,
-        nulls: int,
-        values: NDArray[np.uint8],
-    ) -> pa.Array:
-        if node.kind == "boolean":
-            bits = pa.py_buffer(np.packbits(values, bitorder="little"))
-            return pa.Array.from_buffers(pa.bool_(), count, [validity, bits], nulls)
-        buffer = pa.py_buffer(values)
-        if node.kind == "enum":
-            numbers = pa.Array.from_buffers(pa.int32(), count, [validity, buffer], nulls)
-            if not node.symbols:
-                return pa.nulls(count, pa.string())
-            symbols = pa.array(node.symbols, pa.string())
-            return pa.DictionaryArray.from_arrays(numbers, symbols).dictionary_decode()
-        if node.kind == "fixed" and node.logical != "decimal":
-            if not node.size:
-                empty = pa.array([b""] * count, pa.binary())
-                return pa.Array.from_buffers(
-                    pa.binary(), count, [validity, *empty.buffers()[1:]], nulls
-                )
-            kind = pa.binary(node.size)
-            array = pa.Array.from_buffers(kind, count, [validity, buffer], nulls)
-            return _uuid_texts(array) if node.logical == "uuid" else array
-        if node.kind == "fixed" and node.precision > _MAX_PRECISION:
-            kind = pa.binary(node.size)
-            array = pa.Array.from_buffers(kind, count, [validity, buffer], nulls)
-            return _wide_decimals(array, node)
-        return pa.Array.from_buffers(_leaf_type(node), count, [validity, buffer], nulls)
+        fields = [kind.key_field, kind.item_field]
+        return memory.nested(column, kind, pa.StructArray.from_arrays(children, fields=fields))
+    if column.has_data:
+        array = memory.binary(column, pa.string() if node.kind == "string" else pa.binary())
+        return _json_texts(array, node) if column.form == "json" else _wide_decimals(array, node)
+    return _fixed_array(memory, column)
 
 
-def _offsets(sizes: NDArray[np.int32]) -> pa.Buffer:
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    return pa.py_buffer(offsets)
+def _fixed_array(memory: ColumnMemory, column: _Column) -> pa.Array:
+    """Return a column of values of a fixed width."""
+    node = column.node
+    if node.kind == "enum":
+        numbers = memory.numbers(column, pa.int32())
+        if not node.symbols:
+            return pa.nulls(len(numbers), pa.string())
+        symbols = pa.array(node.symbols, pa.string())
+        return pa.DictionaryArray.from_arrays(numbers, symbols).dictionary_decode()
+    is_decimal = node.logical == "decimal" and node.precision <= _MAX_PRECISION
+    if node.kind != "fixed" or is_decimal:
+        return memory.numbers(column, _leaf_type(node))
+    if not node.size:
+        # All that such a type holds, and null.
+        empty = pa.array([b""] * memory.count(column.level), pa.binary())
+        valid = memory.validity(column)[0]
+        return pa.Array.from_buffers(pa.binary(), len(empty), [valid, *empty.buffers()[1:]])
+    array = memory.numbers(column, pa.binary(node.size))
+    return _uuid_texts(array) if node.logical == "uuid" else _wide_decimals(array, node)
 
 
 def _uuid_texts(array: pa.Array) -> pa.Array:

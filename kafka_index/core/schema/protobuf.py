@@ -1,9 +1,8 @@
 """Protobuf schemas: their types in Arrow, and the decoding of many messages at a time.
 
 `ProtobufFile` compiles the text of a schema, which grpcio-tools does. `ProtobufMessage` is one of
-its types. The decoder describes what it reads in a file of its own: only the fields that are
-wanted, in which enums are numbers, and a message that becomes JSON text is bytes. ptars decodes
-that. Where it cannot, upb does, which is also the reference in tests.
+its types. Its decoder makes the tables of `core.kernels.protobuf`, of the fields that are wanted.
+Rows that the compiled loop leaves out are decoded by upb, which is also the reference in tests.
 
 Sources: the guides "Encoding" and "Field Presence" of Protocol Buffers, ``protoc``'s rules for map
 entries, and Confluent's ``ProtobufSchema`` and Karapace's ``serialize`` for what registries store.
@@ -19,8 +18,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,16 +27,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import BadSchemaError
-from kafka_index.core.kernels.protobuf import (
-    ANY_MESSAGE,
-    CHILD_BITS,
-    MAP_ENTRY,
-    ODD,
-    TIME,
-    WIRE_TYPES_BITS,
-    check_messages,
-)
-from kafka_index.core.kernels.record_columns import COPY_SLACK_BYTES, copy_fields
+from kafka_index.core.kernels import avro as ops
+from kafka_index.core.kernels import protobuf as loop
 from kafka_index.core.schema.align import Member, Selection, Shape
 from kafka_index.core.schema.bodies import (
     Bodies,
@@ -46,20 +36,20 @@ from kafka_index.core.schema.bodies import (
     DecodedTooLargeError,
     import_extra,
     masked,
-    with_children,
 )
+from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop
 from kafka_index.core.schema.wire import MessagePath, Reason
 
-_MAIN, _PACKAGE = "kafka_index_main.proto", "kafka_index_decoded"
+_MAIN = "kafka_index_main.proto"
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
 _MICROS = 1_000_000
-# What a byte of a body may become, and what an element of a list takes besides.
-_EXPANSION, _ELEMENT_BYTES = 8, 16
 _MAX_DEPTH = 64
-# Fields of higher numbers are not checked.
+# Messages with fields of higher numbers are decoded by upb.
 _MOST_NUMBERS = 4096
 # Numbers of enums below are positions in a list of all names.
 _MOST_SYMBOLS = 256
+# Python's objects of a message, for each of its bytes.
+_UPB_EXPANSION = 32
 _WITH_FIELDS = ("message", "timestamp", "wrapper")
 
 # Types of fields in descriptors (``FieldDescriptorProto.Type``).
@@ -364,8 +354,13 @@ def _selected(kind: _Type, selection: Selection) -> _Type:
     if selection is None or kind.kind != "message":
         return kind
     fields = []
+    oneofs = {one.oneof for one in kind.fields if one.name in selection} - {None}
     for one in kind.fields:
-        if one.name in selection:
+        if one.name not in selection and one.oneof in oneofs:
+            # It ends what other members of its oneof had before.
+            nothing = _Type("none", Shape.of_leaf(pa.null()), one.value.wire)
+            fields.append(_Field(one.name, one.number, nothing, oneof=one.oneof))
+        elif one.name in selection:
             wanted = selection[one.name]
             if (one.is_list or one.key is not None) and wanted is not None:
                 wanted = wanted[""]
@@ -384,65 +379,143 @@ def _selected(kind: _Type, selection: Selection) -> _Type:
     return _Type(kind.kind, kind.shape.select(selection), kind.wire, kind.descriptor, fields)
 
 
-def _has_groups(kind: _Type) -> bool:
-    return kind.wire == _GROUP or any(_has_groups(one.value) for one in kind.fields)
+def _needs_upb(kind: _Type) -> bool:
+    """Return whether a message has groups, or fields of high numbers."""
+    return kind.wire == _GROUP or any(
+        one.number >= _MOST_NUMBERS or _needs_upb(one.value) for one in kind.fields
+    )
 
 
-class _DecoderFile:
-    """Describes what a decoder reads, for ptars."""
+@dataclass(slots=True)
+class _Part:
+    """A value, or a list of values, and the columns that it is made of."""
+
+    kind: _Type
+    column: ColumnSpec
+    children: list[_Part] = field(default_factory=list)
+    fields: list[_Field] = field(default_factory=list)
+
+
+class _Tables:
+    """The tables of the compiled loop for a type of messages."""
 
     def __init__(self, root: _Type) -> None:
-        pb2 = import_extra("google.protobuf.descriptor_pb2")
-        self._file = pb2.FileDescriptorProto(
-            name="kafka_index_decoded.proto", package=_PACKAGE, syntax="proto3"
-        )
-        self._file.dependency.append("google/protobuf/timestamp.proto")
-        self._add(root)
-        pool = import_extra("google.protobuf.descriptor_pool").DescriptorPool()
-        times = pb2.FileDescriptorProto()
-        import_extra("google.protobuf.timestamp_pb2").DESCRIPTOR.CopyToProto(times)
-        pool.Add(times)
-        pool.Add(self._file)
-        self.descriptor = pool.FindMessageTypeByName(f"{_PACKAGE}.M0")
+        self.columns: list[ColumnSpec] = []
+        self.levels = 1
+        self._messages: list[list[int]] = []
+        self._entries: list[list[list[int]]] = []
+        self.root = _Part(root, self._column(0, 0))
+        self._add_message(root.fields, 0, loop.ANY_MESSAGE, self.root)
 
-    def _add(self, kind: _Type) -> str:
-        name = f"M{len(self._file.message_type)}"
-        message = self._file.message_type.add(name=name)
-        oneofs: dict[str, int] = {}
-        optional: list[Any] = []
-        for one in kind.fields:
-            found = message.field.add(
-                name=f"f{one.number}", number=one.number, label=3 if one.is_list else 1
-            )
-            if one.key is not None:
-                found.label, found.type = 3, _MESSAGE
-                entry = message.nested_type.add(name=f"F{one.number}Entry")
-                entry.options.map_entry = True
-                for number, (part, of) in enumerate((("key", one.key), ("value", one.value)), 1):
-                    self._set_type(entry.field.add(name=part, number=number, label=1), of)
-                found.type_name = f".{_PACKAGE}.{name}.{entry.name}"
-                continue
-            self._set_type(found, one.value)
+    @property
+    def code(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The messages and their entries."""
+        first = 0
+        for message, entries in zip(self._messages, self._entries, strict=True):
+            message[loop.FIRST] = first
+            first += len(entries)
+        entries = [entry for own in self._entries for entry in own]
+        return np.array(self._messages, np.int64), np.array(entries, np.int64)
+
+    def _column(
+        self, level: int, width: int, *, has_data: bool = False, is_nullable: bool = False
+    ) -> ColumnSpec:
+        self.columns.append(ColumnSpec(len(self.columns), level, width, has_data, is_nullable))
+        return self.columns[-1]
+
+    def _add_message(self, fields: list[_Field], level: int, kind: int, part: _Part) -> int:
+        """Add a message whose fields become children of a part; return its number."""
+        number = len(self._messages)
+        count = max((one.number for one in fields), default=0) + 1
+        own = [[0] * loop.ENTRY_FIELDS for _ in range(count)]
+        self._messages.append([0, count, level, kind])
+        self._entries.append(own)
+        oneofs: dict[str, tuple[int, int]] = {}
+        for one in fields:
+            entry = own[one.number]
+            entry[loop.WIRE_TYPES] = _wire_types(one)
+            entry[loop.ELEMENTS] = entry[loop.LIST] = entry[loop.ONEOF] = -1
             if one.oneof is not None:
-                if one.oneof not in oneofs:
-                    oneofs[one.oneof] = len(message.oneof_decl)
-                    message.oneof_decl.add(name=f"o{len(oneofs)}")
-                found.oneof_index = oneofs[one.oneof]
-            elif one.has_presence and not one.is_list and found.type != _MESSAGE:
-                optional.append(found)
-        # The oneofs that stand for optional fields come last.
-        for found in optional:
-            found.proto3_optional = True
-            found.oneof_index = len(message.oneof_decl)
-            message.oneof_decl.add(name=f"_{found.name}")
-        return name
+                column, case = oneofs.get(one.oneof, (-1, 0))
+                if column < 0:
+                    column = self._column(level, 4).number
+                oneofs[one.oneof] = column, case + 1
+                entry[loop.ONEOF], entry[loop.CASE] = column, case + 1
+            if one.value.kind == "none":
+                entry[loop.FIELD_KIND] = loop.NONE
+                continue
+            part.fields.append(one)
+            if one.is_list or one.key is not None:
+                part.children.append(self._add_list(one, level, entry))
+            else:
+                has_presence = one.has_presence
+                part.children.append(self._add_value(one.value, level, entry, has_presence))
+        return number
 
-    def _set_type(self, found: Any, kind: _Type) -> None:
-        found.type = kind.wire
-        if kind.kind == "timestamp":
-            found.type_name = f".{_TIMESTAMP}"
-        elif kind.wire == _MESSAGE:
-            found.type_name = f".{_PACKAGE}.{self._add(kind)}"
+    def _add_list(self, one: _Field, level: int, entry: list[int]) -> _Part:
+        inner = self.levels
+        self.levels += 1
+        lengths = self._column(level, 4)
+        entry[loop.ELEMENTS], entry[loop.LIST] = inner, lengths.number
+        part = _Part(one.value, lengths)
+        if one.key is None:
+            part.children.append(self._add_value(one.value, inner, entry, has_presence=False))
+            return part
+        pair = [_Field("key", 1, one.key), _Field("value", 2, one.value)]
+        entry[loop.FIELD_KIND], entry[loop.COLUMN] = loop.MESSAGE, -1
+        entry[loop.CHILD] = self._add_message(pair, inner, loop.MAP_ENTRY, part)
+        part.fields = []
+        return part
+
+    def _add_value(
+        self,
+        kind: _Type,
+        level: int,
+        entry: list[int],
+        has_presence: bool,  # noqa: FBT001
+    ) -> _Part:
+        entry[loop.PRESENCE] = int(has_presence)
+        if kind.kind in _WITH_FIELDS:
+            part = _Part(kind, self._column(level, 0, is_nullable=has_presence))
+            is_time = kind.kind == "timestamp"
+            form = loop.TIME if is_time else loop.ANY_MESSAGE
+            entry[loop.FIELD_KIND] = loop.MESSAGE
+            entry[loop.CHILD] = self._add_message(kind.fields, level, form, part)
+        else:
+            code = loop.BYTES if kind.kind == "json" else _KINDS[kind.wire]
+            width = _WIDTHS[code]
+            has_data = code in (loop.STRING, loop.BYTES)
+            column = self._column(level, width, has_data=has_data, is_nullable=has_presence)
+            part = _Part(kind, column)
+            entry[loop.FIELD_KIND] = code
+        entry[loop.COLUMN] = part.column.number
+        return part
+
+
+_KINDS = {
+    1: loop.FIXED64,
+    2: loop.FIXED32,
+    3: loop.INT64,
+    4: loop.INT64,
+    5: loop.INT32,
+    6: loop.FIXED64,
+    7: loop.FIXED32,
+    8: loop.BOOL,
+    9: loop.STRING,
+    12: loop.BYTES,
+    13: loop.INT32,
+    15: loop.FIXED32,
+    16: loop.FIXED64,
+    17: loop.SINT32,
+    18: loop.SINT64,
+}
+_WIDTHS = {
+    loop.INT64: 8,
+    loop.SINT64: 8,
+    loop.FIXED64: 8,
+    loop.BOOL: 1,
+    **dict.fromkeys((loop.INT32, loop.SINT32, loop.FIXED32, loop.STRING, loop.BYTES), 4),
+}
 
 
 class MessageDecoder:
@@ -452,101 +525,74 @@ class MessageDecoder:
         self._descriptor = descriptor
         self._type = kind
         self._decode_error: type[Exception] = import_extra("google.protobuf.message").DecodeError
-        self._messages, self._entries = _tables(kind)
-
-    @cached_property
-    def _handler(self) -> Any:
-        """The decoder of ptars, None for what it does not read."""
-        ptars = import_extra("ptars")
-        if self._type.kind != "message" or _has_groups(self._type):
-            return None
-        descriptor = _DecoderFile(self._type).descriptor
-        # A value that is missing in a map is its default: null would be a panic.
-        config = ptars.PtarsConfig(timestamp_unit="us", map_value_nullable=True)
-        return ptars.HandlerPool([descriptor.file], config).get_for_message(descriptor)
+        self._loop: Loop | None = None
+        if kind.kind == "message" and not _needs_upb(kind):
+            self._tables = tables = _Tables(kind)
+            self._loop = Loop(loop.decode_messages, tables.code, tables.columns, tables.levels)
 
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
         """Decode the bodies of rows; the array has null for each row that failed.
 
-        Raises `DecodedTooLargeError` if the values of more than one row may need more memory.
+        Raises `DecodedTooLargeError` if the values of more than one row need more memory.
         """
-        rows = len(bodies)
-        statuses, sizes = np.zeros(rows, np.uint8), np.zeros(rows, np.int64)
-        check_messages(
-            bodies.data, bodies.starts, bodies.ends, self._messages, self._entries, statuses, sizes
-        )
-        own_sizes = np.where(bodies.starts < 0, 0, bodies.ends - bodies.starts)
-        # A byte of a packed number becomes eight at most.
-        if int(sizes.sum()) + _EXPANSION * int(own_sizes.sum()) > max_bytes:
-            if rows > 1:
+        if self._loop is None:
+            size_bytes = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
+            if size_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
                 raise DecodedTooLargeError
-            return Decoded(pa.nulls(1, self._type.shape.type), {0: Reason.TOO_LARGE})
-        absent = bodies.starts < 0
-        odd = np.flatnonzero(statuses == ODD)
-        if not len(odd):
-            array, errors = self._decode(bodies)
-        else:
-            starts = bodies.starts.copy()
-            starts[odd] = -1
-            array, errors = self._decode(replace(bodies, starts=starts))
+            return Decoded(*self._decode_with_upb(bodies))
+        memory = ColumnMemory(self._loop, bodies, max_bytes)
+        statuses = memory.run()
+        try:
+            array = self._array(memory, self._tables.root)
+        except (*_FAILURES, self._decode_error):
+            # A message that becomes JSON text is damaged.
+            return Decoded(*self._decode_with_upb(bodies))
+        array = masked(array, statuses != ops.DECODED)
+        errors = dict.fromkeys(np.flatnonzero(statuses == ops.BAD_UTF8).tolist(), Reason.BAD_UTF8)
+        errors |= dict.fromkeys(
+            np.flatnonzero(statuses == ops.TOO_LARGE).tolist(), Reason.TOO_LARGE
+        )
+        odd = np.flatnonzero(statuses == loop.ODD)
+        if len(odd):
             others, found = self._decode_with_upb(bodies.of_rows(odd))
-            places = np.arange(rows)
-            places[odd] = rows + np.arange(len(odd))
+            places = np.arange(len(bodies))
+            places[odd] = len(bodies) + np.arange(len(odd))
             array = pa.concat_arrays([array, others]).take(pa.array(places))
             errors |= {int(odd[row]): reason for row, reason in found.items()}
-        absent[list(errors)] = True
-        return Decoded(masked(array, absent), errors)
+        return Decoded(array, errors)
 
-    def _decode(self, bodies: Bodies) -> tuple[pa.Array, dict[int, Reason]]:
-        """Decode rows; halves of those that fail, until each row that is bad is known."""
-        try:
-            if self._handler is not None:
-                batch = self._handler.array_to_record_batch(_binary_array(bodies))
-                return self._message(batch.to_struct_array(), self._type), {}
-        except BaseException as error:
-            # ptars panics over some messages, with an error that is no `Exception`.
-            is_panic = type(error).__name__ == "PanicException"
-            if not (is_panic or isinstance(error, (*_FAILURES, self._decode_error))):
-                raise
-        if len(bodies) == 1 or self._handler is None:
-            return self._decode_with_upb(bodies)
-        half = len(bodies) // 2
-        first, errors = self._decode(bodies.slice(0, half))
-        second, others = self._decode(bodies.slice(half, len(bodies)))
-        return pa.concat_arrays([first, second]), {
-            **errors,
-            **{half + row: reason for row, reason in others.items()},
-        }
-
-    # ------------------------------------------------------------------ arrays of ptars
-    def _message(self, array: pa.Array, kind: _Type) -> pa.Array:
+    # ------------------------------------------------------------------ arrays
+    def _array(self, memory: ColumnMemory, part: _Part) -> pa.Array:
+        """Return the array of a message."""
         children = []
-        for one in kind.fields:
-            column = array.field(f"f{one.number}")
+        for one, own in zip(part.fields, part.children, strict=True):
             if one.key is not None:
-                items = self._value(_without_nulls(column.items), one.value)
-                pair = [self._value(column.keys, one.key), items]
-                of = one.shape.type
-                entries = pa.StructArray.from_arrays(pair, fields=[of.key_field, of.item_field])
-                children.append(with_children(column, of, [_in_order(column, entries)]))
+                pair = [self._value(memory, each) for each in own.children]
+                children.append(_map_array(memory, own.column, one.shape.type, pair))
             elif one.is_list:
-                values = self._value(column.values, one.value)
-                children.append(with_children(column, one.shape.type, [values]))
+                values = self._value(memory, own.children[0])
+                children.append(memory.nested(own.column, one.shape.type, values))
             else:
-                children.append(self._value(column, one.value))
-        return with_children(array, kind.shape.type, children)
+                children.append(self._value(memory, own))
+        return memory.struct(part.column, list(part.kind.shape.type), children)
 
-    def _value(self, array: pa.Array, kind: _Type) -> pa.Array:
+    def _value(self, memory: ColumnMemory, part: _Part) -> pa.Array:
+        kind, column = part.kind, part.column
         match kind.kind:
-            case "enum":
-                return _enum_texts(array, kind.descriptor)
-            case "json":
-                return _json_texts(array, kind.descriptor)
             case "message":
-                return self._message(array, kind)
-            case "wrapper":
-                return masked(array.field("f1"), np.asarray(array.is_null()))
-        return array
+                return self._array(memory, part)
+            case "enum":
+                return _enum_texts(memory.numbers(column, pa.int32()), kind.descriptor)
+            case "json":
+                return _json_texts(memory.binary(column, pa.binary()), kind.descriptor)
+            case "wrapper" | "timestamp":
+                valid = memory.validity(column)[0]
+                values = _value_of_known(kind, [self._value(memory, one) for one in part.children])
+                buffers = [valid, *values.buffers()[1:]]
+                return pa.Array.from_buffers(values.type, len(values), buffers)
+        if pa.types.is_string(kind.shape.type) or pa.types.is_binary(kind.shape.type):
+            return memory.binary(column, kind.shape.type)
+        return memory.numbers(column, kind.shape.type)
 
     # ------------------------------------------------------------------ upb
     def _decode_with_upb(self, bodies: Bodies) -> tuple[pa.Array, dict[int, Reason]]:
@@ -575,6 +621,8 @@ def python_value(message: Any, kind: _Type) -> Any:
             return message.value
     found: dict[str, Any] = {}
     for one in kind.fields:
+        if one.value.kind == "none":
+            continue
         value = getattr(message, one.name)
         if one.key is not None:
             found[one.name] = [
@@ -608,32 +656,34 @@ def _micros(seconds: int, nanos: int) -> int:
     return seconds * _MICROS + nanos // 1000
 
 
-def _tables(root: _Type) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the fields of messages for `check_messages`."""
-    messages: list[tuple[int, int, int]] = []
-    entries: list[int] = []
-    waiting: list[tuple[list[_Field], int]] = [(root.fields, ANY_MESSAGE)]
-    number = 0
-    while number < len(waiting):
-        fields, kind = waiting[number]
-        number += 1
-        known = [one for one in fields if one.number < _MOST_NUMBERS]
-        own = [0] * (max((one.number for one in known), default=0) + 1)
-        for one in known:
-            child = 0
-            if one.key is not None:
-                entry = [_Field("key", 1, one.key), _Field("value", 2, one.value)]
-                waiting.append((entry, MAP_ENTRY))
-                child = len(waiting)
-            elif one.value.kind in _WITH_FIELDS:
-                is_time = one.value.kind == "timestamp"
-                waiting.append((one.value.fields, TIME if is_time else ANY_MESSAGE))
-                child = len(waiting)
-            width = _width(one.value) + _ELEMENT_BYTES if one.is_list or one.key else 0
-            own[one.number] = (width << CHILD_BITS | child) << WIRE_TYPES_BITS | _wire_types(one)
-        messages.append((len(entries), len(own), kind))
-        entries += own
-    return np.array(messages, np.int64), np.array(entries, np.int64)
+def _map_array(
+    memory: ColumnMemory, column: ColumnSpec, kind: pa.DataType, pair: list[pa.Array]
+) -> pa.Array:
+    """Return maps with their entries by key; of entries with one key, the last counts."""
+    entries = pa.StructArray.from_arrays(pair, fields=[kind.key_field, kind.item_field])
+    sizes = memory.values(column).view(np.int32)
+    if len(entries) < 2 or sizes.max() < 2:
+        return memory.nested(column, kind, entries)
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    places = pa.table({"row": pa.array(rows), "key": entries.field("key")})
+    order = pc.sort_indices(places, sort_keys=[("row", "ascending"), ("key", "ascending")])
+    entries = entries.take(order)
+    keys = entries.field("key")
+    is_last = np.ones(len(keys), np.bool_)
+    is_last[:-1] = np.asarray(pc.not_equal(keys[:-1], keys[1:])) | (rows[:-1] != rows[1:])
+    if not is_last.all():
+        entries = entries.filter(pa.array(is_last))
+        sizes[:] = np.bincount(rows[is_last], minlength=len(sizes))
+    return memory.nested(column, kind, entries)
+
+
+def _value_of_known(kind: _Type, children: list[pa.Array]) -> pa.Array:
+    """Return the value of a wrapper, or the time of seconds and nanoseconds."""
+    if kind.kind == "wrapper":
+        return children[0]
+    seconds, nanos = (np.asarray(child) for child in children)
+    times = seconds * _MICROS + nanos.astype(np.int64) // 1000
+    return pa.array(times).view(pa.timestamp("us", "UTC"))
 
 
 def _wire_types(one: _Field) -> int:
@@ -643,47 +693,6 @@ def _wire_types(one: _Field) -> int:
     own = 1 << {1: 1, 2: 5, 6: 1, 7: 5, 15: 5, 16: 1, _GROUP: 3}.get(one.value.wire, 0)
     # Numbers in a list may be packed.
     return own | 1 << 2 if one.is_list else own
-
-
-def _width(kind: _Type) -> int:
-    return sum(_width(one.value) + 8 for one in kind.fields) if kind.fields else 16
-
-
-def _binary_array(bodies: Bodies) -> pa.Array:
-    """Return the bodies as an array, empty for rows without."""
-    starts = bodies.starts
-    sizes = np.where(starts < 0, 0, bodies.ends - starts)
-    ends = np.zeros(len(bodies) + 1, np.int32)
-    data = np.empty(int(sizes.sum()) + COPY_SLACK_BYTES, np.uint8)
-    base = bodies.data.ctypes.data
-    readable_end = np.uint64(base + len(bodies.data))
-    copy_fields(np.maximum(starts, 0) + base, sizes, readable_end, ends, data)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(bodies), buffers)
-
-
-def _in_order(column: pa.Array, entries: pa.Array) -> pa.Array:
-    """Return the entries of maps by their keys: in each run, ptars has them in another order."""
-    if len(entries) < 2:
-        return entries
-    sizes = np.diff(np.asarray(column.offsets))
-    rows = pa.array(np.repeat(np.arange(len(column)), sizes))
-    places = pa.table({"row": rows, "key": entries.field("key")})
-    order = [("row", "ascending"), ("key", "ascending")]
-    return entries.take(pc.sort_indices(places, sort_keys=order))
-
-
-def _without_nulls(array: pa.Array) -> pa.Array:
-    """Return an array with the defaults of its type for null."""
-    if not array.null_count:
-        return array
-    kind = array.type
-    if pa.types.is_struct(kind):
-        # The members of a null have their defaults.
-        children = [array.field(number) for number in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(children, fields=list(kind))
-    default: Any = "" if pa.types.is_string(kind) else b"" if pa.types.is_binary(kind) else 0
-    return array.fill_null(pa.scalar(default).cast(kind))
 
 
 def _reason_of(error: Exception) -> Reason:

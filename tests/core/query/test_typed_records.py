@@ -132,7 +132,7 @@ def test_values_without_frame_are_decoded_by_a_file(
 def test_missing_libraries_are_named_with_their_command(
     dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ptars", None)
+    monkeypatch.setitem(sys.modules, "grpc_tools", None)
     with pytest.raises(InputError, match=r"pip install 'kafka-index\[typed\]'"):
         kafka_index.read_records(dump, topics="orders", decode="value")
 

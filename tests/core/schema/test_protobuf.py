@@ -14,8 +14,9 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
 from kafka_index.core.errors import BadSchemaError
+from kafka_index.core.schema import protobuf
 from kafka_index.core.schema.align import align
-from kafka_index.core.schema.protobuf import MessageDecoder, ProtobufFile
+from kafka_index.core.schema.protobuf import ProtobufFile
 from kafka_index.core.schema.wire import Reason
 from tests.support.campaign import drawn
 from tests.support.random_avro import bodies_of
@@ -107,14 +108,14 @@ def _damaged(random: Random, datum: bytes) -> bytes:
     return bytes(data)
 
 
-def test_upb_decodes_what_ptars_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upb_decodes_what_the_loop_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(5)
     for _ in range(20):
         message = ProtobufFile(random_file(random)).message((0,))
         kind = message_class(message)
         datums = [fill(random, kind()).SerializeToString() for _ in range(5)]
         with monkeypatch.context() as patch:
-            patch.setattr(MessageDecoder, "_handler", None)
+            patch.setattr(protobuf, "_needs_upb", lambda _: True)
             by_upb = decode(message, [*datums]).array.to_pylist()
         for datum, value in zip(datums, by_upb, strict=True):
             assert is_equal(kind.FromString(datum), value)
@@ -280,3 +281,34 @@ def test_own_types_with_the_names_of_well_known_ones_are_messages() -> None:
 def test_import_that_leads_out_of_its_folder_is_refused() -> None:
     with pytest.raises(BadSchemaError, match="leads out"):
         ProtobufFile('syntax = "proto3"; import "../x.proto";', {"../x.proto": ""})
+
+
+def test_last_member_of_a_oneof_counts_if_another_is_wanted() -> None:
+    text = 'syntax = "proto3"; message M { oneof o { string card = 1; bool cash = 2; } }'
+    message = ProtobufFile(text).message((0,))
+    card, cash = b"\x0a\x01x", b"\x10\x01"
+    whole = decode(message, [card + cash, cash + card, card]).array.to_pylist()
+    assert [one["card"] for one in whole] == [None, "x", "x"]
+    part = decode(message, [card + cash, cash + card, card], {"card": None}).array.to_pylist()
+    assert part == [{"card": None}, {"card": "x"}, {"card": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # What comes twice: the last counts, and messages are merged.
+        (b"\x0a\x01a\x0a\x01b", {"s": "b", "n": None, "r": []}),
+        (b"\x12\x02\x08\x01\x12\x02\x10\x02", {"s": "", "n": {"a": 1, "b": 2}, "r": []}),
+        # Numbers of a list, packed and not.
+        (b"\x18\x01\x1a\x02\x02\x03\x18\x04", {"s": "", "n": None, "r": [1, 2, 3, 4]}),
+        # Fields that the schema does not have, and a group.
+        (b"\x78\x01\x7b\x08\x01\x7c\x0a\x01a", {"s": "a", "n": None, "r": []}),
+        (b"\x7b\x08\x01\x74", None),
+    ],
+)
+def test_message_is_read_as_upb_reads_it(body: bytes, expected: Any) -> None:
+    text = """syntax = "proto3"; message M { string s = 1; N n = 2; repeated int32 r = 3; }
+      message N { int32 a = 1; int32 b = 2; }"""
+    found = decode(ProtobufFile(text).message((0,)), [body])
+    assert found.array.to_pylist() == [expected]
+    assert bool(found.errors) == (expected is None)

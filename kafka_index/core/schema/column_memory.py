@@ -1,0 +1,206 @@
+"""The memory that the compiled loops of Avro and Protobuf fill, and Arrow's buffers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.core.kernels import avro as ops
+from kafka_index.core.schema.bodies import Bodies, DecodedTooLargeError
+
+#: The ends of lists in Arrow are int32.
+_MAX_ELEMENTS = (1 << 31) - 1
+
+
+@dataclass(slots=True)
+class ColumnSpec:
+    """A column that a loop fills: its number, its level, and the bytes of a value."""
+
+    number: int
+    level: int
+    width: int
+    has_data: bool = False
+    is_nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A compiled loop with its tables, and the columns that it fills."""
+
+    kernel: Callable[..., int]
+    code: tuple[NDArray[np.int64], ...]
+    columns: Sequence[ColumnSpec]
+    level_count: int
+
+    @property
+    def widths(self) -> list[int]:
+        """The bytes of an element of each level, one at least."""
+        widths = [1] * self.level_count
+        for column in self.columns:
+            widths[column.level] += column.width + column.is_nullable
+        return widths
+
+
+class ColumnMemory:
+    """The memory of one call of a loop.
+
+    Raises `DecodedTooLargeError` if more than one row needs too much.
+    """
+
+    def __init__(self, loop: Loop, bodies: Bodies, max_bytes: int) -> None:
+        self._loop = loop
+        self._bodies = bodies
+        self._max_bytes = max_bytes
+        rows = len(bodies.starts)
+        if rows > 1 and rows * loop.widths[0] > max_bytes:
+            raise DecodedTooLargeError
+        self._size = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
+        self._levels = np.zeros((loop.level_count, ops.LEVEL_FIELDS), np.int64)
+        self._levels[0, ops.CAPACITY] = rows
+        self._levels[1:, ops.CAPACITY] = min(2 * rows, self._size) + 16
+        self._table = np.zeros((len(loop.columns), ops.COLUMN_FIELDS), np.int64)
+        self._values: list[NDArray[np.uint8]] = []
+        self._valid: list[NDArray[np.uint8] | None] = []
+        self._data: list[NDArray[np.uint8] | None] = []
+        for column in loop.columns:
+            capacity = int(self._levels[column.level, ops.CAPACITY])
+            self._values.append(np.zeros(capacity * column.width, np.uint8))
+            self._valid.append(np.zeros(capacity, np.uint8) if column.is_nullable else None)
+            row = self._table[column.number]
+            row[ops.WIDTH], row[ops.COLUMN_LEVEL] = column.width, column.level
+            room = None
+            if column.has_data:
+                # No column has more bytes than the bodies; what is not written takes no memory.
+                room = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
+                row[ops.DATA], row[ops.DATA_CAPACITY] = room.ctypes.data, self._size
+            self._data.append(room)
+        self._set_addresses()
+
+    def _set_addresses(self) -> None:
+        for number, (values, valid) in enumerate(zip(self._values, self._valid, strict=True)):
+            self._table[number, ops.VALUES] = values.ctypes.data
+            self._table[number, ops.VALID] = 0 if valid is None else valid.ctypes.data
+
+    def run(self) -> NDArray[np.uint8]:
+        """Run the loop over all rows, with more memory where it needs it; return their statuses.
+
+        Raises `DecodedTooLargeError` if the values of more than one row need too much.
+        """
+        bodies, rows = self._bodies, len(self._bodies.starts)
+        statuses = np.zeros(rows, np.uint8)
+        needs = np.zeros(3, np.int64)
+        starts, row = bodies.starts, 0
+        refused: list[int] = []
+        while True:
+            row = self._loop.kernel(
+                bodies.data,
+                starts,
+                bodies.ends,
+                row,
+                *self._loop.code,
+                self._table,
+                self._levels,
+                statuses,
+                needs,
+            )
+            if row == rows:
+                break
+            if not self._grow(int(needs[0]), int(needs[2])):
+                if rows > 1:
+                    raise DecodedTooLargeError
+                starts = starts.copy()
+                starts[row] = -1
+                refused.append(row)
+        statuses[refused] = ops.TOO_LARGE
+        return statuses
+
+    def _grow(self, level: int, needed: int) -> bool:
+        """Make room for the elements of a level; return whether the limit allows that."""
+        widths = self._loop.widths
+        held = self._size + sum(
+            width * int(capacity)
+            for width, capacity in zip(widths, self._levels[:, ops.CAPACITY], strict=True)
+        )
+        before = int(self._levels[level, ops.CAPACITY])
+        room = (self._max_bytes - held) // widths[level] + before
+        if needed > min(room, _MAX_ELEMENTS):
+            return False
+        capacity = min(max(needed, 4 * before), room)
+        self._levels[level, ops.CAPACITY] = capacity
+        for column in self._loop.columns:
+            if column.level != level:
+                continue
+            values = np.zeros(capacity * column.width, np.uint8)
+            values[: before * column.width] = self._values[column.number]
+            self._values[column.number] = values
+            valid = self._valid[column.number]
+            if valid is not None:
+                more = np.zeros(capacity, np.uint8)
+                more[:before] = valid
+                self._valid[column.number] = more
+        self._set_addresses()
+        return True
+
+    # ------------------------------------------------------------------ buffers of Arrow
+    def count(self, level: int) -> int:
+        """Return the number of elements of a level."""
+        return len(self._bodies.starts) if level == 0 else int(self._levels[level, ops.COUNT])
+
+    def validity(self, column: ColumnSpec) -> tuple[pa.Buffer | None, int]:
+        """Return the validity of a column, and the number of nulls."""
+        valid = self._valid[column.number]
+        if valid is None:
+            return None, 0
+        own = valid[: self.count(column.level)]
+        nulls = len(own) - int(np.count_nonzero(own))
+        return (pa.py_buffer(np.packbits(own, bitorder="little")), nulls) if nulls else (None, 0)
+
+    def values(self, column: ColumnSpec) -> NDArray[np.uint8]:
+        """Return the values of a column, or its lengths."""
+        return self._values[column.number][: self.count(column.level) * column.width]
+
+    def offsets(self, column: ColumnSpec) -> pa.Buffer:
+        """Return the offsets of a column of lengths."""
+        sizes = self.values(column).view(np.int32)
+        offsets = np.zeros(len(sizes) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        return pa.py_buffer(offsets)
+
+    def binary(self, column: ColumnSpec, kind: pa.DataType) -> pa.Array:
+        """Return a column of bytes or strings."""
+        data = self._data[column.number]
+        assert data is not None  # noqa: S101, because mypy needs it
+        used = int(self._table[column.number, ops.DATA_USED])
+        validity, nulls = self.validity(column)
+        buffers = [validity, self.offsets(column), pa.py_buffer(data[:used])]
+        return pa.Array.from_buffers(kind, self.count(column.level), buffers, nulls)
+
+    def numbers(self, column: ColumnSpec, kind: pa.DataType) -> pa.Array:
+        """Return a column of numbers of a fixed width; bools have a byte each."""
+        values = self.values(column)
+        if pa.types.is_boolean(kind):
+            values = np.packbits(values, bitorder="little")
+        validity, nulls = self.validity(column)
+        buffers = [validity, pa.py_buffer(values)]
+        return pa.Array.from_buffers(kind, self.count(column.level), buffers, nulls)
+
+    def struct(
+        self, column: ColumnSpec, fields: Sequence[pa.Field], children: list[pa.Array]
+    ) -> pa.Array:
+        """Return a struct of columns of its level."""
+        validity, nulls = self.validity(column)
+        kind = pa.struct(fields)
+        count = self.count(column.level)
+        return pa.Array.from_buffers(kind, count, [validity], nulls, children=children)
+
+    def nested(self, column: ColumnSpec, kind: pa.DataType, child: pa.Array) -> pa.Array:
+        """Return a list, or a map of entries."""
+        validity, nulls = self.validity(column)
+        buffers = [validity, self.offsets(column)]
+        return pa.Array.from_buffers(
+            kind, self.count(column.level), buffers, nulls, children=[child]
+        )
