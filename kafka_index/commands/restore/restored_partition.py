@@ -28,7 +28,7 @@ from kafka_index.core.format.state_files import (
     TopicId,
     convert_fields,
 )
-from kafka_index.core.fs.durable_files import publish_error, publishing, sync
+from kafka_index.core.fs.durable_files import publish_error, publishing
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.output.output import RunState, StateFile
 
@@ -198,7 +198,6 @@ class RestoreState(RunState):
         # Lines without a state file are of no use; later ones are appended to a durable file.
         store_of(output).put(os.path.join(output, JOURNAL_FILE), b"")
         restore_state(output).write(self)
-        sync([output], "make it durable")
 
 
 def restore_state(output: str) -> StateFile[RestoreState]:

@@ -111,11 +111,14 @@ class StateFile(Generic[State]):
         return state
 
     def write(self, state: State, *, durable: bool = True) -> None:
-        """Write the state; raises `PublishError` if that fails."""
+        """Write the state, under a durable name; raises `PublishError` if that fails."""
         text = json.dumps({"version": self.version, **asdict(cast("Any", state))}, sort_keys=True)
         with whole_file(self.path, what=self.what) as file:
             file.write(f"{text}\n".encode())
             file.commit(durable=durable)
+        if durable:
+            folder = os.path.dirname(self.path)
+            store_of(folder).make_durable([folder], f"make the {self.what} durable")
 
     def remove(self) -> None:
         """Remove the file, if it exists."""

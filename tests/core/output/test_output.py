@@ -155,6 +155,24 @@ def test_other_content_counts_as_missing_or_is_refused_with_a_hint(
         StateFile(path, _State, hint="remove it").read()
 
 
+def test_state_is_written_before_its_name_is_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "state", []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append((os.path.isdir(f"/proc/self/fd/{descriptor}"), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", record)
+    StateFile(str(path), _State).write(_State(inputs="x"))
+    assert synced == [(False, False), (True, True)]
+
+    StateFile(str(path), _State).write(_State(inputs="x"), durable=False)
+    assert len(synced) == 2
+
+
 # ------------------------------------------------------------------------------------- last files
 
 
