@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from typing import Any, Protocol, TypeAlias
 
@@ -492,17 +492,22 @@ def decode_errors_parameter(
     return parameter(ChoiceKind(DecodeErrors), Group.DECODING, help, default=default)
 
 
-def check_decoding(
-    decode: Decode | None, value_schema: str | None, columns: Collection[str] = ()
-) -> None:
-    """Reject parameters that have no effect without others."""
-    if decode is None:
-        if value_schema is not None:
-            raise ArgumentError("{value_schema} requires {decode}")
+def check_decoding(request: Any, columns: Collection[str] = ()) -> None:
+    """Reject parameters of a request that have no effect without others."""
+    if request.decode is None:
+        for one in fields(request):
+            is_of_decode = one.name in (
+                "schemas",
+                "value_schema",
+                "decode_errors",
+                "schema_context",
+            )
+            if is_of_decode and getattr(request, one.name) != one.default:
+                raise ArgumentError(f"{{{one.name}}} requires {{decode}}")
         for name in columns:
             if is_typed(name):
                 raise ArgumentError(f"{{columns}}: {name} requires {{decode}}")
-    elif value_schema is not None and decode is Decode.KEY:
+    elif request.value_schema is not None and request.decode is Decode.KEY:
         raise ArgumentError("{value_schema} requires {decode} value or both")
 
 
@@ -519,7 +524,7 @@ class DecodeRequest(RecordRequest):
     def __post_init__(self) -> None:
         super(DecodeRequest, self).__post_init__()
         columns = getattr(self, "columns", None) or ()
-        check_decoding(self.decode, self.value_schema, columns)
+        check_decoding(self, columns)
 
 
 def time_range_ms(

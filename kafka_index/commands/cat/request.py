@@ -130,7 +130,7 @@ class CatRequest(LogRequest):
 
     def __post_init__(self) -> None:
         super(CatRequest, self).__post_init__()
-        check_decoding(self.decode, self.value_schema)
+        check_decoding(self)
         time_range_ms(self.from_time, self.to_time)
 
     @property

@@ -92,7 +92,7 @@ class RewriteRequest(LogRequest):
 
     def __post_init__(self) -> None:
         super(RewriteRequest, self).__post_init__()
-        check_decoding(self.decode, self.value_schema)
+        check_decoding(self)
         if self.decode is not None and self.drop_where is None:
             self.refuse("{decode} requires {drop_where}")
         if self.drop_where is not None and self.decode is None:

@@ -70,6 +70,20 @@ def test_only_selected_members_are_decoded(dump: Path) -> None:
         kafka_index.read_records(dump, topics="orders", columns=["value.id"])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schemas": "/s"},
+        {"value_schema": "x.avsc"},
+        {"decode_errors": "fail"},
+        {"schema_context": "c"},
+    ],
+)
+def test_option_of_decoding_alone_is_rejected(dump: Path, options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(options))} requires decode"):
+        kafka_index.read_records(dump, topics="orders", **options)
+
+
 def test_topics_together_have_a_member_for_each_type(dump: Path) -> None:
     records = kafka_index.read_records(dump, topics="orders|payments", decode="value")
     assert [field.name for field in records.schema.field("value").type] == ["Order", "Payment"]

@@ -339,7 +339,10 @@ def _checked(node: _Node, sql: bytes, members: _Members | None, depth: int = 1) 
     if operand is None:
         start = node["query_location"]
         shown = (sql[start : start + node["query_location_length"]] or sql).decode(errors="replace")
-        raise _no_condition(f"{shown!r} is not expected here")
+        part, dot, _ = shown.partition(".")
+        is_member = dot and part in ("key", "value") and part not in (members or {})
+        without = " without decode" if is_member else ""
+        raise _no_condition(f"{shown!r} is not expected here{without}")
     return operand
 
 
