@@ -458,9 +458,9 @@ class RewriteOutput:
         self._file = StateFile(path, RunState, what="state of a rewrite")
         found = self._file.read()
         self.is_finished = found is not None and found.is_finished
-        # What is written first, and all that a run killed by then leaves.
+        # A run that was killed before it wrote the file has left these, and a marker on Spark.
         names = set(os.listdir(self.root)) - {BROKER_LOCK, f".{_STATE_FILE}.tmp"}
-        if found is None and names:
+        if found is None and not all(name.startswith(".kafka-index.") for name in names):
             raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
         if found is None or found.inputs == inputs_digest:
             return

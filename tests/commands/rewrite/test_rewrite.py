@@ -411,8 +411,9 @@ def test_a_refused_rewrite_does_not_stand_in_the_way_of_the_corrected_one(
 
 def test_a_rewrite_killed_before_the_decision_does_not_stand_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    # What it leaves: its lock file, and what it began to write.
+    # What it leaves: its lock file, what it began to write, and what executors look for.
     (tmp_path / "out" / ".lock").write_text("kafka-index\n")
+    (tmp_path / "out" / f".kafka-index.{'0' * 16}.shared").touch()
     (tmp_path / "out" / "..rewrite.kafka-index.tmp").touch()
 
     assert [row["offset"] for row in rows(without_drop(tmp_path, batch(0, b"k", b"drop")))] == [0]
