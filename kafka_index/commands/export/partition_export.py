@@ -4,9 +4,9 @@ A split is exported by itself, on a thread or in a task of Spark. The export sta
 order: it never covers a split before all earlier ones are in place. A data file is named by the
 first and the last offset in it; files of days lie in a folder of each.
 
-Files that take the place of others once they are whole lie in a hidden folder, with an export
-state of their own, which a killed run continues. The state of the partition then lists the data
-files that go; from there on every run finishes the exchange first.
+Files that will replace others are staged in a hidden folder, with an export state of their own. The
+run after a killed one continues that export. Once all files are staged, the state of the partition
+lists the data files to remove. From then on, every run finishes the exchange first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SplitWork:
 
     First and end offset, exclusive, are its share of the partition's offsets. `is_repeated`: it was
     exported before, without the damaged records; `records_before` of it are in place, if that is
-    known. `is_staged`: the data files are written aside. `revision` is that of the data files.
+    known. `is_staged`: the data files are in the staging folder. `revision` is theirs.
     """
 
     number: int
@@ -73,7 +73,7 @@ class DataFileInfo:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The data files that files written aside replace.
+    """The data files that staged files replace.
 
     `before` is the state in place. Data files that begin before `from_offset` stay; `is_restart`:
     all of the partition is exported anew.
@@ -93,8 +93,8 @@ class PartitionExport:
     and the offsets from `begin_offset` on are new. `failure` is the reason why it cannot be
     exported, or not to the end, and `is_retriable` if the environment is at fault. `loss` is the
     loss of the log since the last export, if the export is continued all the same. With an
-    `exchange`, the data files are written aside, and replace others when they are whole. `read` has
-    the offsets that are to be exported, and `missing` those of them that no log has. `end_damage`
+    `exchange`, the data files are staged, and replace others when all are complete. `read` has the
+    offsets that are to be exported, and `missing` those of them that no log has. `end_damage`
     is the damage at the end of the log, which a continued export may not read again.
     """
 
@@ -366,7 +366,7 @@ def finish_exchange(folder: str, state: ExportState) -> ExportState:
 
 
 def _staged_files(folder: str) -> dict[str, str]:
-    """Return the data files that lie aside, and their places below the folder."""
+    """Return the staged data files, and their places below the folder."""
     staged = staged_folder(folder)
     return {
         file.path: os.path.relpath(file.path, staged).removesuffix(STAGED_ENDING)

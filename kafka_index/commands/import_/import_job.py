@@ -93,7 +93,7 @@ def _import_on_threads(
             with running_import(output.root, digest, settings) as continued:
                 batches = sorted_records(files, continued, threads=workers.count)
                 import_sorted(batches, target, continued, add, threads=workers.count)
-                # Before the import is finished: the next run would not sweep.
+                # A finished import leaves nothing else.
                 output.remove_staging()
         except InputError as error:
             if published:
@@ -167,7 +167,7 @@ def import_sorted(
 def _write(
     feed: _Feed, *, target: ImportTarget, settings: ImportSettings, compressors: Executor | None
 ) -> ImportedPartition:
-    """Write a partition aside."""
+    """Write a partition to the staging directory."""
     try:
         partition = PartitionImport(
             target.output.root, target.output.staging, feed.partition, settings, compressors

@@ -1,4 +1,4 @@
-"""The data directory of an import, and its partitions: each is a log that is written aside.
+"""The data directory of an import, and its partitions: each is a log in a staging directory.
 
 A log that an import continues is compared with the log after loading. A broker that loads a log
 after an unclean shutdown truncates it at the first invalid batch, and deletes every later segment.
@@ -165,7 +165,7 @@ class ImportedPartition:
 
 
 class PartitionImport:
-    """Writes the records of one partition aside, in a folder that no other process writes to.
+    """Writes the records of one partition to a directory that no other process writes to.
 
     The compressors are threads that compress batches, besides the appending one.
     """
@@ -283,7 +283,7 @@ class PartitionImport:
         return written
 
     def _open(self, first_offset: int) -> PartitionLogWriter:
-        """Open the log aside: empty, or with all that it is to continue."""
+        """Open the staged log: empty, or with all that it is to continue."""
         root = DataDirectory(os.path.dirname(self._target))
         starts = root.required_checkpoint(LOG_START_CHECKPOINT).offsets
         checkpointed = starts.get(self.partition, 0)

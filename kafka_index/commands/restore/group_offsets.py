@@ -159,8 +159,8 @@ def _clamp(
 ) -> None:
     """Commit the ends of logs for groups that committed offsets after them.
 
-    The partition is in the staging directory meanwhile. The journal says that it is not finished,
-    so that a run that is killed restores it again.
+    The partition is in the staging directory until then. Its line in the journal is reopened, so
+    that the run after a killed one restores it again.
     """
     home, directory, output = found.home, found.path, held.root
     journal = Journal(output)
