@@ -38,9 +38,9 @@ class ExportSettings:
     partition become the names of folders, and `by_date` adds a folder for each day of the
     timestamps, in UTC. Columns and the action at damage of `read` are set here. `relative_times`
     are ``from_ms`` and ``to_ms`` as they were given, if that is relative to now. `is_staged`: data
-    files are in a staging folder, under names that no reader takes for those of a table. `revision` is that
-    of the data files (`ExportState`). `decode` are the options of typed columns, and `types` the
-    typed columns of each topic.
+    files are in a staging folder, under names that no reader takes for those of a table.
+    `revision` is that of the data files (`ExportState`). `decode` are the options of typed columns,
+    and `types` the typed columns of each topic.
     """
 
     output: str
