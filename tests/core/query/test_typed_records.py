@@ -79,7 +79,7 @@ def test_only_selected_members_are_decoded(dump: Path) -> None:
         {"schema_context": "c"},
     ],
 )
-def test_option_of_decoding_alone_is_rejected(dump: Path, options: dict[str, str]) -> None:
+def test_option_of_decoding_alone_is_rejected(dump: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(options))} requires decode"):
         kafka_index.read_records(dump, topics="orders", **options)
 
