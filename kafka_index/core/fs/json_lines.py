@@ -86,7 +86,7 @@ def json_values(column: pa.Array) -> pa.Array | pa.Scalar:
     column = plain_column(column)
     kind, types = column.type, pa.types
     if types.is_nested(kind):
-        rows = column.to_pylist(maps_as_pydicts="lossy")
+        rows = _python_rows(column)
         texts = [None if row is None else json.dumps(_plain(row)) for row in rows]
         values = pa.array(texts, _TEXT)
     elif types.is_integer(kind) or types.is_boolean(kind) or types.is_duration(kind):
@@ -105,6 +105,29 @@ def json_values(column: pa.Array) -> pa.Array | pa.Scalar:
     else:
         values = concatenate('"', column.cast(_TEXT), '"')
     return values.fill_null("null")
+
+
+def _python_rows(column: pa.Array) -> list[Any]:
+    """Return nested values; their times are texts in rows with years that Python does not have."""
+    try:
+        rows: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+    except (OverflowError, ValueError):
+        if len(column) > 1:
+            return [_python_rows(column.slice(row, 1))[0] for row in range(len(column))]
+        rows = column.cast(_with_texts(column.type)).to_pylist(maps_as_pydicts="lossy")
+    return rows
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """Return a nested type with text in place of dates and timestamps."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([one.with_type(_with_texts(one.type)) for one in kind])
+    if types.is_map(kind):
+        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_texts(kind.value_type)))
+    return pa.string() if types.is_date(kind) or types.is_timestamp(kind) else kind
 
 
 def _strings(texts: pa.Array) -> pa.Array:

@@ -96,3 +96,17 @@ def test_an_empty_object_is_extended() -> None:
     rows = pa.RecordBatch.from_pydict({"a": [1, None]})
     objects = pa.array(["{ }", '{"x":2 }'], pa.large_string())
     assert extended_lines(objects, rows).to_pylist() == ['{"a":1}\n', '{"x":2,"a":null}\n']
+
+
+def test_nested_times_beyond_the_years_of_python_are_text() -> None:
+    kind = pa.struct([("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
+    days, times = pa.array([0, 3_000_000], pa.int32()), pa.array([0, 1 << 60], pa.int64())
+    column = pa.StructArray.from_arrays(
+        [days.cast(pa.date32()), times.cast(kind[1].type)], fields=list(kind)
+    )
+    rows = [
+        json.loads(line)["v"] for line in json_lines(pa.record_batch({"v": column})).to_pylist()
+    ]
+    assert rows[0] == {"day": "1970-01-01", "at": "1970-01-01T00:00:00Z"}
+    assert rows[1]["day"] == "10183-09-21"
+    assert rows[1]["at"].endswith("Z")
