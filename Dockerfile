@@ -17,7 +17,7 @@ RUN apt-get update \
 COPY --from=wheel /wheels /wheels
 # The Python of Debian and Ubuntu refuses packages for all users that are not its own.
 ENV PIP_BREAK_SYSTEM_PACKAGES=1
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[backup,s3,gcs,azure,hdfs,html,tiered,write]" && rm -r /wheels
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[backup,s3,gcs,azure,hdfs,html,tiered,write,typed,iceberg,delta]" && rm -r /wheels
 RUN kafka-index warm-up --shared
 RUN useradd --create-home kafka-index
 USER kafka-index

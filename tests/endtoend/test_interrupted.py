@@ -62,6 +62,8 @@ LINES = {
     "predict": f"predict --input {DUMP}",
     "restore": f"restore --input {DUMP} --topics payments --output OUT",
     "rewrite": f"rewrite --input {DUMP} --topics payments --drop-keys KEYS --output OUT",
+    "schemas": f"schemas --input {ROOT}/examples/typed --output OUT",
+    "stats": f"stats --input {DUMP} --keys 3",
     "verify": f"verify --input {DUMP}",
     "warm-up": "warm-up",
     "help of one": "restore --help",

@@ -152,6 +152,8 @@ def test_a_build_of_hdfs_publishes_what_a_local_one_does(
 
 # A log is read and four files are written; the others are those of partitions, and listings.
 _MAX_REQUESTS_PER_SEGMENT = 6
+# Four checkpoints, the lock and the files of the run.
+_MAX_REQUESTS_PER_DATA_DIRECTORY = 16
 # Whatever the number of partitions: the dump by folders and by pages, its metadata log, and three
 # of the output.
 _MAX_LISTINGS_OF_A_RUN = 6
@@ -190,7 +192,7 @@ def test_a_first_build_asks_for_nothing_that_is_not_there(s3: S3Server, tmp_path
     assert kinds["HEAD"] == 0
     assert kinds["POST"] + kinds["DELETE"] == 1
     assert len(listings) <= _MAX_LISTINGS_OF_A_RUN
-    assert len(requests) <= _MAX_REQUESTS_PER_SEGMENT * segments
+    assert len(requests) <= _MAX_REQUESTS_PER_SEGMENT * segments + _MAX_REQUESTS_PER_DATA_DIRECTORY
 
 
 def _published(files: dict[str, bytes]) -> dict[str, bytes]:

@@ -19,7 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.core.closeable import Closeable
-from kafka_index.core.errors import KafkaIndexError, is_retriable
+from kafka_index.core.errors import (
+    OPEN_FILES_HINT,
+    KafkaIndexError,
+    is_retriable,
+    lacks_open_files,
+)
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.job.engine import new_run_id
@@ -218,6 +223,8 @@ class Lookups(Closeable):
             path, position_bytes = error.path, error.position_bytes
         elif error.filename is not None:
             path, reason = os.fsdecode(error.filename), str(error.strerror)
+            if lacks_open_files(error):
+                reason = f"{reason}; {OPEN_FILES_HINT}"
         self._findings.add(
             LookupFinding(
                 files.topic,
