@@ -38,8 +38,10 @@ from kafka_index.core.kernels.memory import (
     END,
     BOOL,
     INT,
+    DATE,
     LONG,
     TIME,
+    TIMESTAMP,
     FLOAT,
     DOUBLE,
     BYTES,
@@ -62,7 +64,7 @@ from kafka_index.core.kernels.memory import (
     SKIP_FIXED,
     SKIP_BYTES,
     REST,
-) = range(27)
+) = range(29)
 #: The fields of an operation: `LEAST` of `BLOCKS` is the least size of an element in bytes.
 CODE, COLUMN, ARGUMENT, TARGET, LEVEL, LEAST = range(6)
 OPERATION_FIELDS = 6
@@ -98,6 +100,9 @@ MAX_FRAMES = 512
 DATA_SLACK_BYTES = 64
 
 _DAY_US = 86_400_000_000
+# The years 1 to 9999, as Protobuf and readers of tables have them.
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+_FIRST_US, _END_US = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _MOST_COUNT = 1 << 62
@@ -314,14 +319,17 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                 index = levels[operations[pc, LEVEL], COUNT]
                 write_int32_native(np.uint64(columns[column, VALUES] + 4 * index), size)
                 at += size
-            elif code == LONG or code == INT or code == TIME:  # noqa: PLR1714, SIM109
+            elif INT <= code <= TIMESTAMP:
                 value, at = _read_long(base, at, end)
                 if at < 0:
                     status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
                     break
                 index = levels[operations[pc, LEVEL], COUNT]
-                if code == INT:
-                    if value < _INT32_MIN or value > _INT32_MAX:
+                if code <= DATE:
+                    lowest, highest = np.int64(_INT32_MIN), np.int64(_INT32_MAX)
+                    if code == DATE:
+                        lowest, highest = np.int64(_FIRST_DAY), np.int64(_LAST_DAY)
+                    if value < lowest or value > highest:
                         status = np.int64(OUT_OF_RANGE)
                         break
                     write_int32_native(np.uint64(columns[column, VALUES] + 4 * index), value)
@@ -333,6 +341,9 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                             break
                         value *= factor
                     if code == TIME and (value < 0 or value >= _DAY_US):
+                        status = np.int64(OUT_OF_RANGE)
+                        break
+                    if code == TIMESTAMP and (value < _FIRST_US or value >= _END_US):
                         status = np.int64(OUT_OF_RANGE)
                         break
                     write_int64_native(np.uint64(columns[column, VALUES] + 8 * index), value)

@@ -187,13 +187,13 @@ def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
 
 
 _LOGICAL_TYPES: Mapping[tuple[str, str], tuple[pa.DataType, int, int]] = {
-    ("int", "date"): (pa.date32(), ops.INT, 1),
+    ("int", "date"): (pa.date32(), ops.DATE, 1),
     ("int", "time-millis"): (pa.time64("us"), ops.TIME, 1000),
     ("long", "time-micros"): (pa.time64("us"), ops.TIME, 1),
-    ("long", "timestamp-millis"): (_UTC_US, ops.LONG, 1000),
-    ("long", "timestamp-micros"): (_UTC_US, ops.LONG, 1),
-    ("long", "local-timestamp-millis"): (_LOCAL_US, ops.LONG, 1000),
-    ("long", "local-timestamp-micros"): (_LOCAL_US, ops.LONG, 1),
+    ("long", "timestamp-millis"): (_UTC_US, ops.TIMESTAMP, 1000),
+    ("long", "timestamp-micros"): (_UTC_US, ops.TIMESTAMP, 1),
+    ("long", "local-timestamp-millis"): (_LOCAL_US, ops.TIMESTAMP, 1000),
+    ("long", "local-timestamp-micros"): (_LOCAL_US, ops.TIMESTAMP, 1),
 }
 _SIMPLE: Mapping[str, tuple[pa.DataType, int]] = {
     "boolean": (pa.bool_(), ops.BOOL),
@@ -210,7 +210,9 @@ _WIDTHS = {
     ops.FLOAT: 4,
     ops.ENUM: 4,
     ops.LONG: 8,
+    ops.DATE: 4,
     ops.TIME: 8,
+    ops.TIMESTAMP: 8,
     ops.DOUBLE: 8,
     ops.DECIMAL_BYTES: 16,
     ops.DECIMAL_FIXED: 16,

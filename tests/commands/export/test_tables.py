@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 import sys
@@ -339,6 +340,28 @@ def test_decoded_values_of_two_versions_are_rows_of_one_table(
     found = [row["value"] for row in lake.rows("topic")]
     every = dict.fromkeys(("id", "old", "status", "currency"))
     assert found == [{**every, **value} for value in values]
+
+
+def test_decoded_date_outside_of_the_calendar_is_an_error_of_its_row(
+    tmp_path: Path, lake: LakeOfTest
+) -> None:
+    day = {"type": "int", "logicalType": "date"}
+    schema = {"type": "record", "name": "Day", "fields": [{"name": "on", "type": day}]}
+    plain = {**schema, "fields": [{"name": "on", "type": "int"}]}
+    bodies = [
+        framed(2, encode(plain, [{"on": number}])[0]) for number in (2**31 - 1, -(2**31), 2_932_896)
+    ]
+    dump = tmp_path / "in"
+    log = b"".join(batch_of(at, [(at, None, body)]) for at, body in enumerate(bodies))
+    write(dump, {0: log})
+    write_topic(dump, "_schemas", [schema_record("topic-value", 1, 2, json.dumps(schema))])
+    export(1, dump, lake, "--topics", "topic", "--decode", "value")
+    found = [(row["value"], row["_decode_error"], row["value_raw"]) for row in lake.rows("topic")]
+    assert found == [
+        (None, "out_of_range", bodies[0]),
+        (None, "out_of_range", bodies[1]),
+        ({"on": dt.date(9999, 12, 31)}, None, None),
+    ]
 
 
 def _schema(names: set[str]) -> dict[str, object]:

@@ -45,6 +45,10 @@ def record(*types: Any) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": fields}
 
 
+def _varint(number: int) -> bytes:
+    return encode(record("long"), [{"f0": number}])[0]
+
+
 def _doubled(levels: int) -> str:
     """A schema whose records each have two fields of the one below."""
     text = '"int"'
@@ -202,6 +206,15 @@ def test_members_that_are_selected_equal_those_of_the_whole() -> None:
             Reason.TOO_LARGE,
         ),
         (record({"type": "int", "logicalType": "time-millis"}), b"\x01", Reason.OUT_OF_RANGE),
+        *(
+            (record({"type": kind, "logicalType": logical}), _varint(number), Reason.OUT_OF_RANGE)
+            for kind, logical, days in (
+                ("int", "date", 1),
+                ("long", "timestamp-millis", 86_400_000),
+                ("long", "local-timestamp-micros", 86_400_000_000),
+            )
+            for number in (-719_162 * days - 1, 2_932_897 * days)
+        ),
         (
             record({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}),
             b"\x02\x64",
@@ -223,6 +236,23 @@ def test_bad_body_is_named_and_its_neighbours_are_decoded(
         assert repr(together.array.take([0, 2]).to_pylist()) == repr(
             rows[0].array.to_pylist() + rows[2].array.to_pylist()
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [
+        ({"type": "int", "logicalType": "date"}, -719_162, 2_932_896),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            -62_135_596_800_000_000,
+            253_402_300_799_999_999,
+        ),
+    ],
+)
+def test_first_and_last_time_of_the_calendar_are_decoded(kind: Any, first: int, last: int) -> None:
+    found = decode(record(kind), [_varint(first), _varint(last)])
+    assert not found.errors
+    assert [row["f0"].year for row in found.array.to_pylist()] == [1, 9999]
 
 
 def test_record_within_itself_is_json_text() -> None:
