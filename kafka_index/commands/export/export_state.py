@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.errors import CorruptLogError
+from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import (
     DELETE_HORIZON_MASK,
@@ -230,7 +231,9 @@ class ExportState:
     taking their place. `writers` are what typed keys and values were written with, by part.
 
     Files in a table are never changed or removed here. A file that replaces others has a higher
-    `revision` in its name, and `replaced` has the ranges, the latest last.
+    `revision` in its name, and `replaced` has the ranges, the latest last. `files` counts the data
+    files of a table that were ever complete, replaced ones too; None if an earlier version has not
+    counted them.
     """
 
     options: Mapping[str, _OptionValue]
@@ -243,11 +246,12 @@ class ExportState:
     revision: Offset = 0
     replaced: tuple[ReplacedRange, ...] = ()
     writers: Mapping[str, list[str]] = field(default_factory=dict)
+    files: Offset | None = None
 
-    def revision_at(self, offset: int) -> int:
-        """Return the revision of the data file of an offset."""
+    def revision_at(self, offset: int, most: int = INT64_MAX) -> int:
+        """Return the revision of the data file of an offset, when `most` was the last one."""
         for one in reversed(self.replaced):
-            if one.first_offset <= offset < one.end_offset:
+            if one.revision <= most and one.first_offset <= offset < one.end_offset:
                 return one.revision
         return 0
 

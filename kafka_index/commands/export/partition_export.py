@@ -219,6 +219,8 @@ def _extended(state: ExportState, work: SplitWork, result: SplitResult) -> Expor
     """Return a state that covers a split too."""
     if result.is_kept:
         return state
+    if state.files is not None:
+        state = replace(state, files=state.files + result.files)
     others = [
         one
         for one in state.damaged
@@ -255,13 +257,14 @@ def data_files(folder: str) -> Iterator[DataFileInfo]:
 
 def remove_uncovered_files(folder: str, state: ExportState) -> None:
     """Remove the data files of a killed run, which the state does not cover."""
-    remove = []
-    for file in data_files(folder):
-        revision = state.revision_at(file.first_offset)
-        is_new = file.first_offset >= state.next_offset and file.revision == revision
-        if is_new or file.revision > revision:
-            remove.append(file.path)
-    _remove(folder, remove)
+    _remove(folder, [file.path for file in data_files(folder) if not is_covered(file, state)])
+
+
+def is_covered(file: DataFileInfo, state: ExportState) -> bool:
+    """Return whether a data file was complete in a state, be it replaced since or not."""
+    revision = state.revision_at(file.first_offset)
+    is_new = file.first_offset >= state.next_offset and file.revision == revision
+    return not is_new and file.revision <= revision
 
 
 def remove_data_files(

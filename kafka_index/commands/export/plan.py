@@ -303,7 +303,7 @@ class _PartitionPlan:
         topic_id = _topic_id(self._files)
         options = state_options(self._settings)
         found = export_state(staged).read()
-        new = ExportState(options, start, start, topic_id)
+        new = ExportState(options, start, start, topic_id, files=exchange.before.files)
         revision = self._next_revision(exchange.before)
         if revision:
             every = ReplacedRange(exchange.from_offset, INT64_MAX, revision)
@@ -390,7 +390,7 @@ def _state_to_extend(
     if known is None:
         # The earliest offset is negative.
         first = max(files.log_start_offset, start)
-        return ExportState(state_options(settings), first, first)
+        return ExportState(state_options(settings), first, first, files=0)
     if start not in (EARLIEST, known.first_offset):
         raise InputError(
             "the partition was exported from another starting offset",

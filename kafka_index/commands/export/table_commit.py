@@ -4,9 +4,10 @@ A run commits the data files of a topic after their export states are durable:
 
 1. Load the table, with the progress of each partition: the version of the key
    ``kafka-index:<id of the output>:<topic>-<partition>`` is its next offset. The version of the
-   same key with ``:revision`` is the revision of its data files (`ExportState`).
+   same key with ``:revision`` is the revision of its data files, and with ``:files`` their count
+   so far (`ExportState`).
 2. Files below that offset are in the table. Select the others, and the offsets that a later
-   revision has replaced.
+   revision has replaced. Fewer files than were counted are refused.
 3. Commit them together with the new versions, in one transaction of the table.
 4. After a conflict, or an unknown outcome, begin again with step 1.
 
@@ -28,7 +29,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from kafka_index.commands.export.export_state import ExportState, export_state
-from kafka_index.commands.export.partition_export import DataFileInfo, PartitionExport, data_files
+from kafka_index.commands.export.partition_export import (
+    DataFileInfo,
+    PartitionExport,
+    data_files,
+    is_covered,
+)
 from kafka_index.commands.export.request import ExportFormat, ExportRequest
 from kafka_index.commands.export.result import LeftOut
 from kafka_index.commands.export.settings import ExportSettings
@@ -267,25 +273,34 @@ class _Progress:
 
     next_offset: int
     revision: int
+    files: int | None
 
     @classmethod
     def read(cls, table: LakeTable, key: str) -> _Progress | None:
         next_offset = table.version(key)
-        return None if next_offset is None else cls(next_offset, table.version(_revision(key)) or 0)
+        if next_offset is None:
+            return None
+        return cls(next_offset, table.version(_revision(key)) or 0, table.version(_files(key)))
 
 
 def _revision(key: str) -> str:
     return f"{key}:revision"
 
 
+def _files(key: str) -> str:
+    return f"{key}:files"
+
+
 @dataclass(frozen=True, slots=True)
 class _CompleteFiles:
-    """The data files of a partition that its export state covers, none of them replaced."""
+    """The data files of a partition that its export state covers; `files` without replaced ones."""
 
     partition: TopicPartition
     key: str
     state: ExportState
     files: Sequence[DataFileInfo]
+    every_file: Sequence[DataFileInfo]
+    folder: str
 
     @classmethod
     def read(
@@ -297,14 +312,33 @@ class _CompleteFiles:
         state = export_state(folder).read()
         if state is None or state.superseded is not None:
             return None
-        files = [
-            file
-            for file in data_files(folder)
-            if file.first_offset < state.next_offset
-            and file.revision == state.revision_at(file.first_offset)
-        ]
-        files.sort(key=lambda file: (file.first_offset, file.path))
-        return cls(partition, key, state, files)
+        found = [file for file in data_files(folder) if is_covered(file, state)]
+        found.sort(key=lambda file: (file.first_offset, file.path))
+        files = [one for one in found if one.revision == state.revision_at(one.first_offset)]
+        return cls(partition, key, state, files, found, folder)
+
+    def refuse_lost_files(self, progress: _Progress) -> None:
+        """Raise `InputError` if a data file that a table does not have is gone."""
+        state = self.state
+        if state.files is None or progress.files is None:
+            return
+        expected = state.files - progress.files
+        found = sum(
+            file.revision > progress.revision
+            or (
+                file.first_offset >= progress.next_offset
+                and file.revision >= state.revision_at(file.first_offset, progress.revision)
+            )
+            for file in self.every_file
+        )
+        if found < expected:
+            raise InputError(
+                "data files were removed before they were committed to the table",
+                path=self.folder,
+                expected=f"{plural(expected, 'data file')} from offset {progress.next_offset} on",
+                found=found,
+                hint="restore them, or drop the table and give another --output",
+            )
 
 
 def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange | None:
@@ -314,7 +348,8 @@ def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange 
     versions: dict[str, int] = {}
     for one in exports:
         known = _Progress.read(table, one.key)
-        progress = _Progress(0, 0) if known is None else known
+        progress = _Progress(0, 0, 0) if known is None else known
+        one.refuse_lost_files(progress)
         new = [file.path for file in one.files if _is_new(file, progress)]
         rows = [
             RowRange(one.partition.partition, each.first_offset, each.end_offset)
@@ -329,6 +364,8 @@ def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange 
             versions[one.key] = one.state.next_offset
             if one.state.revision:
                 versions[_revision(one.key)] = one.state.revision
+            if one.state.files is not None:
+                versions[_files(one.key)] = one.state.files
     return TableChange(tuple(replaced), tuple(added), versions) if versions else None
 
 

@@ -28,7 +28,7 @@ from kafka_index.core.query.records import list_partitions
 from tests.support.campaign import drawn
 from tests.support.command_line import COMMAND, Argument, environment, run_here
 from tests.support.killed_runs import Failure, KilledRuns
-from tests.support.lake_tables import FORMATS, DeltaOfTest, LakeOfTest
+from tests.support.lake_tables import FORMATS, DeltaOfTest, IcebergOfTest, LakeOfTest
 from tests.support.record_tables import write_partition
 
 from .test_data_loss import CUT_AND_GROWN, log_of
@@ -142,6 +142,41 @@ def open_tables(dump: Path, lake: LakeOfTest) -> Tables:
     settings = ExportSettings(str(lake.output), ExportFormat(given["--format"]))
     tables.open(list_partitions([str(dump)]).files, settings)
     return tables
+
+
+def test_data_file_removed_before_its_commit_ends_the_run(
+    complete_files: Path, lake: LakeOfTest
+) -> None:
+    before = lake.values("topic")
+    folder = lake.output / "topic" / "partition-1"
+    committed, new = sorted(folder.glob("*.parquet"))
+    moved = new.rename(lake.output.parent / new.name)
+    done = run_here("export", "--input", complete_files, *lake.options)
+    assert done.returncode == 2, done.stderr
+    assert f"{folder}: data files were removed before they were committed" in done.stderr
+    assert "(expected 1 data file from offset 500 on, found 0)" in done.stderr
+    assert lake.values("topic") == before
+    # What was committed may be compacted and removed by other tools.
+    moved.rename(new)
+    content = committed.read_bytes()
+    committed.unlink()
+    assert run_here("export", "--input", complete_files, *lake.options).returncode == 0
+    committed.write_bytes(content)
+    assert lake.values("topic") == values_of(complete_files)
+
+
+def test_table_that_is_made_again_without_a_data_file_is_refused(
+    complete_files: Path, lake: LakeOfTest
+) -> None:
+    table = lake.output / "topic"
+    if isinstance(lake, IcebergOfTest):
+        lake.catalog.drop_table(lake.table("topic").name())
+    else:
+        shutil.rmtree(table / "_delta_log")
+    min((table / "partition-0").glob("*.parquet")).unlink()
+    done = run_here("export", "--input", complete_files, *lake.options)
+    assert done.returncode == 2, done.stderr
+    assert "(expected 2 data files from offset 0 on, found 1)" in done.stderr
 
 
 @pytest.fixture
