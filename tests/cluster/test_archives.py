@@ -98,7 +98,7 @@ def test_build_runs_in_a_packed_environment(
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    totals = rf"INFO kafka_index[.\w]+: run [0-9a-f]+: 1 wave, {len(expected) // 2} segments,"
+    totals = rf"INFO kafka_index[.\w]+: run [0-9a-f]+: 1 round, {len(expected) // 2} segments,"
     # spark-submit prints both streams of a driver on its stdout.
     assert re.search(totals, done.stdout), done.stdout + done.stderr
     assert index_files(tmp_path / "out") == expected
