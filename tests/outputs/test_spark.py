@@ -97,7 +97,7 @@ def test_killed_run_leaves_old_or_new_output_and_rerun_in_a_session_completes_it
 @pytest.mark.parametrize(
     ("subject", "master", "code"), RETRIES[: 1 + drawn(2, one_in=2)], indirect=["subject"]
 )
-def test_killed_workers_cost_another_attempt_or_the_run(
+def test_killed_workers_are_retried_or_end_the_run(
     subject: Subject, tmp_path: Path, master: str, code: int
 ) -> None:
     step = next(step for tests, step in STEPS if type(subject.tests) is tests)

@@ -443,7 +443,7 @@ class _Damage:
 
 
 def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None:
-    """Return the result that leaves data files of before in place; None if they are superseded.
+    """Return a result that keeps earlier data files; None if they may be replaced.
 
     They are replaced by all records of the range, never by others that may be fewer: a batch that
     was exported can be damaged by now, and a segment missing.

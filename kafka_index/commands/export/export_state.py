@@ -213,7 +213,7 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRange:
-    """Offsets, the end exclusive, whose data files in a table were replaced by a revision."""
+    """Offsets, the end exclusive, whose data files in a table a revision has replaced."""
 
     first_offset: Offset
     end_offset: Offset

@@ -1,4 +1,4 @@
-"""Iceberg tables of an export, by pyiceberg: SQL and REST catalogs, and others that it reads."""
+"""Iceberg tables of an export, in any catalog that pyiceberg supports, such as SQL and REST."""
 
 from __future__ import annotations
 

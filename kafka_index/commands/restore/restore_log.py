@@ -271,12 +271,6 @@ class LogRestore:
         except CorruptObjectError:
             if salvage is Salvage.NONE or not is_backup_path(source.log_path):
                 raise
-            # Tasks that restore no backup do without its libraries.
-            from kafka_index.commands.restore.restore_log import (  # noqa: PLC0415
-                with_damaged_objects,
-                write_surviving,
-            )
-
             damaged = write_surviving(source, target, salvage)
             restored = self._salvaged(self._stage(source, target), salvage)
             restored.lost = with_damaged_objects(restored.lost, damaged, source)

@@ -115,7 +115,7 @@ class StoreLock:
         return json.dumps(fields).encode()
 
     def _wait_until_abandoned(self, store: Store) -> FileInfo | None:
-        """Return the marker once it belongs to no run; None when there is none any more.
+        """Wait until the marker belongs to no run, and return it; None if it was removed.
 
         Raises `PublishError` if it belongs to a run.
         """
@@ -212,7 +212,7 @@ def _is_running(process: int, started: object) -> bool:
 
 
 def _process_table() -> dict[str, str] | None:
-    """Return what tells the processes here from those of other boots and other PID namespaces.
+    """Return an ID of this boot and PID namespace, in which a process number is meaningful.
 
     None where the system does not say.
     """

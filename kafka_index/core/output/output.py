@@ -525,7 +525,7 @@ class LastFiles:
             self._rename(os.path.join(self.directory, name), self.hidden(name))
 
     def publish(self) -> None:
-        """Give the files that wait their names, each durably."""
+        """Rename the hidden files to their final names, each durably."""
         for name in self.names:
             self._rename(self.hidden(name), os.path.join(self.directory, name))
 

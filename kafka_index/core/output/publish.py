@@ -61,11 +61,11 @@ class StagedFile:
 class Publication:
     """Files of one folder, ready to be published: those of a segment, or others.
 
-    They appear in this order, the ``.index`` of a segment last, and take the mode and owner of the
-    log in `attributes_of` (in place). Files other than those of a segment are whole on their own,
-    and nothing is removed before they appear. `is_new`: no other run has left anything of the
-    segment, and nothing is removed first. `is_shared`: another attempt may publish the same scratch
-    files, even at the same moment.
+    They appear in this order, the ``.index`` of a segment last, and get the mode and owner of the
+    log `attributes_of`, which a build in place gives. Files other than those of a segment are whole
+    on their own, and nothing is removed before they appear. `is_new`: no other run has left
+    anything of the segment, and nothing is removed first. `is_shared`: another attempt may publish
+    the same scratch files, even at the same moment.
     """
 
     files: tuple[StagedFile, ...]
@@ -286,7 +286,8 @@ class TargetFiles:
 def is_new_folder(directory: str, run_id: str) -> bool:
     """Return whether a folder of an object store was not there when the run began to look.
 
-    One request tells it of all folders of a target, so that none is asked for what it cannot have.
+    One listing answers this for all folders of a target, and saves requests for files that cannot
+    exist.
     Whatever is there by now, an attempt of the same run has put: no other run holds the target.
     """
     if scheme_of(directory) not in OBJECT_SCHEMES:

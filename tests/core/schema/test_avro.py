@@ -328,7 +328,7 @@ def test_top_level_bytes_have_no_length() -> None:
     assert decode("bytes", [b"\x01\x02", b"", None]).array.to_pylist() == [b"\x01\x02", b"", None]
 
 
-def test_value_a_hundred_times_its_size_stays_within_the_limit() -> None:
+def test_limit_applies_to_the_decoded_size() -> None:
     inner = {
         "type": "record",
         "name": "I",

@@ -171,7 +171,7 @@ def test_id_of_several_subjects_is_one_schema() -> None:
     assert len(found) == 1
 
 
-def test_ids_count_for_each_context() -> None:
+def test_same_id_is_another_schema_in_another_context() -> None:
     found = replayed([schema_record("a", 1, 1), schema_record(":.ctx:a", 1, 1, '"long"')])
     assert (found.by_id(1).text, found.by_id(1, ".ctx").text) == ('"string"', '"long"')
     assert found.subjects() == [":.ctx:a", "a"]

@@ -166,7 +166,7 @@ def test_form_is_recognized(form: str) -> None:
     assert rows_of([value]) == [Row(framing, key, body)]
 
 
-def test_forms_of_a_column_are_recognized_together() -> None:
+def test_column_may_mix_all_forms() -> None:
     expected = [Row(framing, key, body) for _, framing, key, body in FORMS.values()]
     values = [form[0] for form in FORMS.values()]
     for kind in (pa.binary(), pa.large_binary()):
