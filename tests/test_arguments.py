@@ -50,7 +50,8 @@ class Places:
 
 #: Arguments of a call that is right; parameters with a default are left out.
 VALID: dict[str, Callable[[Places], dict[str, Any]]] = {
-    "backup_broker": lambda at: {"paths": DUMP, "output": at.folder / "out"},
+    # The other brokers of `brokers` never come.
+    "backup_broker": lambda at: {"paths": DUMP, "output": at.folder / "out", "wait": "1s"},
     "build_indexes": lambda at: {"paths": at.dump, "output": at.folder / "out"},
     "build_segment_files": lambda at: {"log_path": at.dump / LOG, "target_directory": at.folder},
     "export_records": lambda at: {"paths": at.dump, "output": at.folder / "out"},
