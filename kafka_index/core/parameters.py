@@ -484,8 +484,8 @@ def value_schema_parameter() -> Any:
 
 
 def decode_errors_parameter(
-    help: str = "Keep the bytes of records that do not decode in their own column, or fail at the "  # noqa: A002
-    "first.",
+    help: str = "Keep the bytes of what does not decode in a separate column, or fail at the first "  # noqa: A002
+    "error.",
     default: DecodeErrors = DecodeErrors.KEEP,
 ) -> Any:
     """Return the parameter ``decode_errors``."""

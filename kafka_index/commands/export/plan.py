@@ -361,7 +361,7 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
     if known is None:
         for file in data_files(folder):
             raise InputError(
-                "no state file of an export covers this data file",
+                "the folder of this data file has no state file of an export",
                 path=file.path,
                 hint="choose another --output",
             )

@@ -154,8 +154,8 @@ EXPORT = CommandSpec(
     columns with the types of their schemas. --on-data-loss applies if the log lost
     records before they were exported, or if its history changed.
 
-    With --format iceberg or delta, OUTPUT/NAME is the table of a topic. Each run commits its new
-    files once they are complete, and those of a killed run.
+    With --format iceberg or delta, OUTPUT/NAME is the table of a topic. Each run commits its
+    complete files, and those that a killed run has left.
 
     \b
     Exit codes:

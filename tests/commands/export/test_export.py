@@ -356,7 +356,7 @@ def test_data_files_of_others_are_not_added_to(tmp_path: Path) -> None:
     foreign.parent.mkdir(parents=True)
     foreign.write_bytes(b"not ours")
     text = export(2, "--input", tmp_path / "dump", "--output", tmp_path / "out")
-    assert "no state file of an export covers this data file" in text
+    assert "the folder of this data file has no state file of an export" in text
     assert foreign.read_bytes() == b"not ours"
 
 
