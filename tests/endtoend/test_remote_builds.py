@@ -152,8 +152,8 @@ def test_a_build_of_hdfs_publishes_what_a_local_one_does(
 
 # A log is read and four files are written; the others are those of partitions, and listings.
 _MAX_REQUESTS_PER_SEGMENT = 6
-# Four checkpoints, the lock and the files of the run.
-_MAX_REQUESTS_PER_DATA_DIRECTORY = 16
+# The four offset checkpoints.
+_MAX_REQUESTS_PER_DATA_DIRECTORY = 4
 # Whatever the number of partitions: the dump by folders and by pages, its metadata log, and three
 # of the output.
 _MAX_LISTINGS_OF_A_RUN = 6

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Hashable
 
-from kafka_index.core.fs.inputs import kept_listings
+from kafka_index.core.fs.inputs import kept_of_run
 from kafka_index.core.fs.local_store import unreadable_directory, walk
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
@@ -61,7 +61,7 @@ def is_input_directory(path: str) -> bool:
 
 def list_stored_input(directory: str) -> list[DirectoryEntry]:
     """Return the entries of a remote directory, listed once in a run."""
-    listings = kept_listings()
+    listings: dict[str, list[DirectoryEntry]] = kept_of_run("listings")
     found = listings.get(directory)
     if found is None:
         found = listings[directory] = store_of(directory).list_directory(directory)

@@ -13,14 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kafka_index.core.errors import InputError, LinkedOutError
 from kafka_index.core.format.names import LOG_SUFFIX, is_kept_file, parse_segment_file
 from kafka_index.core.fs.uris import is_remote
-
-if TYPE_CHECKING:
-    from kafka_index.core.fs.store import DirectoryEntry
 
 #: Reasons why a file is not read.
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
@@ -36,7 +33,7 @@ UNREAD_COUNTS = {
 }
 
 _follows: ContextVar[bool | None] = ContextVar("follows_links", default=None)
-_listings: ContextVar[dict[str, list[DirectoryEntry]] | None] = ContextVar("listings", default=None)
+_kept: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("kept", default=None)
 _lock = threading.Lock()
 # Real paths of this process's inputs, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
@@ -75,18 +72,18 @@ class Skipped:
 
 @contextmanager
 def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
-    """Start reading inputs: decide about links, and list each remote directory only once.
+    """Start reading inputs: decide about links, and ask remote stores for each thing only once.
 
     The decision about links applies to all threads. Yields the files of `collecting_unread`.
     """
     links = _follows.set(follow_links)
-    listings = _listings.set({} if (outer := _listings.get()) is None else outer)
+    kept = _kept.set({} if (outer := _kept.get()) is None else outer)
     try:
         with collecting_unread() as unread:
             yield unread
     finally:
         _follows.reset(links)
-        _listings.reset(listings)
+        _kept.reset(kept)
 
 
 @contextmanager
@@ -105,10 +102,10 @@ def collecting_unread() -> Iterator[Mapping[str, Skipped]]:
             del _reading[id(unread)]
 
 
-def kept_listings() -> dict[str, list[DirectoryEntry]]:
-    """Return the cache of remote directory listings, to which new listings are added."""
-    found = _listings.get()
-    return {} if found is None else found
+def kept_of_run(kind: str) -> dict[str, Any]:
+    """Return what this run has read of remote directories, by path, to which more is added."""
+    kept = _kept.get()
+    return {} if kept is None else kept.setdefault(kind, {})
 
 
 def admit_linked(directory: str) -> None:

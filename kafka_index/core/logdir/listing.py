@@ -32,6 +32,7 @@ from kafka_index.core.fs.inputs import (
     Skipped,
     admit_linked,
     is_within,
+    kept_of_run,
     linked_out,
     note_unread,
 )
@@ -281,9 +282,13 @@ class _Walk:
 
     def _skip_bad_checkpoints(self, directory: str) -> None:
         """Skip the checkpoints on which a broker fails; a file that was not listed is not read."""
-        names = self._root_names.get(directory, OFFSET_CHECKPOINTS)
-        root = DataDirectory(directory, tolerated=True)
-        found = [root.checkpoint(name) for name in OFFSET_CHECKPOINTS if name in names]
+        kept = kept_of_run("checkpoints") if store_of(directory).needs_requests else {}
+        found = kept.get(directory)
+        if found is None:
+            names = self._root_names.get(directory, OFFSET_CHECKPOINTS)
+            root = DataDirectory(directory, tolerated=True)
+            found = [root.checkpoint(name) for name in OFFSET_CHECKPOINTS if name in names]
+            kept[directory] = found
         self.listing.skipped += filter(None, (one.noted_fault() for one in found))
 
     def _skip(self, path: str, reason: str, target: str = "") -> None:
