@@ -32,6 +32,12 @@ from kafka_index.core.kernels.memory import (
     write_int32_native,
     write_int64_native,
 )
+from kafka_index.core.kernels.record_fields import (
+    VARINT_CUT,
+    VARINT_TOO_LONG,
+    VARLONG_BYTES,
+    read_varint,
+)
 
 #: The operations. Each is a row: code, column, two arguments, level.
 (
@@ -106,34 +112,32 @@ _FIRST_US, _END_US = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _MOST_COUNT = 1 << 62
-_MAX_VARINT_BYTES = 10
 _DECIMAL_BYTES = 16
 _WORD = 8
 _HIGH_BITS = np.uint64(0x8080808080808080)
-_TRUNCATED_AT, _OVERLONG_AT = -1, -2
 
 
 @inlined
 def _read_long(base: np.uint64, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Return a number and the position after it, which is negative for none."""
-    if at >= end:
-        return np.int64(0), np.int64(_TRUNCATED_AT)
-    byte = read_int8(base + np.uint64(at))
-    at += 1
-    if byte >= 0:
-        return (byte >> 1) ^ -(byte & 1), np.int64(at)
-    value = np.uint64(byte & 0x7F)
-    shift = np.uint64(7)
-    for _ in range(_MAX_VARINT_BYTES - 1):
-        if at >= end:
-            return np.int64(0), np.int64(_TRUNCATED_AT)
-        byte = read_int8(base + np.uint64(at))
-        at += 1
-        value |= np.uint64(byte & 0x7F) << shift
-        if byte >= 0:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), np.int64(at)
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(_OVERLONG_AT)
+    """Return a number and the position after it, or its status as a negative position."""
+    start = np.int64(base)
+    value, after = read_varint(start + at, start + end, VARLONG_BYTES)
+    if after == VARINT_CUT:
+        return value, np.int64(-TRUNCATED)
+    if after == VARINT_TOO_LONG:
+        return value, np.int64(-BAD_VARINT)
+    return value, after - start
+
+
+@inlined
+def _read_size(base: np.uint64, at: Integer, end: Integer) -> tuple[Integer, Integer]:
+    """Return the size of the bytes that follow, and their position or a status as `_read_long`."""
+    size, at = _read_long(base, at, end)
+    if at >= 0 and size < 0:
+        at = np.int64(-BAD_LENGTH)
+    elif at >= 0 and size > end - at:
+        at = np.int64(-TRUNCATED)
+    return size, at
 
 
 @compiled
@@ -293,15 +297,9 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                 break
             column = operations[pc, COLUMN]
             if code == STRING or code == BYTES:  # noqa: PLR1714, SIM109
-                size, at = _read_long(base, at, end)
+                size, at = _read_size(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
-                    break
-                if size < 0:
-                    status = np.int64(BAD_LENGTH)
-                    break
-                if size > end - at:
-                    status = np.int64(TRUNCATED)
+                    status = np.int64(-at)
                     break
                 source = base + np.uint64(at)
                 if code == STRING and not is_utf8(source, size, readable_end):
@@ -322,7 +320,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
             elif INT <= code <= TIMESTAMP:
                 value, at = _read_long(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
+                    status = np.int64(-at)
                     break
                 index = levels[operations[pc, LEVEL], COUNT]
                 if code <= DATE:
@@ -358,7 +356,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
             elif code == NULLABLE:
                 branch, at = _read_long(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
+                    status = np.int64(-at)
                     break
                 if branch == operations[pc, ARGUMENT]:
                     pc = operations[pc, TARGET]
@@ -420,7 +418,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                     if level >= 0:
                         levels[level, COUNT] += count
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
+                    status = np.int64(-at)
                     break
                 if status != DECODED:
                     break
@@ -439,7 +437,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
             elif code == ENUM:
                 value, at = _read_long(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
+                    status = np.int64(-at)
                     break
                 if value < 0 or value >= operations[pc, ARGUMENT]:
                     status = np.int64(BAD_INDEX)
@@ -482,15 +480,9 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                     break
                 at += size
             elif code == DECIMAL_BYTES:
-                size, at = _read_long(base, at, end)
+                size, at = _read_size(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
-                    break
-                if size < 0:
-                    status = np.int64(BAD_LENGTH)
-                    break
-                if size > end - at:
-                    status = np.int64(TRUNCATED)
+                    status = np.int64(-at)
                     break
                 index = levels[operations[pc, LEVEL], COUNT]
                 target = np.uint64(columns[column, VALUES] + _DECIMAL_BYTES * index)
@@ -507,7 +499,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
             elif code == UNION:
                 branch, at = _read_long(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
+                    status = np.int64(-at)
                     break
                 if branch < 0 or branch >= operations[pc, ARGUMENT]:
                     status = np.int64(BAD_INDEX)
@@ -528,7 +520,7 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
             elif code == SKIP_VARINT:
                 _, at = _read_long(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
+                    status = np.int64(-at)
                     break
             elif code == SKIP_FIXED:
                 at += operations[pc, ARGUMENT]
@@ -536,15 +528,9 @@ def decode_avro(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and ho
                     status = np.int64(TRUNCATED)
                     break
             elif code == SKIP_BYTES:
-                size, at = _read_long(base, at, end)
+                size, at = _read_size(base, at, end)
                 if at < 0:
-                    status = np.int64(TRUNCATED) if at == _TRUNCATED_AT else np.int64(BAD_VARINT)
-                    break
-                if size < 0:
-                    status = np.int64(BAD_LENGTH)
-                    break
-                if size > end - at:
-                    status = np.int64(TRUNCATED)
+                    status = np.int64(-at)
                     break
                 at += size
             elif code == CALL or code == CAPTURE:  # noqa: PLR1714, SIM109

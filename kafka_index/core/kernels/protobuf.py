@@ -17,10 +17,12 @@ from kafka_index.core.kernels.avro import (
     ABSENT,
     BAD_UTF8,
     CAPACITY,
+    COLUMN_FIELDS,
     COUNT,
     DATA,
     DATA_USED,
     DECODED,
+    LEVEL_FIELDS,
     NEEDS_LEVEL,
     VALID,
     VALUES,
@@ -301,7 +303,7 @@ def warm_up() -> None:
     nothing = np.empty(0, np.int64)
     messages = np.zeros((1, MESSAGE_FIELDS), np.int64)
     entries = np.zeros((1, ENTRY_FIELDS), np.int64)
-    columns, levels = np.zeros((0, 7), np.int64), np.zeros((1, 2), np.int64)
+    columns, levels = np.zeros((0, COLUMN_FIELDS), np.int64), np.zeros((1, LEVEL_FIELDS), np.int64)
     statuses, needs = np.empty(0, np.uint8), np.zeros(3, np.int64)
     for data in writable_and_not(np.empty(0, np.uint8)):
         decode_messages(
