@@ -16,6 +16,7 @@ from kafka_index.core.format.records import (
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE
 from kafka_index.core.kernels.memory import Integer
+from kafka_index.core.kernels.record_encoder import varint_size
 from kafka_index.core.kernels.scan import BatchColumns
 
 #: Columns of the sums. `SUM_FIRST_TIME` and `SUM_LAST_TIME` are the smallest and the largest time
@@ -309,17 +310,6 @@ def count_records(
             plain_sizes[row] = plain
             own[SUM_PLAIN_BYTES] += plain
             row += 1
-
-
-@compiled
-def varint_size(value: Integer) -> int:
-    """Return the bytes of a number in zigzag coding (``ByteUtils.sizeOfVarlong``)."""
-    coded = np.uint64((value << 1) ^ (value >> 63))
-    size = 1
-    while coded > np.uint64(127):
-        coded >>= np.uint64(7)
-        size += 1
-    return size
 
 
 @compiled

@@ -70,7 +70,8 @@ def _zigzag(value: Integer) -> np.uint64:
 
 
 @compiled
-def _varint_size(value: Integer) -> Integer:
+def varint_size(value: Integer) -> Integer:
+    """Return the bytes of a number as a zigzag varint (``ByteUtils.sizeOfVarlong``)."""
     left = _zigzag(value) >> np.uint64(7)
     size = np.int64(1)
     while left:
@@ -93,7 +94,7 @@ def _write_varint(place: np.uint64, value: Integer) -> np.uint64:
 
 @compiled
 def _field_size(size: Integer) -> Integer:
-    return _varint_size(size) + max(size, 0)
+    return varint_size(size) + max(size, 0)
 
 
 @compiled
@@ -154,15 +155,15 @@ def pack_batches(
             delta = offsets[row] - batch_offset
             body = (
                 1
-                + _varint_size(timestamps[row] - batch_timestamp)
-                + _varint_size(delta)
+                + varint_size(timestamps[row] - batch_timestamp)
+                + varint_size(delta)
                 + _field_size(key_sizes[row])
                 + _field_size(value_sizes[row])
-                + _varint_size(header_starts[row + 1] - header_starts[row])
+                + varint_size(header_starts[row + 1] - header_starts[row])
             )
             for number in range(header_starts[row], header_starts[row + 1]):
                 body += _field_size(headers[1, number]) + _field_size(headers[3, number])
-            following = size + _varint_size(body) + body
+            following = size + varint_size(body) + body
             if row > first and (
                 following > max_batch_bytes or delta > INT32_MAX or groups[row] != groups[first]
             ):
