@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kafka_index.core.kernels.warm_up import warm_up
+from kafka_index.core.log.append.incoming_batches import AppendOrigin
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.append.settings import LogSettings
-from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,

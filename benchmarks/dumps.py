@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kafka_index.commands.build.local_build import build_logs
+from kafka_index.commands.build.log_build import build_logs
 from kafka_index.core.job.threads import ThreadEngine
-from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
+from kafka_index.core.log.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile

@@ -26,8 +26,8 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX
 from kafka_index.core.format.records import OFFSET_ENTRY
 from kafka_index.core.index.sparse_indexes import OffsetIndex
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.conformance.judge import Judge
 

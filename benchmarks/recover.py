@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import limits
 from benchmarks.logs import benchmark_log, warm
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.kernels.checksums import CRC32C_METHOD

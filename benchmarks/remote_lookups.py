@@ -22,13 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.logs import benchmark_log, records_in
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read import fetched_indexes, fetched_log
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import Keys, QueryBatch

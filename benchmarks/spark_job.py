@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from benchmarks.dumps import Statuses
 from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
-from kafka_index.commands.build.local_build import build_logs
+from kafka_index.commands.build.log_build import build_logs
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.recovery.settings import BuildSettings

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from kafka_index.commands.backup.result import BackupResult as BackupResult
     from kafka_index.commands.backup.result import BackupStatus as BackupStatus
     from kafka_index.commands.build import build_indexes as build_indexes
-    from kafka_index.commands.build.local_build import build_segment_files as build_segment_files
+    from kafka_index.commands.build.log_build import build_segment_files as build_segment_files
     from kafka_index.commands.build.request import InputFormat as InputFormat
     from kafka_index.commands.build.result import BuildResult as BuildResult
     from kafka_index.commands.export import export_records as export_records
@@ -136,9 +136,9 @@ if TYPE_CHECKING:
         PartitionLogWriter as PartitionLogWriter,
     )
     from kafka_index.core.log.append.settings import LogSettings as LogSettings
+    from kafka_index.core.log.choices import Resolve as Resolve
+    from kafka_index.core.log.choices import UpperBound as UpperBound
     from kafka_index.core.log.read.answers import LookupFinding as LookupFinding
-    from kafka_index.core.log.read.choices import Resolve as Resolve
-    from kafka_index.core.log.read.choices import UpperBound as UpperBound
     from kafka_index.core.log.read.log_segment import LogSegment as LogSegment
     from kafka_index.core.log.read.partition_log import PartitionLog as PartitionLog
     from kafka_index.core.log.recovery.settings import SegmentReport as SegmentReport
@@ -164,7 +164,7 @@ _NAMES = {
     "commands.backup": "backup_broker open_backup",
     "commands.backup.result": "BackedUpPartition BackupRepository BackupResult BackupStatus",
     "commands.build": "build_indexes",
-    "commands.build.local_build": "build_segment_files",
+    "commands.build.log_build": "build_segment_files",
     "commands.build.request": "InputFormat",
     "commands.build.result": "BuildResult",
     "commands.export": "export_records",
@@ -204,8 +204,8 @@ _NAMES = {
     "core.log.append.log_segment_writer": "LogSegmentWriter",
     "core.log.append.partition_log_writer": "PartitionLogWriter",
     "core.log.append.settings": "LogSettings",
+    "core.log.choices": "Resolve UpperBound",
     "core.log.read.answers": "LookupFinding",
-    "core.log.read.choices": "Resolve UpperBound",
     "core.log.read.log_segment": "LogSegment",
     "core.log.read.partition_log": "PartitionLog",
     "core.log.recovery.settings": "SegmentReport",

@@ -30,7 +30,7 @@ from kafka_index.core.job.request import (
     request_of,
 )
 from kafka_index.core.job.result import MissingOffsets
-from kafka_index.core.log.read.choices import UpperBound
+from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.parameters import (
     DEFAULT_SETTINGS,
     ColumnsKind,

@@ -27,10 +27,10 @@ from kafka_index.commands.build.request import InputFormat
 from kafka_index.commands.export.request import ExportFormat, OnDataLoss
 from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest, Salvage
 from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.log.append.incoming_batches import AppendOrigin
 from kafka_index.core.log.append.incoming_batches import Isolation as FetchIsolation
 from kafka_index.core.log.append.settings import TimestampType
-from kafka_index.core.log.recovery.choices import BuildOutput
-from kafka_index.core.log.state.producer_append import AppendOrigin
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.query.choices import Isolation, OnDamage
 from tests.support.command_line import DUMP
 

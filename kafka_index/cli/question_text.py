@@ -24,8 +24,8 @@ from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.human import format_count, shown_path
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.times import format_time
+from kafka_index.core.log.choices import Status
 from kafka_index.core.log.read.answers import UNREADABLE
-from kafka_index.core.log.read.choices import Status
 
 if TYPE_CHECKING:
     from kafka_index.cli.record_text import RecordText

@@ -13,7 +13,7 @@ from kafka_index.core.format.config import members_of
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.job.request import BytesKind, naming, wrong_value
-from kafka_index.core.log.filter.dropped_keys import read_keys
+from kafka_index.core.log.filter.selection import read_keys
 from kafka_index.core.query.bounds import (
     EARLIEST,
     LATEST,

@@ -26,7 +26,7 @@ class _Worker(Protocol):
 _IMPORTED_BY_TASKS = (
     "pyspark.worker",
     "pandas",
-    "kafka_index.commands.build.job_stages",
+    "kafka_index.commands.build.log_build",
     "kafka_index.commands.export.export_job",
     "kafka_index.commands.restore.restore_partition",
     "kafka_index.commands.rewrite.job",

@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.commands.build.job import build as build_on
-from kafka_index.commands.build.job_stages import (
+from kafka_index.commands.build.log_build import (
     WAVE_SEGMENTS,
+    BuildListener,
     build_waves,
     failed_rows,
     group_partitions,
     stage_works,
 )
-from kafka_index.commands.build.local_build import BuildListener
 from kafka_index.commands.build.parquet import (
     COUNT_SHARES,
     SHARES,

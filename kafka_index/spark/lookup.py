@@ -39,8 +39,8 @@ from kafka_index.core.format.config import choice_of
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.job.request import PathsKind, input_path
+from kafka_index.core.log.choices import Resolve, Status, UpperBound
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers
-from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.parameters import Config, Path, Paths, SettingsKind, Tiered
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka_index.core.format.config import IndexConfig
-from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.log.choices import Resolve, UpperBound
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.partitions import DIRECTORY, Row, ask_offsets, ask_times
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index.core.errors import KafkaIndexError
-from kafka_index.core.log.append.incoming_batches import Isolation
+from kafka_index.core.log.append.incoming_batches import AppendOrigin, Isolation
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.append.settings import LogSettings
-from kafka_index.core.log.state.producer_append import AppendOrigin
 from tests.support.golden_segments import PARTITION
 
 from .judge import KafkaRefusal

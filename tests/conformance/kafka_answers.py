@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import NULL, SpecialTimestamp
-from kafka_index.core.log.read.choices import Resolve
 from tests.support.partitions import Row
 
 from .judged_partition import EMPTY, Refused

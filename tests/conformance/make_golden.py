@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from kafka_index.core.format.checkpoints import parse_offset_checkpoint
 from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.log.read.choices import Resolve
 from tests.support.command_line import DUMP, ROOT
 from tests.support.golden_segments import (
     FOUND,

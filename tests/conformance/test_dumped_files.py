@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import COMPRESSION_MASK
 from tests.support.command_line import DUMP, json_rows

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.log.append.incoming_batches import Isolation
 from kafka_index.core.records.record_batch import (

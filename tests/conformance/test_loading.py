@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from tests.support.cases import rising
 from tests.support.named import control, open_transaction
 from tests.support.segments import batch, control_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from tests.support.segments import CODEC_GZIP, batch, message, wrapper
 
 from .kafka_answers import offset_rows

@@ -21,8 +21,8 @@ from hypothesis import assume, given, note, reject
 from hypothesis import strategies as st
 
 from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import GAP, NO_INDEX, TAIL, UNREADABLE
-from kafka_index.core.log.read.choices import Resolve
 from tests.support.index_files import damaged_indexes
 from tests.support.partitions import DIRECTORY, Row
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.core.log.filter.condition import Selection
-from kafka_index.core.log.filter.partition_match import match_partition
-from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
+from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter, match_partition
+from kafka_index.core.log.filter.selection import Selection
 from kafka_index.core.log.recovery.state_merge import PartitionStart
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.commands.build.job_stages import (
+from kafka_index.commands.build.log_build import (
     LogWave,
+    build_logs,
     build_waves,
     by_partition,
     partition_groups,
 )
-from kafka_index.commands.build.local_build import build_logs
 from kafka_index.core.log.recovery.publish import publish_partitions
 from kafka_index.core.log.recovery.scan import stage_segments
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport, report_table

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.core.errors import InputError, KafkaIndexError
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory
 from kafka_index.core.query.keys import Keys, QueryBatch

@@ -15,7 +15,7 @@ from kafka_index.commands.lookup.lookup_job import SplitTask, answer_queries, an
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.result import LookupTotals
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory, find_unindexed

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from kafka_index.commands.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
+from kafka_index.core.log.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport, report_table
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.spark.indexes import build_rows, stage_rows

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.commands.build.local_build import build_logs
+from kafka_index.commands.build.log_build import build_logs
 from kafka_index.commands.build.parquet import build_parquet
 from kafka_index.commands.build.parquet_input import ParquetInput
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.threads import ThreadEngine
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, BuildOutput
+from kafka_index.core.log.choices import ALL_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.listing import list_dump

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.config import IndexConfig
 from tests.support.segments import BATCH_HEADER_SIZE, CODEC_MASK, CONTROL, LOG_OVERHEAD, Segment
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import LookupFinding
-from kafka_index.core.log.read.choices import Resolve
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (
     Partition,

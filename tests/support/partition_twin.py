@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from tests.support import twins, walk_twin
 from tests.support.partitions import Batch, Partition, Row, Segment
 from tests.support.walk_twin import OffsetEntry, TimeEntry

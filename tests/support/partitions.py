@@ -17,8 +17,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.log.choices import Resolve, UpperBound
 from kafka_index.core.log.read.answers import GAP, LookupFinding
-from kafka_index.core.log.read.choices import Resolve, UpperBound
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support import segments as build

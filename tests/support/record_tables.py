@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.records.batch_iteration import CHUNK_RECORDS, BatchDamage, RecordDecoder
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kafka_index.commands.build.local_build import (
+from kafka_index.commands.build.log_build import (
     AFTER_FAILURE,
     build_logs,
     build_settings,
@@ -21,8 +21,8 @@ from kafka_index.core.fs.other_layouts import is_parquet_path
 from kafka_index.core.fs.paths import expand_input
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
+from kafka_index.core.log.choices import ALL_OUTPUTS
 from kafka_index.core.log.recovery.build_manifest import UnchangedPartitions
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.segment_table import SegmentTable
 

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.commands.build.job_stages import group_partitions
-from kafka_index.commands.build.local_build import (
+from kafka_index.commands.build.log_build import (
     AFTER_FAILURE,
     BuildListener,
     Publisher,
     build_settings,
+    group_partitions,
     held_target,
 )
 from kafka_index.commands.build.parquet_input import (
@@ -67,7 +67,7 @@ from kafka_index.core.job.engine import Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.kernels.headers import CONTROL_COMPRESSED, CONTROL_EMPTY, CONTROL_MESSAGE
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS
+from kafka_index.core.log.choices import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS
 from kafka_index.core.log.recovery.scan import stage_segment
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport

@@ -22,7 +22,7 @@ from kafka_index.core.job.request import (
     TimeKind,
     parameter,
 )
-from kafka_index.core.log.recovery.choices import BuildOutput
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.parameters import (
     KafkaSettings,
     LogRequest,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kafka_index.commands.lookup.request import MEMORY_LOOKUP
 from kafka_index.core.job.request import call
-from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.log.choices import Resolve, UpperBound
 from kafka_index.core.parameters import Config, Path, Paths, Table, Tiered
 from kafka_index.core.query.choices import By
 

@@ -54,7 +54,7 @@ from kafka_index.core.fs.registry import whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.request import TimeKind
 from kafka_index.core.job.result import ReportSink, RunOutcome
-from kafka_index.core.log.read.choices import Status
+from kafka_index.core.log.choices import Status
 from kafka_index.core.logdir.segment_table import PartitionSegments
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, find_unindexed, inventory_notes

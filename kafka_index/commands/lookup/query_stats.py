@@ -20,11 +20,11 @@ from kafka_index.commands.lookup.result import (
 from kafka_index.commands.lookup.starting_offsets import starting_offsets_of
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.longs import Longs
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     Answers,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory
 from kafka_index.core.query.keys import NO_PARTITION, PARTITION, QueryBatch, integers, plain_array

@@ -34,8 +34,8 @@ from kafka_index.core.fs.directories import directory_exists, scan_directory
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.fs.paths import expand_directories
 from kafka_index.core.job.engine import SILENT, Listener
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import Answers, LookupFinding, SpecialTimestamp
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.logdir.listing import did_you_mean
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import (

@@ -25,7 +25,7 @@ from kafka_index.core.job.request import (
     parameter,
     parameters,
 )
-from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
+from kafka_index.core.log.choices import Resolve, Status, UpperBound
 from kafka_index.core.parameters import (
     KafkaSettings,
     LogRequest,

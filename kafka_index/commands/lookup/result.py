@@ -31,6 +31,7 @@ from kafka_index.core.job.result import (
     report_schema,
 )
 from kafka_index.core.job.result import Status as StatusRow
+from kafka_index.core.log.choices import Status
 from kafka_index.core.log.read.answers import (
     GAP,
     INDEX_REFUSED,
@@ -40,7 +41,6 @@ from kafka_index.core.log.read.answers import (
     Findings,
     LookupFinding,
 )
-from kafka_index.core.log.read.choices import Status
 
 #: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
 #: (``reason_code``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in

@@ -17,6 +17,7 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
 from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
     FOUND_OFFSET,
@@ -24,7 +25,6 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import NO_PARTITION, QueryBatch, integers, plain_array

@@ -18,9 +18,9 @@ from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink, RunOutcome
-from kafka_index.core.log.future_timestamps import future_segments
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
+from kafka_index.core.log.retention import future_segments
 from kafka_index.core.logdir.listing import list_any
 from kafka_index.core.query.records import list_partitions as list_files
 

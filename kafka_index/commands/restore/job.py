@@ -113,10 +113,9 @@ from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.log.append.log_segment_writer import system_clock
 from kafka_index.core.log.append.settings import log_settings_of
-from kafka_index.core.log.filter.condition import Selection
-from kafka_index.core.log.filter.dropped_keys import records_by_line
+from kafka_index.core.log.filter.selection import Selection, records_by_line
 from kafka_index.core.log.scan.file_records import open_log
-from kafka_index.core.log.scan.segment_split import SegmentSpan, split_segment
+from kafka_index.core.log.scan.log_offsets import SegmentSpan, split_segment
 from kafka_index.core.logdir.metadata_files import read_properties
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import PartitionSegments

@@ -53,7 +53,7 @@ from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.backup.store import Backup
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.log.read.choices import UpperBound
+from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader
 from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.settings import ReadSettings

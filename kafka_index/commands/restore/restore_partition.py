@@ -53,9 +53,12 @@ from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import Engine, Listener, SplittableTask, Waves, new_run_id
-from kafka_index.core.log.filter.condition import Selection
-from kafka_index.core.log.filter.partition_match import is_internal, match_partition
-from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
+from kafka_index.core.log.filter.partition_rewrite import (
+    SegmentRewriter,
+    is_internal,
+    match_partition,
+)
+from kafka_index.core.log.filter.selection import Selection
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS, publish_partitions
 from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.state_merge import LOG_START_ABOVE_END, PartitionStart

@@ -33,7 +33,7 @@ from kafka_index.core.job.result import (
     Status,
     report_schema,
 )
-from kafka_index.core.log.filter.dropped_keys import key_counts, key_sections
+from kafka_index.core.log.filter.selection import key_counts, key_sections
 
 RESTORED = "restored"
 SALVAGED = "salvaged"

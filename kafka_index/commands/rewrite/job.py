@@ -59,16 +59,20 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.result import MissingOffsets, ReportSink, RunOutcome
-from kafka_index.core.log.filter.condition import Condition, Selection, SelectionError
-from kafka_index.core.log.filter.dropped_keys import records_by_line
-from kafka_index.core.log.filter.partition_match import (
+from kafka_index.core.log.filter.partition_rewrite import (
     OnRead,
     PartitionMatch,
+    SegmentRewriter,
     ignore,
     is_internal,
     match_partition,
 )
-from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
+from kafka_index.core.log.filter.selection import (
+    Condition,
+    Selection,
+    SelectionError,
+    records_by_line,
+)
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
 from kafka_index.core.log.recovery.publish import publish_partitions

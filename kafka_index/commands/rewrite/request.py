@@ -96,7 +96,7 @@ class RewriteRequest(LogRequest):
         if self.decode is not None and self.drop_where is None:
             self.refuse("{decode} requires {drop_where}")
         if self.drop_where is not None and self.decode is None:
-            from kafka_index.core.log.filter.condition import Condition  # noqa: PLC0415, slow to import
+            from kafka_index.core.log.filter.selection import Condition  # noqa: PLC0415, slow to import
 
             Condition.parse(self.drop_where)
         if (self.drop_keys is None) == (self.drop_where is None):

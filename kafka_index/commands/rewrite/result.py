@@ -23,7 +23,7 @@ from kafka_index.core.job.result import (
     report_schema,
     report_table,
 )
-from kafka_index.core.log.filter.dropped_keys import key_counts, key_sections
+from kafka_index.core.log.filter.selection import key_counts, key_sections
 
 REWRITE_REPORT_SCHEMA = report_schema(
     [("records", pa.int64()), ("dropped", pa.int64()), ("missing_ranges", pa.int64())],

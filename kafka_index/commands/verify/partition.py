@@ -62,7 +62,6 @@ from kafka_index.core.job.engine import COST_BYTES, SplittableTask, Waves, Worke
 from kafka_index.core.job.result import MissingOffsets as FoundGaps
 from kafka_index.core.job.result import OffsetGap
 from kafka_index.core.log.append.log_segment_writer import floor_segment
-from kafka_index.core.log.future_timestamps import CLOCK_SKEW_MS
 from kafka_index.core.log.missing_offsets import (
     BY_CHECKPOINTS,
     Cause,
@@ -79,6 +78,7 @@ from kafka_index.core.log.recovery.state_merge import (
     FoldedPartition,
     fold_partition,
 )
+from kafka_index.core.log.retention import CLOCK_SKEW_MS
 from kafka_index.core.log.scan.log_offsets import Hole
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.data_directory import DataDirectories, DataDirectory

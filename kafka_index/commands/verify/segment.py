@@ -27,7 +27,8 @@ from kafka_index.core.index.transaction_index import entry_versions
 from kafka_index.core.log.recovery.scan import stage_segment
 from kafka_index.core.log.recovery.settings import FAILED, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
-from kafka_index.core.log.scan.index_entry_check import (
+from kafka_index.core.log.scan.entry_check import (
+    EpochRanges,
     IndexMismatch,
     OffsetEntryFit,
     StoredEntries,
@@ -38,7 +39,6 @@ from kafka_index.core.log.scan.index_entry_check import (
 from kafka_index.core.log.scan.log_offsets import LogOffsets, holds_messages
 from kafka_index.core.log.scan.scanner import unknown_magic
 from kafka_index.core.log.scan.segment_scan import BatchObserver, LogFileSource, ObservedSource
-from kafka_index.core.log.state.epoch_ranges import EpochRanges
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.temporary_files import remove_scratch
 from kafka_index.core.records.batch_table import (

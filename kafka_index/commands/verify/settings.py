@@ -11,7 +11,7 @@ from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, BuildOutput
+from kafka_index.core.log.choices import ALL_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition

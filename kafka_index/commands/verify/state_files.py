@@ -54,7 +54,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.format.strings import quote_content
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
-from kafka_index.core.log.state.epoch_ranges import EpochRange, first_wrong_epoch
+from kafka_index.core.log.scan.entry_check import EpochRange, first_wrong_epoch
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.log.state.snapshots import (
     compare_producers,

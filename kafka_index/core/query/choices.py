@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from kafka_index.core.job.request import ChoiceKind, Group, parameter
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 
 
 class By(StrEnum):

@@ -35,7 +35,7 @@ from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
-from kafka_index.core.log.read.choices import UpperBound
+from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
 from kafka_index.core.log.read.fetched_log import requests
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles

@@ -15,6 +15,7 @@ from kafka_index.core.errors import CorruptLogError, Faults, InputError, KafkaIn
 from kafka_index.core.format.config import LogConfig, topics_pattern
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import CONSUMER_OFFSETS_TOPIC
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     BATCH_POSITION,
     FOUND_OFFSET,
@@ -25,7 +26,6 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.query.choices import By

@@ -29,6 +29,7 @@ from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.job.threads import map_requests
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     UNREADABLE,
     Answers,
@@ -36,7 +37,6 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.fetched_indexes import IndexFolder
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import Expected, PartitionLog, ReadAhead

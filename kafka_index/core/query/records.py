@@ -24,8 +24,8 @@ from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
 from kafka_index.core.job.result import MissingOffsets
+from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.log.missing_offsets import SeenLog
-from kafka_index.core.log.read.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.listing import Listing

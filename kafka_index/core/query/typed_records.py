@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import CorruptLogError, InputError, UnknownSchemaError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.log.filter.condition import CONDITION_COLUMNS, Condition, ConditionMatcher
+from kafka_index.core.log.filter.selection import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
 from kafka_index.core.query.record_reader import RecordReader

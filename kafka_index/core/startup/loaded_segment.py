@@ -40,8 +40,8 @@ from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIn
 from kafka_index.core.index.transaction_index import TransactionIndex
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE
 from kafka_index.core.log.append.incoming_batches import IncomingBatches
-from kafka_index.core.log.append.log_file import translate_offset
 from kafka_index.core.log.append.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
+from kafka_index.core.log.append.log_segment_writer import translate_offset
 from kafka_index.core.log.append.settings import LogSettings
 from kafka_index.core.log.scan.file_records import (
     LogBatches,
@@ -51,8 +51,8 @@ from kafka_index.core.log.scan.file_records import (
     scan_to_end,
 )
 from kafka_index.core.log.scan.index_builder import IndexBuilder
+from kafka_index.core.log.scan.log_offsets import SegmentSpan
 from kafka_index.core.log.scan.scanner import entry_length
-from kafka_index.core.log.scan.segment_split import SegmentSpan
 from kafka_index.core.records.batch_table import (
     OFFSET_OVERFLOW,
     TORN_BATCH,

@@ -35,10 +35,13 @@ from kafka_index.core.log.append.log_loader import (
     OffsetsGoBackError,
 )
 from kafka_index.core.log.append.log_segment_writer import Clock, floor_segment
-from kafka_index.core.log.append.producer_state_manager import ProducerStateManager, SnapshotFiles
-from kafka_index.core.log.append.producers import Producers
+from kafka_index.core.log.append.producer_state_manager import (
+    Producers,
+    ProducerStateManager,
+    SnapshotFiles,
+)
 from kafka_index.core.log.append.settings import LogSettings, log_settings_of
-from kafka_index.core.log.scan.segment_split import SegmentSpan, split_segment
+from kafka_index.core.log.scan.log_offsets import SegmentSpan, split_segment
 from kafka_index.core.log.state.snapshots import decode_snapshot, snapshot_path
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.records.decompression import shared_budget

@@ -38,17 +38,18 @@ from kafka_index.core.log.missing_offsets import (
     see_log,
 )
 from kafka_index.core.log.retention import count_beyond_size, count_beyond_time
-from kafka_index.core.log.scan.file_records import LogBatches
-from kafka_index.core.log.scan.index_entry_check import (
+from kafka_index.core.log.scan.entry_check import (
+    EpochRanges,
     IndexMismatch,
     OffsetEntryFit,
     StoredEntries,
     TimeEntryFit,
+    first_wrong_epoch,
     read_offset_entries,
     read_time_entries,
 )
+from kafka_index.core.log.scan.file_records import LogBatches
 from kafka_index.core.log.scan.scanner import BatchOrder, unknown_magic
-from kafka_index.core.log.state.epoch_ranges import EpochRanges, first_wrong_epoch
 from kafka_index.core.log.state.partition_state import (
     PartitionState,
     ProducerExpiration,

@@ -12,7 +12,7 @@ import pytest
 from kafka_index.commands.build.parquet_input import ParquetInput, open_parquet
 from kafka_index.core.errors import InputError
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
+from kafka_index.core.log.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.settings import SegmentReport
 from tests.servers.hdfs import HdfsServer
 from tests.support.command_line import build_here

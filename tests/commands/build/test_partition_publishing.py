@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.log.recovery.choices import BuildOutput
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.listing import list_dump

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery import publish
-from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.publish import publish_partitions
 from kafka_index.core.log.recovery.scan import stage_segments
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport

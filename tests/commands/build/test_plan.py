@@ -1,4 +1,4 @@
-"""Plans over the columns of partitions: every segment once, in groups and waves of bounded size."""
+"""Plans over the columns of partitions: each segment once, in bounded groups and rounds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.commands.build import job_stages as module
-from kafka_index.commands.build.job_stages import group_partitions, partition_groups, plan_waves
+from kafka_index.commands.build import log_build as module
+from kafka_index.commands.build.log_build import group_partitions, partition_groups, plan_waves
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.errors import InputError
 from kafka_index.core.job.result import RunOutcome
-from kafka_index.core.log.recovery.choices import INDEX_OUTPUTS
+from kafka_index.core.log.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport, report_table
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile

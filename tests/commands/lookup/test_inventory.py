@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.read.choices import UpperBound
+from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.query.inventory import (
     PARTITION_SCHEMA,

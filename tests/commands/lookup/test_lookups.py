@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kafka_index.core.query.lookups as lookups_module
+from kafka_index.core.log.choices import Resolve, Status, UpperBound
 from kafka_index.core.log.read.answers import UNREADABLE, Answers, SpecialTimestamp
-from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory

@@ -238,7 +238,7 @@ from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.core.job.threads import ThreadEngine
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.output import output
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory

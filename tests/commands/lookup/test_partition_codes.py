@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import Answers
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.keys import (
     NO_PARTITION,
     PartitionCodes,

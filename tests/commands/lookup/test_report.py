@@ -22,8 +22,8 @@ from kafka_index.commands.lookup.result import (
     SplitReport,
     StartingOffset,
 )
+from kafka_index.core.log.choices import Status
 from kafka_index.core.log.read.answers import LookupFinding
-from kafka_index.core.log.read.choices import Status
 from kafka_index.core.output.report_file import ReportFile
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from tests.commands.lookup.building import make_dump

@@ -10,7 +10,7 @@ import pytest
 from kafka_index.commands.lookup.result import StartingOffset
 from kafka_index.commands.lookup.starting_offsets import reset_offsets_csv, starting_offsets_json
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
+from kafka_index.core.log.choices import Resolve, Status, UpperBound
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
 from tests.commands.lookup.building import Row, make_dump, query, run, write_queries

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.filter.condition import CONDITION_COLUMNS, Condition, ConditionMatcher
+from kafka_index.core.log.filter.selection import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.records.record_table import record_schema
 from tests.support.campaign import drawn
 

@@ -13,7 +13,7 @@ import pytest
 
 import kafka_index
 from kafka_index.commands.rewrite.job import RewriteSettings, match, plan_rewrite
-from kafka_index.core.log.filter.condition import Condition, Selection
+from kafka_index.core.log.filter.selection import Condition, Selection
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.support.campaign import drawn
 from tests.support.command_line import run_here

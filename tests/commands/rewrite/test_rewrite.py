@@ -18,7 +18,7 @@ import pytest
 import kafka_index
 from kafka_index.core.errors import InputError
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
-from kafka_index.core.log.filter.dropped_keys import read_keys
+from kafka_index.core.log.filter.selection import read_keys
 from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.core.query.bounds import read_offsets_file
 from kafka_index.core.records.record_batch import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from kafka_index.core.log.append.incoming_batches import AppendOrigin
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.append.settings import LogSettings
-from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.records.record_batch import (
     BatchFields,
     Record,

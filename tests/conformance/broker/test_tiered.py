@@ -19,7 +19,7 @@ from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.keys import Keys, QueryBatch

@@ -1,8 +1,8 @@
 """Loading a partition: the sequence of steps, the reasons for each, and the leader epochs.
 
-Source: Kafka's ``LogLoader.load``. `kafka_index.core.log.append.local_log` applies the steps to the
-files of a writable log. `kafka_index.core.startup.partition_loading` only computes what a broker
-would do.
+`core.log.append.partition_log_writer` applies the steps to the files of a writable log.
+`core.startup.partition_loading` only computes what a broker would do. Source: Kafka's
+``LogLoader.load``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from kafka_index.core.format.leader_epochs import LeaderEpochCache
 from kafka_index.core.format.names import LEADER_EPOCH_CHECKPOINT
 from kafka_index.core.format.records import MAGIC_RECORD_BATCH
 from kafka_index.core.fs.durable_files import AtomicFile
-from kafka_index.core.log.append.incoming_batches import IncomingBatches
+from kafka_index.core.log.append.incoming_batches import AppendOrigin, IncomingBatches
 from kafka_index.core.log.append.log_segment_writer import floor_segment
 from kafka_index.core.log.append.producer_state_manager import ProducerStateManager, ReplayedSegment
-from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.logdir.metadata_files import read_text
 
 

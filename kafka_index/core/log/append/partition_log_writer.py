@@ -1,39 +1,424 @@
 """A writable partition log: appends as leader and follower, rolls, truncation and reads.
 
-Source: Kafka's ``UnifiedLog``. The log is the only replica: its high watermark is its end.
+Loading a log changes its files as a broker does, with one exception: if a broker would silently
+delete records or make some unreadable, loading fails. A running broker holds the ``.lock`` of its
+data directory, and so does a process with writable logs in it. The log is the only replica: its
+high watermark is its end.
+
+Sources: Kafka's ``LocalLog`` and ``UnifiedLog``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from kafka_index.core.closeable import Closeable
-from kafka_index.core.errors import InputError, KafkaIndexError
+from kafka_index.core.errors import (
+    CorruptIndexError,
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    PublishError,
+)
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.config import choice_of
+from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.longs import Longs
-from kafka_index.core.format.names import parse_partition_directory
+from kafka_index.core.format.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    parse_partition_directory,
+    parse_segment_file,
+    segment_file_name,
+)
+from kafka_index.core.format.records import MAGIC_RECORD_BATCH
+from kafka_index.core.fs.durable_files import sync
 from kafka_index.core.fs.store import Bytes
-from kafka_index.core.index.transaction_index import AbortedTxns
+from kafka_index.core.index.sparse_indexes import OffsetPosition
+from kafka_index.core.index.transaction_index import AbortedTxns, collect_aborted_txns
+from kafka_index.core.kernels.append_batches import GROWTH_SIZE
 from kafka_index.core.log.append.incoming_batches import (
+    AbortedTransaction,
     AppendInfo,
+    AppendOrigin,
     FetchData,
     IncomingBatches,
     Isolation,
+    SegmentPlan,
     as_bytes,
+    assign_as_leader,
+    check_as_follower,
+    growth_limits,
+    new_growth,
+    plan_for_segment,
 )
-from kafka_index.core.log.append.local_log import LocalLog, PartitionLock, Step, remove_leftovers
 from kafka_index.core.log.append.log_loader import EpochFile, LoadConditions, LogLoader
-from kafka_index.core.log.append.log_segment_writer import Clock, LogSegmentWriter, system_clock
-from kafka_index.core.log.append.log_validator import assign_as_leader, check_as_follower
-from kafka_index.core.log.append.producer_state_manager import ProducerStateManager, SnapshotFiles
-from kafka_index.core.log.append.producers import DuplicateBatch
+from kafka_index.core.log.append.log_segment_writer import (
+    Clock,
+    LogSegmentWriter,
+    floor_segment,
+    system_clock,
+)
+from kafka_index.core.log.append.producer_state_manager import (
+    DuplicateBatch,
+    ProducerStateManager,
+    SnapshotFiles,
+)
 from kafka_index.core.log.append.settings import LogSettings
 from kafka_index.core.log.state.partition_state import last_stable_offset_of_log
-from kafka_index.core.log.state.producer_append import AppendOrigin
+from kafka_index.core.output.locks import DirectoryLock
+
+_guard = threading.Lock()
+_locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
+
+
+class LogOffsetMetadata(NamedTuple):
+    """An offset, and the position of its batch (Kafka: ``LogOffsetMetadata``)."""
+
+    offset: int
+    segment_base_offset: int
+    position_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Appends to one segment, after a roll if any.
+
+    `roll_to` is the base offset of the new segment, and `jitter_ms` its roll jitter.
+    """
+
+    roll_to: int | None
+    jitter_ms: int
+    first_append: int
+    plan: SegmentPlan
+
+
+class LocalLog:
+    """The segments of a partition in order, active segment last; `LogLoader` fills the list.
+
+    `end_offset` is the offset of the next record. Everything before `recovery_point` is durable.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        settings: LogSettings,
+        clock: Clock,
+        random_source: random.Random,
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.clock = clock
+        self._random = random_source
+        self.segments: list[LogSegmentWriter] = []
+        self.end_offset = 0
+        self.recovery_point = 0
+
+    @property
+    def active_segment(self) -> LogSegmentWriter:
+        return self.segments[-1]
+
+    def jitter(self) -> int:
+        """Return a random roll jitter for a segment, in ms (``LogConfig.randomSegmentJitter``)."""
+        largest = self.settings.segment_jitter_ms
+        if not largest:
+            return 0
+        return self._random.randrange(min(largest, self.settings.segment_ms))
+
+    def open_segment(
+        self, base_offset: int, jitter_ms: int, *, create: bool = False
+    ) -> LogSegmentWriter:
+        """Open the segment at an offset; with `create`, create it empty."""
+        if create:
+            # A failed roll may have left files.
+            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.directory, segment_file_name(base_offset, suffix)))
+        return LogSegmentWriter(
+            self.directory,
+            base_offset,
+            self.settings,
+            create=create,
+            roll_jitter_ms=jitter_ms,
+            clock=self.clock,
+        )
+
+    def open_segments(self) -> Iterator[LogSegmentWriter]:
+        """Open the segments in the directory, in order of base offset."""
+        parsed = (parse_segment_file(name) for name in os.listdir(self.directory))
+        for base_offset in sorted(
+            name.base_offset
+            for name in parsed
+            if name is not None and name.kind == LOG_SUFFIX and not name.transient
+        ):
+            yield self.open_segment(base_offset, self.jitter())
+
+    def create_segment(self, base_offset: int) -> LogSegmentWriter:
+        return self.open_segment(base_offset, self.jitter(), create=True)
+
+    def delete_segment(self, segment: LogSegmentWriter) -> None:
+        segment.delete()
+
+    def check_closed(self, segment: LogSegmentWriter) -> None:
+        """Reject a log of a killed writer, even if there is a clean shutdown file.
+
+        Raises `InputError` if its indexes are zero-filled or its last batch is incomplete.
+        """
+        try:
+            segment.offset_index.sanity_check()
+            segment.time_index.sanity_check()
+            end = segment.read_end()
+            if end.end_bytes != segment.size_bytes:
+                raise CorruptLogError(
+                    "no valid batch at a position that its index or its batches lead to"
+                )
+            if segment.size_bytes and end.next_offset == segment.base_offset:
+                raise CorruptIndexError("no batch where its last entry points to")
+        except KafkaIndexError as error:
+            raise InputError(
+                f"the log was not closed: {error.message}",
+                path=segment.log.path,
+                hint="open it with was_clean=False to recover it",
+            ) from error
+
+    def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Reject a log whose start is after its end: a broker would delete the whole log."""
+        raise InputError(
+            "the log ends before the log start offset",
+            path=self.directory,
+            expected=f"{log_start_offset} or more",
+            found=log_end_offset,
+        )
+
+    def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
+        """Plan appends with assigned offsets; nothing is written.
+
+        `ends` has the row after the last batch of each append. Raises `InputError` if a new segment
+        would have the base offset of the active one, and the errors of `plan_for_segment`.
+        """
+        active, now_ms = self.active_segment, self.clock()
+        base, limits, growth = active.base_offset, active.limits(), active.growth()
+        end_offset = self.end_offset
+        roll_to: int | None = None
+        jitter_ms = append = 0
+        steps = []
+        while True:
+            plan = plan_for_segment(batches, ends, append, limits, growth, may_roll=roll_to is None)
+            steps.append(Step(roll_to, jitter_ms, append, plan))
+            append = plan.next_append
+            if append == len(ends):
+                return steps
+            row = int(ends[append - 1]) if append else 0
+            if row:
+                end_offset = int(batches.columns.last_offset[row - 1]) + 1
+            roll_to = max(_roll_offset(batches, row, int(ends[append])), end_offset)
+            if roll_to <= base and plan.state[GROWTH_SIZE]:
+                raise InputError(
+                    "the log cannot be rolled: its active segment already begins there",
+                    path=self.directory,
+                    expected=f"above {base}",
+                    found=roll_to,
+                )
+            jitter_ms = self.jitter()
+            base = roll_to
+            growth = new_growth(base)
+            limits = growth_limits(
+                self.settings, base, jitter_ms=jitter_ms, created_ms=now_ms, now_ms=now_ms
+            )
+
+    def append(self, batches: IncomingBatches, ends: Longs, step: Step) -> None:
+        plan = step.plan
+        if plan.next_append == step.first_append:
+            return
+        first = int(ends[step.first_append - 1]) if step.first_append else 0
+        end = int(ends[plan.next_append - 1])
+        self.active_segment.append_plan(batches.rows(first, end), plan, first)
+        self.end_offset = int(batches.columns.last_offset[end - 1]) + 1
+
+    def roll_to(self, base_offset: int, jitter_ms: int) -> None:
+        """Start a new segment; an empty active segment at the same offset is replaced."""
+        active = self.active_segment
+        if active.base_offset == base_offset:
+            active.delete()
+            self.segments.pop()
+        else:
+            active.become_inactive()
+        self.segments.append(self.open_segment(base_offset, jitter_ms, create=True))
+
+    def replace_empty_active_segment(self, offset: int) -> None:
+        self.segments.pop().delete()
+        self.segments.append(self.create_segment(offset))
+        self.end_offset = offset
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        end_offset: int,
+        include_aborted: bool,
+        min_one_message: bool,
+    ) -> FetchData:
+        """Read up to an end offset; otherwise like ``PartitionLogWriter.read`` (LocalLog.read)."""
+        end = self._metadata_of(end_offset)._replace(offset=end_offset)
+        if start_offset >= end_offset:
+            place = end if start_offset == end_offset else self._metadata_of(start_offset)
+            return FetchData(*place, aborted_transactions=() if include_aborted else None)
+        for number in range(floor_segment(self.segments, start_offset), len(self.segments)):
+            segment = self.segments[number]
+            if segment.base_offset > end.segment_base_offset:
+                break
+            at_end = segment.base_offset == end.segment_base_offset
+            found = segment.read(
+                start_offset,
+                max_bytes,
+                max_position_bytes=end.position_bytes if at_end else segment.size_bytes,
+                min_one_message=min_one_message,
+            )
+            if found is not None:
+                return self._with_aborted(number, found, start_offset) if include_aborted else found
+        return FetchData(*self._metadata_of(self.end_offset))
+
+    def truncate_to(self, offset: int) -> list[int]:
+        """Remove all batches from an offset on; return the base offsets of deleted segments."""
+        deleted = []
+        while self.segments[-1].base_offset > offset:
+            segment = self.segments.pop()
+            segment.delete()
+            deleted.append(segment.base_offset)
+        self.active_segment.truncate_to(offset)
+        self.end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        return deleted
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Delete all segments, and create an empty one at an offset."""
+        for segment in self.segments:
+            segment.delete()
+        self.segments = [self.create_segment(offset)]
+        self.end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def flush(self) -> None:
+        for segment in self.segments[floor_segment(self.segments, self.recovery_point) :]:
+            segment.flush()
+        sync([self.directory], "flush the folder")
+        self.recovery_point = self.end_offset
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()
+        self.segments = []
+
+    def close_handlers(self) -> None:
+        """Close all files without trimming them."""
+        for segment in self.segments:
+            segment.close_handlers()
+        self.segments = []
+
+    def _metadata_of(self, offset: int) -> LogOffsetMetadata:
+        """Return the position of the batch that contains an offset, or of the log end."""
+        if offset < self.end_offset:
+            for segment in self.segments[floor_segment(self.segments, offset) :]:
+                found = segment.offset_to_position(offset)
+                if found is not None:
+                    return LogOffsetMetadata(found.offset, segment.base_offset, found.position)
+        active = self.active_segment
+        return LogOffsetMetadata(self.end_offset, active.base_offset, active.size_bytes)
+
+    def _with_aborted(self, number: int, found: FetchData, start_offset: int) -> FetchData:
+        """Add aborted transactions to the result of a read (LocalLog.addAbortedTransactions)."""
+        start = OffsetPosition(found.base_offset, found.position_bytes)
+        later = self.segments[number:]
+        bound = later[0].offset_index.fetch_upper_bound_offset(start, len(found.records))
+        if bound is not None:
+            upper = bound.offset
+        else:
+            upper = later[1].base_offset if len(later) > 1 else self.end_offset
+        entries = collect_aborted_txns(
+            (segment.transaction_index for segment in later), start_offset, upper
+        )
+        pairs = zip(entries["producer_id"].tolist(), entries["first_offset"].tolist(), strict=True)
+        return replace(
+            found, aborted_transactions=tuple(AbortedTransaction(*pair) for pair in pairs)
+        )
+
+
+def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
+    if batches.magic[first] >= MAGIC_RECORD_BATCH:
+        return int(batches.columns.base_offset[first])
+    # Their first offset may be inside a compressed message: no append spans more offsets.
+    return int(batches.columns.last_offset[end - 1]) - INT32_MAX
+
+
+class PartitionLock:
+    """Locks an existing partition directory against brokers, other processes and other logs."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = os.path.realpath(directory)
+        self._parent = os.path.dirname(self._directory)
+        with _guard:
+            held = _locks.get(self._parent)
+            if held is None:
+                lock = DirectoryLock.of_data_directories([self._parent])
+                lock.__enter__()
+                held = _locks[self._parent] = lock, set()
+            if self._directory in held[1]:
+                raise PublishError(
+                    "this process already appends to the partition",
+                    path=self._directory,
+                    hint="close the other log first",
+                )
+            held[1].add(self._directory)
+
+    def release(self) -> None:
+        with _guard:
+            held = _locks.get(self._parent)
+            if held is None:
+                return
+            held[1].discard(self._directory)
+            if not held[1]:
+                held[0].release()
+                del _locks[self._parent]
+
+
+_CLEANER_HINT = "let a broker start on the directory first, or move the file away"
+
+
+def remove_leftovers(directory: str) -> None:
+    """Remove files that a broker removes first: deleted files, and indexes without a log.
+
+    Raises `InputError` after an interrupted compaction.
+    """
+    names = {name: parse_segment_file(name) for name in sorted(os.listdir(directory))}
+    for name, parsed in names.items():
+        if parsed is None:
+            continue
+        path = os.path.join(directory, name)
+        if parsed.transient in (SWAP_SUFFIX, CLEANED_SUFFIX):
+            raise InputError(
+                "a cleaner was interrupted in the partition", path=path, hint=_CLEANER_HINT
+            )
+        is_orphan = (
+            parsed.kind in INDEX_SUFFIXES
+            and segment_file_name(parsed.base_offset, LOG_SUFFIX) not in names
+        )
+        is_deleted = parsed.transient == DELETED_SUFFIX and parsed.kind != SNAPSHOT_SUFFIX
+        if is_deleted or (is_orphan and not parsed.transient):
+            os.unlink(path)
+
 
 Data = bytes | bytearray | memoryview | Bytes
 

@@ -1,31 +1,564 @@
-"""The producer snapshots of a writable log: when they are written, loaded and deleted.
+"""The producers of a writable log: validated and updated by appends, kept in snapshots.
 
-Sources: Kafka's ``ProducerStateManager`` and ``UnifiedLog.rebuildProducerState``.
+`core.kernels.producer_state` has the rules that update an entry, shared with rebuilds. An append is
+validated first. As in Kafka, all batches of one append update a producer together. This affects the
+last stable offset of a transaction that ends in the append in which the next one starts.
+
+Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata``, ``ProducerAppendInfo``,
+``ProducerStateManager``, ``UnifiedLog.analyzeAndValidateProducerState`` and
+``UnifiedLog.rebuildProducerState``.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.core.errors import CorruptSnapshotError
+from kafka_index.core.errors import CorruptSnapshotError, InputError
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.records import (
+    ABORTED_TXN,
+    ABORTED_TXN_VERSION,
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    CONTROL_MASK,
+    NO_COORDINATOR_EPOCH,
+    NO_LAST_OFFSET,
+    NO_OFFSET_DELTA,
+    NO_OPEN_TXN,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    PRODUCER_STATE_ENTRY,
+    TRANSACTIONAL_MASK,
+)
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.store import Bytes
-from kafka_index.core.log.append.incoming_batches import IncomingBatches
+from kafka_index.core.kernels.headers import CONTROL_EMPTY
+from kafka_index.core.kernels.producer_state import (
+    add_batch,
+    add_marker,
+    change_epoch,
+    fill_last_sequences,
+    first_sequence_of,
+    last_stable_offset,
+    next_open_offset,
+)
+from kafka_index.core.log.append.incoming_batches import AppendOrigin, IncomingBatches
 from kafka_index.core.log.append.log_segment_writer import Clock, floor_segment
-from kafka_index.core.log.append.producers import Producers
 from kafka_index.core.log.scan.file_records import LogOffsetPosition
+from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.log.state.snapshots import (
+    JavaMapOrder,
+    encode_snapshot,
     is_out_of_range,
     list_snapshots,
     load_latest_snapshot,
+    order_of_computed,
     snapshot_path,
 )
+
+BATCHES_KEPT = 5
+
+
+#: A recent batch of a producer: last sequence, last offset, offset delta, timestamp in ms. A plain
+#: tuple of integers, which the garbage collector does not track.
+BatchMetadata = tuple[int, int, int, int]
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction that a marker has ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+_FIELDS = attrgetter(*(PRODUCER_STATE_ENTRY.names or ()))
+
+
+@dataclass(slots=True)
+class ProducerStateEntry:
+    """The fields of `PRODUCER_STATE_ENTRY` for a producer, and its recent batches."""
+
+    producer_id: int
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_sequence: int = NO_SEQUENCE
+    last_offset: int = NO_LAST_OFFSET
+    offset_delta: int = NO_OFFSET_DELTA
+    timestamp_ms: int = NO_TIMESTAMP
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    current_txn_first_offset: int = NO_OPEN_TXN
+    batches: tuple[BatchMetadata, ...] = ()
+
+    @classmethod
+    def of_row(cls, row: tuple[int, int, int, int, int, int, int, int]) -> Self:
+        """Convert a snapshot entry."""
+        entry = cls(*row)
+        if entry.last_offset >= 0:
+            entry.batches = (
+                (entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms),
+            )
+        return entry
+
+    def copy(self) -> ProducerStateEntry:
+        return ProducerStateEntry(*self.row(), self.batches)
+
+    def row(self) -> tuple[int, int, int, int, int, int, int, int]:
+        """Return the fields of `PRODUCER_STATE_ENTRY`."""
+        return _FIELDS(self)
+
+    def follow_epoch(self, epoch: int) -> None:
+        """Change the producer epoch; forget the batches of another epoch."""
+        if change_epoch(self, epoch):
+            self.batches = ()
+
+    def add_batch(self, batch: BatchMetadata) -> None:
+        add_batch(self, *batch)
+        self.batches = (*self.batches, batch)[-BATCHES_KEPT:]
+
+    def update(self, later: ProducerStateEntry) -> None:
+        """Apply the state after an append (ProducerStateEntry.update)."""
+        self.follow_epoch(later.producer_epoch)
+        for batch in later.batches:
+            self.add_batch(batch)
+        self.coordinator_epoch = later.coordinator_epoch
+        self.current_txn_first_offset = later.current_txn_first_offset
+        self.timestamp_ms = later.timestamp_ms
+
+    def is_next(self, epoch: int, base_sequence: int, *, is_transactional: bool) -> bool:
+        """Return whether a data batch follows the last one, inside or outside a transaction.
+
+        Such a batch passes all checks, whatever its origin.
+        """
+        batches = self.batches
+        if epoch != self.producer_epoch or not batches:
+            return False
+        # A sequence above all known ones cannot be a duplicate.
+        return (
+            batches[-1][0] == base_sequence - 1 == max(batches)[0]
+            and (self.current_txn_first_offset != NO_OPEN_TXN) is is_transactional
+        )
+
+    def find_duplicate(self, epoch: int, first: int, last: int) -> BatchMetadata | None:
+        """Return the recent batch with these sequences, if any."""
+        if epoch == self.producer_epoch:
+            for batch in self.batches:
+                if batch[0] == last and first_sequence_of(last, batch[2]) == first:
+                    return batch
+        return None
+
+
+class Refusal(Exception):  # noqa: N818, because its catcher raises an error with the position
+    """A batch is invalid for its producer."""
+
+    def __init__(self, reason: str, expected: object, found: object) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.expected = expected
+        self.found = found
+
+
+class ProducerAppendInfo:
+    """The effect of one append on one producer, whose `current` state is not changed."""
+
+    def __init__(self, current: ProducerStateEntry, origin: AppendOrigin) -> None:
+        self._current = current
+        self._origin = origin
+        self.updated = current.copy()
+        self.updated.batches = ()
+        self.started: list[int] = []
+
+    def add_data(
+        self,
+        epoch: int,
+        base_sequence: int,
+        batch: BatchMetadata,
+        base_offset: int,
+        *,
+        is_transactional: bool,
+    ) -> None:
+        """Validate and record a data batch.
+
+        Raises `Refusal` if its epoch or sequence does not follow, or if it is not transactional
+        within an open transaction.
+        """
+        self._check_epoch(epoch)
+        if self._origin is AppendOrigin.CLIENT:
+            self._check_sequence(epoch, base_sequence)
+        updated = self.updated
+        updated.follow_epoch(epoch)
+        updated.add_batch(batch)
+        if updated.current_txn_first_offset != NO_OPEN_TXN:
+            if not is_transactional:
+                raise Refusal(
+                    "a batch outside of the producer's open transaction",
+                    f"a transactional batch, after offset {updated.current_txn_first_offset}",
+                    "one that is not",
+                )
+        elif is_transactional:
+            updated.current_txn_first_offset = base_offset
+            self.started.append(base_offset)
+
+    def add_marker(
+        self,
+        epoch: int,
+        coordinator_epoch: int,
+        offset: int,
+        timestamp_ms: int,
+        *,
+        is_abort: bool,
+    ) -> CompletedTxn | None:
+        """Validate and record a marker; return the open transaction that it ends.
+
+        Raises `Refusal` if its producer epoch or coordinator epoch is below the last one.
+        """
+        self._check_epoch(epoch)
+        updated = self.updated
+        if (
+            updated.coordinator_epoch > coordinator_epoch
+            and self._origin is not AppendOrigin.REPLICATION
+        ):
+            raise Refusal(
+                "the coordinator's epoch is fenced",
+                f"{updated.coordinator_epoch} or more",
+                coordinator_epoch,
+            )
+        completed = None
+        if updated.current_txn_first_offset != NO_OPEN_TXN:
+            completed = CompletedTxn(
+                updated.producer_id, updated.current_txn_first_offset, offset, is_abort
+            )
+        updated.follow_epoch(epoch)
+        add_marker(updated, coordinator_epoch, timestamp_ms)
+        return completed
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self.updated.producer_epoch and self._origin is not AppendOrigin.REPLICATION:
+            raise Refusal(
+                "the producer's epoch is fenced", f"{self.updated.producer_epoch} or more", epoch
+            )
+
+    def _check_sequence(self, epoch: int, first: int) -> None:
+        updated, current = self.updated, self._current
+        if epoch != updated.producer_epoch:
+            if first != 0 and updated.producer_epoch != NO_PRODUCER_EPOCH:
+                raise Refusal("a new epoch of the producer must start at sequence 0", 0, first)
+            return
+        last = NO_SEQUENCE
+        if updated.batches:
+            last = updated.batches[-1][0]
+        elif epoch == current.producer_epoch and current.batches:
+            last = current.batches[-1][0]
+        follows = first == last + 1 or (first == 0 and last == INT32_MAX)
+        if current.producer_epoch != NO_PRODUCER_EPOCH and not follows:
+            raise Refusal("the producer's sequence is out of order", last + 1, first)
+
+
+#: A batch of a producer: row, base offset, metadata, producer ID, producer epoch, base sequence,
+#: attributes, control type, coordinator epoch, marker timestamp, position. Python iterates faster
+#: over tuples than over columns.
+Row = tuple[int, int, BatchMetadata, int, int, int, int, int, int, int, int]
+
+_APPENDS_AT_ONCE = 2048
+
+
+class _OpenTransaction(NamedTuple):
+    """An open transaction, with the fields of `OPEN_TRANSACTION`; its owner is the producer ID."""
+
+    first_offset: int
+    owner: int
+
+
+_FIRST_OFFSET = attrgetter("first_offset")
+
+
+class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twice is no error
+    """A batch that a client has sent before."""
+
+    def __init__(self, row: int, batch: BatchMetadata) -> None:
+        super().__init__(row)
+        self.row = row
+        self.first_offset = batch[1] - batch[2]
+        self.last_offset = batch[1]
+
+
+class Producers:
+    """All producers of a partition.
+
+    `first_replayed_transaction` is the first offset of the earliest transaction whose end was
+    replayed. It is unstable until the high watermark is known, so a broker that loads a log
+    searches for this offset.
+    """
+
+    def __init__(self, expiration_ms: int) -> None:
+        self.first_replayed_transaction: int | None = None
+        self._expiration_ms = expiration_ms
+        self._entries: dict[int, ProducerStateEntry] = {}
+        self._order = JavaMapOrder()
+        self._open: list[_OpenTransaction] = []
+        # Earlier states of the producers that changed since `begin_append`.
+        self._before: dict[int, ProducerStateEntry | None] | None = None
+        self._open_before: list[_OpenTransaction] = []
+        self._capacity_before = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._entries
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of the earliest open transaction, None if there is none."""
+        return self._open[0].first_offset if self._open else None
+
+    def clear(self) -> None:
+        """Remove all; as in Java, the map keeps its capacity."""
+        self._entries.clear()
+        self._open.clear()
+        self.first_replayed_transaction = None
+
+    def load(self, entries: NDArray[np.void], now_ms: int) -> None:
+        """Load the entries of a snapshot, except expired producers."""
+        for row in ProducerExpiration(self._expiration_ms, now_ms).live(entries).tolist():
+            entry = ProducerStateEntry.of_row(row)
+            self._put(entry)
+            if entry.current_txn_first_offset != NO_OPEN_TXN:
+                self._begin(entry.current_txn_first_offset, entry.producer_id)
+
+    def snapshot(self) -> bytes:
+        rows = [entry.row() for entry in self._entries.values()]
+        entries = np.array(rows, PRODUCER_STATE_ENTRY)
+        return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])
+
+    def begin_append(self) -> None:
+        """Start to save the states for `roll_back`."""
+        self._before = {}
+        self._open_before = list(self._open)
+        self._capacity_before = self._order.capacity
+
+    def roll_back(self) -> None:
+        """Restore the state at `begin_append`."""
+        for producer_id, before in (self._before or {}).items():
+            if before is None:
+                del self._entries[producer_id]
+            else:
+                self._entries[producer_id] = before
+        self._open = self._open_before
+        self._order.capacity = self._capacity_before
+        self._before = None
+
+    def append(
+        self,
+        batches: IncomingBatches,
+        ends: Longs,
+        first_append: int,
+        end_append: int,
+        origin: AppendOrigin,
+    ) -> NDArray[np.void]:
+        """Validate and record appends in order; return the transactions that they abort.
+
+        `ends` has the row after the last batch of each append. Raises `InputError` if a batch is
+        invalid for its producer, and `DuplicateBatch` if a client's batch is already in the log;
+        earlier batches have then been recorded.
+        """
+        aborted: list[tuple[int, int, int, int, int]] = []
+        first_row, end_row = (int(ends[n - 1]) if n else 0 for n in (first_append, end_append))
+        rows = first_row + np.flatnonzero(batches.columns.producer_id[first_row:end_row] >= 0)
+        if len(rows):
+            groups = np.searchsorted(ends, rows, side="right")
+            starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
+            for first in range(0, len(starts) - 1, _APPENDS_AT_ONCE):
+                some = starts[first : first + _APPENDS_AT_ONCE + 1]
+                self._append_groups(
+                    _producer_rows(batches, rows[some[0] : some[-1]]), some, origin, aborted
+                )
+        return np.array(aborted, ABORTED_TXN)
+
+    def _append_groups(
+        self,
+        rows: list[Row],
+        starts: list[int],
+        origin: AppendOrigin,
+        aborted: list[tuple[int, int, int, int, int]],
+    ) -> None:
+        offset = starts[0]
+        entries, before = self._entries, self._before
+        for start, stop in pairwise(starts):
+            row = rows[start - offset]
+            entry = entries.get(row[3])
+            # Fast path: the next batch of a known producer.
+            if (
+                stop - start == 1
+                and entry is not None
+                and not row[6] & CONTROL_MASK
+                and entry.is_next(
+                    row[4], row[5], is_transactional=bool(row[6] & TRANSACTIONAL_MASK)
+                )
+            ):
+                if before is not None and row[3] not in before:
+                    before[row[3]] = entry.copy()
+                add_batch(entry, *row[2])
+                entry.batches = (*entry.batches, row[2])[-BATCHES_KEPT:]
+            else:
+                appends: dict[int, ProducerAppendInfo] = {}
+                completed: list[CompletedTxn] = []
+                self._collect(rows[start - offset : stop - offset], origin, appends, completed)
+                aborted += self._finish(appends, completed)
+
+    def replay(self, chunks: Iterable[IncomingBatches]) -> None:
+        """Record batches of the log as one replicated append."""
+        appends: dict[int, ProducerAppendInfo] = {}
+        completed: list[CompletedTxn] = []
+        for batches in chunks:
+            rows = np.flatnonzero(batches.columns.producer_id >= 0)
+            self._collect(
+                _producer_rows(batches, rows), AppendOrigin.REPLICATION, appends, completed
+            )
+        self._finish(appends, completed)
+        begun = [txn.first_offset for txn in completed]
+        if self.first_replayed_transaction is not None:
+            begun.append(self.first_replayed_transaction)
+        self.first_replayed_transaction = min(begun, default=None)
+
+    def _collect(
+        self,
+        rows: list[Row],
+        origin: AppendOrigin,
+        appends: dict[int, ProducerAppendInfo],
+        completed: list[CompletedTxn],
+    ) -> None:
+        for row in rows:
+            producer_id = row[3]
+            known = self._entries.get(producer_id)
+            if origin is AppendOrigin.CLIENT and known is not None:
+                duplicate = known.find_duplicate(row[4], row[5], row[2][0])
+                if duplicate is not None:
+                    raise DuplicateBatch(row[0], duplicate)
+            append = appends.get(producer_id)
+            if append is None:
+                append = ProducerAppendInfo(known or ProducerStateEntry(producer_id), origin)
+                appends[producer_id] = append
+            try:
+                ended = _apply_row(append, row)
+            except Refusal as refusal:
+                raise InputError(
+                    f"cannot append the batch of producer {producer_id} at offset {row[1]}: "
+                    f"{refusal.reason}",
+                    position_bytes=row[10],
+                    expected=refusal.expected,
+                    found=refusal.found,
+                ) from None
+            if ended is not None:
+                completed.append(ended)
+
+    def _finish(
+        self, appends: dict[int, ProducerAppendInfo], completed: list[CompletedTxn]
+    ) -> list[tuple[int, int, int, int, int]]:
+        aborted = []
+        for producer_id in order_of_computed(list(appends)):
+            self._update(appends[producer_id])
+        for txn in completed:
+            if txn.is_aborted:
+                following = next_open_offset(self._open, 0, len(self._open), txn.producer_id)
+                stable = last_stable_offset(following, txn.last_offset)
+                aborted.append((ABORTED_TXN_VERSION, *txn[:3], stable))
+            self._end(txn)
+        return aborted
+
+    def _update(self, append: ProducerAppendInfo) -> None:
+        updated = append.updated
+        known = self._entries.get(updated.producer_id)
+        if self._before is not None and updated.producer_id not in self._before:
+            self._before[updated.producer_id] = None if known is None else known.copy()
+        if known is None:
+            self._put(updated)
+        else:
+            known.update(updated)
+        for offset in append.started:
+            self._begin(offset, updated.producer_id)
+
+    def _put(self, entry: ProducerStateEntry) -> None:
+        if entry.producer_id not in self._entries:
+            self._order.put(entry.producer_id, self._entries)
+        self._entries[entry.producer_id] = entry
+
+    def _begin(self, first_offset: int, producer_id: int) -> None:
+        place, end = self._find_open(first_offset)
+        # As in Kafka's map by first offset, the later transaction replaces the earlier.
+        self._open[place:end] = [_OpenTransaction(first_offset, producer_id)]
+
+    def _end(self, txn: CompletedTxn) -> None:
+        place, end = self._find_open(txn.first_offset)
+        if place == end:
+            raise InputError(
+                f"cannot end the transaction of producer {txn.producer_id} that began at offset "
+                f"{txn.first_offset}: another transaction began there and has ended"
+            )
+        del self._open[place]
+
+    def _find_open(self, first_offset: int) -> tuple[int, int]:
+        """Return the range of a transaction in the list; an empty range if it is absent."""
+        place = bisect.bisect_left(self._open, first_offset, key=_FIRST_OFFSET)
+        is_there = place < len(self._open) and self._open[place].first_offset == first_offset
+        return place, place + int(is_there)
+
+
+def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
+    """Convert rows to tuples of Python integers."""
+    columns = batches.columns
+    base_offsets, last_offsets = columns.base_offset[rows], columns.last_offset[rows]
+    base_sequences, timestamps = columns.base_sequence[rows], columns.max_timestamp_ms[rows]
+    deltas = last_offsets - base_offsets
+    last_sequences = np.empty(len(rows), np.int64)
+    fill_last_sequences(base_sequences, deltas, last_sequences)
+    metadata = (last_sequences, last_offsets, deltas, timestamps)
+    return list(
+        zip(
+            rows.tolist(),
+            base_offsets.tolist(),
+            zip(*(column.tolist() for column in metadata), strict=True),
+            columns.producer_id[rows].tolist(),
+            columns.producer_epoch[rows].tolist(),
+            base_sequences.tolist(),
+            columns.attributes[rows].tolist(),
+            columns.control_type[rows].tolist(),
+            columns.coordinator_epoch[rows].tolist(),
+            columns.control_timestamp_ms[rows].tolist(),
+            columns.position_bytes[rows].tolist(),
+            strict=True,
+        )
+    )
+
+
+def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
+    """Add a batch to an append; return the open transaction that it ends.
+
+    Raises `Refusal` if the batch is invalid for its producer, or an unsupported control batch.
+    """
+    _, base, batch, _, epoch, sequence, attributes, control, coordinator, at, _ = row
+    if not attributes & CONTROL_MASK:
+        append.add_data(
+            epoch, sequence, batch, base, is_transactional=bool(attributes & TRANSACTIONAL_MASK)
+        )
+        return None
+    if control == CONTROL_EMPTY:
+        return None
+    if control not in (CONTROL_ABORT, CONTROL_COMMIT):
+        raise Refusal(
+            "its control record is not a transaction marker", "an abort or a commit", control
+        )
+    return append.add_marker(epoch, coordinator, base, at, is_abort=control == CONTROL_ABORT)
 
 
 class ReplayedSegment(Protocol):

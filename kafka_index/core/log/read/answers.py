@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import OPEN_FILES_HINT, KafkaIndexError, is_retriable, lacks_open_files
 from kafka_index.core.format.longs import Longs
-from kafka_index.core.log.read.choices import Resolve, Status
+from kafka_index.core.log.choices import Resolve, Status
 
 if TYPE_CHECKING:
     from kafka_index.core.log.read.segment_log import SegmentLog

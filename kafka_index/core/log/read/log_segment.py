@@ -34,6 +34,7 @@ from kafka_index.core.kernels.batch_header import (
     read_batch_fields,
 )
 from kafka_index.core.kernels.search import put_back_runs
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
     BATCH_POSITION,
@@ -49,7 +50,6 @@ from kafka_index.core.log.read.answers import (
     Findings,
     SegmentFindings,
 )
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
 from kafka_index.core.log.read.segment_indexes import Largest, SegmentIndexes, request_parts
 from kafka_index.core.log.read.segment_log import SegmentCache, SegmentLog

@@ -12,7 +12,7 @@ from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.config import choice_of
 from kafka_index.core.format.names import REPLICATION_CHECKPOINT, TopicPartition
 from kafka_index.core.fs.inputs import Skipped
-from kafka_index.core.log.read.choices import UpperBound
+from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.logdir.data_directory import DataDirectories
 from kafka_index.core.logdir.metadata_files import read_epochs_or_skip
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition

@@ -35,6 +35,7 @@ from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import ByteSource
 from kafka_index.core.index.slot_search import ascending
+from kafka_index.core.log.choices import Resolve, Status, UpperBound
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
     FOUND_LEADER_EPOCH,
@@ -48,7 +49,6 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.choices import Resolve, Status, UpperBound
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
 from kafka_index.core.log.read.log_segment import LogSegment
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles

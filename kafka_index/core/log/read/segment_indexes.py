@@ -31,6 +31,7 @@ from kafka_index.core.index.sparse_indexes import (
 from kafka_index.core.kernels.batch_header import AT_DAMAGE, read_batch_fields
 from kafka_index.core.kernels.batch_seek import entry_end, largest_timestamp_after, time_entry_end
 from kafka_index.core.kernels.search import NOT_FOUND
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import (
     INDEX_REFUSED,
     NO_INDEX,
@@ -38,7 +39,6 @@ from kafka_index.core.log.read.answers import (
     UNREADABLE,
     SegmentFindings,
 )
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.fetched_indexes import BuiltIndexes, FetchedIndexes
 from kafka_index.core.log.read.fetched_log import MAX_GAP_BYTES
 from kafka_index.core.log.read.segment_log import MAX_TAIL_BYTES, SegmentLog

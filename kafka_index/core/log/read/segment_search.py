@@ -22,6 +22,7 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.kernels import batch_header, batch_seek
 from kafka_index.core.kernels.search import number_runs
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
     BATCH_LAST_OFFSET,
@@ -33,7 +34,6 @@ from kafka_index.core.log.read.answers import (
     NULL,
     Answers,
 )
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes, fetch_batches, request_parts
 from kafka_index.core.log.read.segment_log import SegmentLog
 from kafka_index.core.log.scan.file_records import read_batch_fields, search_for_offsets

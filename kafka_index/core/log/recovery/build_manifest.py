@@ -37,7 +37,7 @@ from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.job.threads import map_requests
-from kafka_index.core.log.recovery.choices import BuildOutput
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import (
     BUILT,
     REPORT_SCHEMA,

@@ -23,6 +23,7 @@ from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.build_manifest import (
     PARTITION_RECORD,
     RECORDED_FILES,
@@ -34,7 +35,6 @@ from kafka_index.core.log.recovery.build_manifest import (
     start_of,
     wants_record,
 )
-from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import (
     BUILT,
     FAILED,

@@ -17,8 +17,8 @@ from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.build_manifest import known_partition, wants_record
-from kafka_index.core.log.recovery.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import (
     BUILT,
     FAILED,

@@ -15,7 +15,7 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.log.recovery.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
+from kafka_index.core.log.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 from kafka_index.core.output.locks import RUNS_FOLDER

@@ -24,7 +24,7 @@ from kafka_index.core.format.records import ABORTED_TXN, OFFSET_ENTRY, TIME_ENTR
 from kafka_index.core.fs.paths import prepare_target_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.segment_paths import is_segment_path
-from kafka_index.core.log.recovery.choices import BuildOutput
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.state.partition_state import SegmentState
 from kafka_index.core.logdir.partition_files import SegmentFile

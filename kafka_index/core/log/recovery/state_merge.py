@@ -23,7 +23,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Entry
-from kafka_index.core.log.recovery.choices import BuildOutput
+from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import (
     BUILT,
     FAILED,

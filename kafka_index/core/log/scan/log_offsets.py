@@ -1,4 +1,4 @@
-"""The offsets of a log, gaps between them, and marks of the log cleaner.
+"""The offsets of a log: gaps, marks of the log cleaner, and the split of a segment with too many.
 
 The header of a compressed v0 or v1 message contains only its last offset. Its first offset is in
 the first inner message, which is decompressed only if the offset does not follow the previous
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import CorruptLogError, TooLargeError
+from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import COMPRESSION_MASK, DELETE_HORIZON_MASK
 from kafka_index.core.fs.store import Bytes
@@ -25,7 +26,7 @@ from kafka_index.core.kernels.headers import (
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns
-from kafka_index.core.records.record_sections import Decompressor, open_records
+from kafka_index.core.records.record_sections import Decompressor, first_offset, open_records
 
 _MAX_HOLES = 100
 
@@ -249,3 +250,49 @@ def has_delete_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
     is_batch: NDArray[np.bool_] = batches.control_type != CONTROL_MESSAGE
     has_horizon: NDArray[np.bool_] = batches.attributes & DELETE_HORIZON_MASK != 0
     return is_batch & has_horizon
+
+
+class SegmentSpan(NamedTuple):
+    """A new segment: its base offset, and its byte range in the old one."""
+
+    base_offset: int
+    start_bytes: int
+    end_bytes: int
+
+
+def split_segment(segment: SegmentFile, decompressor: Decompressor) -> list[SegmentSpan]:
+    """Return the segments into which a broker splits a segment; empty if all offsets fit.
+
+    An index entry stores an offset relative to the base offset in 31 bits. Brokers before 1.0
+    ignored this when they merged cleaned segments (KAFKA-6264). A broker that recovers such a
+    segment splits it; each new segment is named after its first batch. Source: ``LogLoader`` and
+    ``LocalLog.splitOverflowedSegment``.
+
+    The last segment includes corrupt batches and all bytes after them. Raises `KafkaIndexError` if
+    the log cannot be read.
+    """
+    source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
+    spans: list[SegmentSpan] = []
+    base, start = -1, 0
+    for window, window_start, batches in source.windows():
+        row = 0
+        while row < batches.rows:
+            at = int(batches.position_bytes[row])
+            if base < 0 or int(batches.last_offset[row]) > base + INT32_MAX:
+                if base >= 0:
+                    spans.append(SegmentSpan(base, start, at))
+                end = at - window_start + int(batches.size_bytes[row])
+                base, start = _first_offset(window[at - window_start : end], decompressor), at
+            row += 1
+            beyond = np.flatnonzero(batches.last_offset[row:] > base + INT32_MAX)
+            row = row + int(beyond[0]) if len(beyond) else batches.rows
+    is_far = base > segment.base_offset + INT32_MAX
+    return [*spans, SegmentSpan(base, start, source.log_size_bytes)] if spans or is_far else []
+
+
+def _first_offset(batch: Bytes, decompressor: Decompressor) -> int:
+    try:
+        return first_offset(batch, decompressor)
+    except (CorruptLogError, TooLargeError):
+        # The header of a compressed message has the last inner offset.
+        return int.from_bytes(batch[:8].tobytes(), "big")

@@ -15,8 +15,8 @@ import pytest
 
 from kafka_index import read_records
 from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import UNREADABLE
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import Keys, QueryBatch

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from kafka_index import PartitionLog
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.format.checkpoints import EpochEntry
-from kafka_index.core.log.append.incoming_batches import Isolation
+from kafka_index.core.log.append.incoming_batches import AppendOrigin, Isolation
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.append.settings import LogSettings, TimestampType
 from kafka_index.core.log.read.log_segment import LogSegment
-from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.log.state.snapshots import decode_snapshot
 from tests.support.growing import NOW_MS, SMALL, Clock, abort, contents, data_batch, open_log, sizes
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.errors import CorruptLogError, IndexFullError, InputError
 from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.index.sparse_indexes import OffsetIndex

@@ -16,8 +16,8 @@ from kafka_index.core.errors import (
     KafkaIndexError,
     PublishError,
 )
+from kafka_index.core.log.append.incoming_batches import AppendOrigin
 from kafka_index.core.log.append.settings import LogSettings
-from kafka_index.core.log.state.producer_append import AppendOrigin
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.support import segments as built
 from tests.support.growing import NOW_MS, abort, contents, data_batch, open_log

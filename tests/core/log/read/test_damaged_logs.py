@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.core.errors import CorruptLogError, InputError
+from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import TAIL, UNREADABLE, LookupFinding
-from kafka_index.core.log.read.choices import Resolve, Status
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.campaign import drawn
 from tests.support.partition_twin import NO_RECORD, Twin

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.core.format.config import IndexConfig, LogConfig
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.index_files import DAMAGES, damage, index_files
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kafka_index.core.errors import CorruptLogError, InputError
 from kafka_index.core.format.config import IndexConfig
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.log_segment import LogSegment
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (

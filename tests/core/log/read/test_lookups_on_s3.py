@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_index.core.fs.registry import store_of
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read import fetched_log, segment_indexes, segment_log
 from kafka_index.core.log.read.answers import INDEX_REFUSED, NO_INDEX
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.core.log.read.test_ranged_logs import FURTHER, dumps, write
 from tests.servers.faults import MANY, FaultProxy, fault_proxy

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.config import IndexConfig
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.partitions import DIRECTORY, Row, ask_offset, ask_offsets, ask_time, ask_times
 from tests.support.segments import batch, message, packed_batch

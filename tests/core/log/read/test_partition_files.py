@@ -11,7 +11,7 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT
-from kafka_index.core.log.read.choices import Resolve, UpperBound
+from kafka_index.core.log.choices import Resolve, UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.listing import list_dump

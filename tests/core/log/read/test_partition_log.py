@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import NO_INDEX
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.partition_twin import Twin
 from tests.support.partitions import (

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_index.commands.build.local_build import build_segment_files
+from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, ByteSource
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read import fetched_log, segment_indexes
-from kafka_index.core.log.read.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.campaign import drawn

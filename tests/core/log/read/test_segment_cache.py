@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kafka_index.core.closeable import Closeable
-from kafka_index.core.log.read.choices import Resolve
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.log.read.segment_log import SegmentCache
 from tests.support.partitions import Partition, Segment, ask_offsets, ask_times, simple

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import INDEX_REFUSED, NO_INDEX, LookupFinding
-from kafka_index.core.log.read.choices import Resolve
 from tests.support.index_files import (
     ENTRY_BYTES,
     OFFSET,

@@ -1,8 +1,23 @@
-"""Enumerations of lookups; importing this module is cheap, for command help."""
+"""Enumerations of builds and lookups; importing this module is cheap, for command help."""
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+
+
+class BuildOutput(StrEnum):
+    """The kinds of files that a build writes."""
+
+    INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TXN_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+    EPOCHS = "epochs"
+
+
+ALL_OUTPUTS = frozenset(BuildOutput)
+#: Files of a segment that do not depend on earlier segments.
+INDEX_OUTPUTS = frozenset((BuildOutput.INDEX, BuildOutput.TIME_INDEX))
 
 
 class Resolve(StrEnum):
