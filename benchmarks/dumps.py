@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafka_index.commands.build.log_build import build_logs
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.logdir.listing import list_dump

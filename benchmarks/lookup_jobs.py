@@ -43,7 +43,7 @@ from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, index_name_for
 from kafka_index.core.index.sparse_indexes import OffsetIndex
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.query.choices import By

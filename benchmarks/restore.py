@@ -22,7 +22,7 @@ from benchmarks.dumps import build
 from kafka_index.commands.restore.job import RestoreJob
 from kafka_index.commands.restore.request import Link, RestoreRequest
 from kafka_index.commands.restore.restore_partition import restore_on
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch

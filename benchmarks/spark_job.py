@@ -16,8 +16,7 @@ from benchmarks.dumps import Statuses
 from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
 from kafka_index.commands.build.log_build import build_logs
-from kafka_index.core.job.engine import Workers
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine, Workers
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile

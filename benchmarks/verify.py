@@ -21,7 +21,7 @@ from kafka_index.commands.verify.partition import verify_partitions
 from kafka_index.commands.verify.settings import VerifySettings
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.segment_table import SegmentTable

@@ -26,7 +26,6 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from kafka_index import __version__
-from kafka_index.cli.completion import complete_paths
 from kafka_index.cli.exit_status import TRACEBACK_VARIABLE, ExitCode, RunSummary, error_text
 from kafka_index.cli.terminal import print_error
 from kafka_index.core.errors import KafkaIndexError
@@ -113,7 +112,11 @@ class _LazyGroup(click.Group):
             return None
         command = load_command(cmd_name, as_job=False)
         # resilient_parsing is True only during completion.
-        return complete_paths(command) if ctx.resilient_parsing else command
+        if ctx.resilient_parsing:
+            from kafka_index.cli.command import complete_paths  # noqa: PLC0415, slow to import
+
+            complete_paths(command)
+        return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # The base method would import the modules of all commands.

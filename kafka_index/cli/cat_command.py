@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_index.cli.command import RunOptions, run_request
 from kafka_index.cli.command import make_command as derive
-from kafka_index.cli.shared_options import Detail
+from kafka_index.cli.terminal import Verbosity
 from kafka_index.commands.cat.request import CAT, CatRequest
 from kafka_index.core.errors import ConfigError
 from kafka_index.core.job.request import CommandSpec, FlagKind, Group, TextKind, parameter
@@ -71,7 +71,7 @@ def _run(spec: CommandSpec, request: PrintedCat, options: RunOptions) -> int:
     from kafka_index.cli.terminal import print_log  # noqa: PLC0415, slow to import
 
     text = _printer(request)
-    is_quiet = options.verbosity is Detail.QUIET
+    is_quiet = options.verbosity is Verbosity.QUIET
     if request.is_template and not (is_quiet or ends_lines(request.form)):
         print_log(r"the format ends no line: add \n to it")
 

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Self, TextIO
 
 from kafka_index.cli.exit_status import run_summary
-from kafka_index.cli.shared_options import Detail
 from kafka_index.cli.terminal import (
     COMPILING,
     SHOWN,
     Paint,
     Table,
+    Verbosity,
     first_lines,
     log_time,
     print_log,
@@ -212,7 +212,7 @@ def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
 class ProgressListener:
     """Shows and measures the progress of a run; a context manager around the run."""
 
-    def __init__(self, verbosity: Detail) -> None:
+    def __init__(self, verbosity: Verbosity) -> None:
         self._verbosity = verbosity
         self._progress: Progress | None = None
         self._total: tuple[int, int | None, tuple[str, str]] = (0, None, ("unit", "units"))
@@ -252,7 +252,7 @@ class ProgressListener:
             count,
             size_bytes,
             sys.stderr,
-            enabled=self._verbosity is not Detail.QUIET,
+            enabled=self._verbosity is not Verbosity.QUIET,
             nouns=nouns,
         )
         self._progress.__enter__()
@@ -268,7 +268,7 @@ class ProgressListener:
 
     def on_note(self, text: str) -> None:
         """Print a line before the result is available."""
-        if self._verbosity is not Detail.QUIET:
+        if self._verbosity is not Verbosity.QUIET:
             print_log(text)
 
     def paused(self, stream: TextIO) -> AbstractContextManager[None]:
@@ -280,14 +280,14 @@ class ProgressListener:
 
 
 def print_result(
-    result: Result, progress: ProgressListener, verbosity: Detail, *, after_rows: bool = False
+    result: Result, progress: ProgressListener, verbosity: Verbosity, *, after_rows: bool = False
 ) -> None:
     """Print a result: statuses, facts, lists, conclusion, next command.
 
     With QUIET, only problems are printed, to stderr. With `after_rows`, stdout has the rows of the
     result, so the rest goes to stderr, without the duration.
     """
-    is_quiet = verbosity is Detail.QUIET
+    is_quiet = verbosity is Verbosity.QUIET
     stream = sys.stderr if is_quiet or after_rows else sys.stdout
     paint = Paint(stream)
     unread = Section("could not be read:", result.unread, Severity.BAD)
@@ -321,7 +321,7 @@ def print_result(
         lines.append(_time_line(result, progress))
         if progress.startup_seconds >= 1:
             lines.append(paint.faint(f"starting took {format_seconds(progress.startup_seconds)}"))
-    is_verbose = verbosity is Detail.VERBOSE
+    is_verbose = verbosity is Verbosity.VERBOSE
     for section in result.sections:
         if section.severity is not Severity.BAD and (is_verbose or not section.is_detail):
             lines += _section_lines(section, paint, verbosity)
@@ -340,12 +340,12 @@ def _time_line(result: Result, progress: ProgressListener) -> str:
     return f"{read}{format_seconds(seconds)}{rate}"
 
 
-def _section_lines(section: Section, paint: Paint, verbosity: Detail) -> Sequence[str]:
+def _section_lines(section: Section, paint: Paint, verbosity: Verbosity) -> Sequence[str]:
     return first_lines(
         _painted(paint, section.severity, section.title),
         section.lines,
         total=section.total,
-        most=None if section.shows_all or verbosity is Detail.VERBOSE else SHOWN,
+        most=None if section.shows_all or verbosity is Verbosity.VERBOSE else SHOWN,
         noun=section.noun,
         after=section.after,
     )
@@ -357,7 +357,7 @@ def _painted(paint: Paint, severity: Severity, text: str) -> str:
 
 
 def _skipped_lines(
-    skipped: Sequence[tuple[str, str]], paint: Paint, verbosity: Detail
+    skipped: Sequence[tuple[str, str]], paint: Paint, verbosity: Verbosity
 ) -> Sequence[str]:
     """Return the skipped entries by reason; with VERBOSE all of them."""
     reasons: dict[str, list[str]] = {}
@@ -365,7 +365,7 @@ def _skipped_lines(
         reasons.setdefault(reason, []).append(path)
     lines = []
     for reason, paths in sorted(reasons.items(), key=lambda item: -len(item[1])):
-        if verbosity is Detail.VERBOSE:
+        if verbosity is Verbosity.VERBOSE:
             lines += [f"  {path}: {reason}" for path in paths]
         else:
             more = f" and {plural(len(paths) - 1, 'other')}" if len(paths) > 1 else ""

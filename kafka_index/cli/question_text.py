@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafka_index.cli.command import count_unread
 from kafka_index.cli.exit_status import ExitCode, run_summary
-from kafka_index.cli.options import count_unread
 from kafka_index.cli.print_result import ProgressListener
-from kafka_index.cli.shared_options import Detail
-from kafka_index.cli.terminal import Paint, Table, print_log, print_text
+from kafka_index.cli.terminal import Paint, Table, Verbosity, print_log, print_text
 from kafka_index.commands.lookup.question import answer_question, partition_directories
 from kafka_index.commands.lookup.request import ConsoleLookupRequest
 from kafka_index.commands.lookup.result import MEANINGS, QuestionResult, finding_line
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _NOTHING = "-"
 
 
-def print_answer(request: ConsoleLookupRequest, verbosity: Detail) -> ExitCode:
+def print_answer(request: ConsoleLookupRequest, verbosity: Verbosity) -> ExitCode:
     """Run a query and print its result."""
     result = answer_question(request, ProgressListener(verbosity))
     run_summary().add_result(result)
@@ -72,10 +71,10 @@ def _print_one(request: ConsoleLookupRequest, result: QuestionResult) -> None:
     print_text(sys.stdout, lines)
 
 
-def _print_findings(result: QuestionResult, verbosity: Detail) -> None:
+def _print_findings(result: QuestionResult, verbosity: Verbosity) -> None:
     """Print findings about the logs; with --quiet only corruption."""
     for finding in result.findings:
-        if finding.kind == UNREADABLE or verbosity is not Detail.QUIET:
+        if finding.kind == UNREADABLE or verbosity is not Verbosity.QUIET:
             print_log(f"{finding.kind}: {finding_line(finding)}")
     for entry in result.unread:
         print_log(f"could not be read: {entry}")

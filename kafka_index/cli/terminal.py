@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
@@ -36,6 +37,26 @@ SHOWN = 20
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
 # The styles of `Paint`; no other control sequences are passed on.
 _STYLE = re.compile("(\x1b\\[(?:[0-2]|3[1-3])m)")
+
+
+class Verbosity(Enum):
+    """The verbosity of a command."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    VERBOSE = "verbose"
+
+    @property
+    def stdout(self) -> TextIO:
+        """The stream for output other than problems; with --quiet it is discarded."""
+        return _Discarded() if self is Verbosity.QUIET else sys.stdout
+
+
+class _Discarded(StringIO):
+    """A text stream that discards everything."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
 import kafka_index
+from kafka_index.core.contexts import deferred_signals
 from kafka_index.core.errors import EngineError
 from kafka_index.core.format.integers import INT32_MAX
-from kafka_index.core.signals import deferred_signals
 from kafka_index.spark.jobs import failure_reason, is_connect, job_failure, without_package
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from kafka_index.core.job.engine import (
     BIN,
     COST_BYTES,
     Listener,
+    Overlap,
     SplittableTask,
     Waves,
     Workers,
@@ -32,7 +33,6 @@ from kafka_index.core.job.engine import (
     count_bins,
     split_waves,
 )
-from kafka_index.core.job.threads import Overlap
 from kafka_index.spark.executors import ExecutorCheck, executor_check
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.option_values import parse_size

@@ -12,7 +12,7 @@ import pytest
 import kafka_index as package
 from kafka_index.cli import job_main, main
 from kafka_index.cli.app import COMMANDS, load_command
-from kafka_index.cli.options import Option
+from kafka_index.cli.command import Option
 from kafka_index.core.job.request import Group
 from tests.support.command_line import (
     DUMP,

@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 
 from kafka_index.cli.app import load_command
-from kafka_index.cli.completion import complete_topic
+from kafka_index.cli.command import complete_topic
 from tests.support.command_line import DUMP, environment, run_program
 from tests.support.timeouts import TIMEOUT_SECONDS
 

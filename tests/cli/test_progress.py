@@ -16,8 +16,7 @@ from kafka_index.cli import print_result as progress_module
 from kafka_index.cli.print_result import Progress
 from kafka_index.commands.rewrite.job import rewrite
 from kafka_index.commands.rewrite.request import RewriteRequest
-from kafka_index.core.job.engine import Listener
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import Listener, ThreadEngine
 from tests.support.command_line import COMMAND, DUMP, environment, run_here
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS

@@ -17,7 +17,7 @@ from kafka_index.commands.restore.job import RestoreJob
 from kafka_index.commands.restore.request import RestoreRequest, Salvage
 from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.core.format.config import IndexConfig, LogConfig
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.scan.segment_scan import read_batches
 from kafka_index.core.parameters import KafkaSettings
 from tests.support.golden_segments import PARTITION

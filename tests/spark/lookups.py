@@ -17,8 +17,7 @@ from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.result import LookupTotals
-from kafka_index.core.job.engine import Listener, Workers
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import Listener, ThreadEngine, Workers
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.query.choices import By

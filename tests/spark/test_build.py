@@ -29,7 +29,7 @@ from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import SegmentTable
-from kafka_index.core.output.temporary_files import create_scratch, scratch_path, sweep
+from kafka_index.core.output.publish import create_scratch, scratch_path, sweep
 from kafka_index.spark import workers as spark_workers
 from kafka_index.spark.workers import session_workers
 from tests.support.dumps import (

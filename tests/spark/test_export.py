@@ -15,8 +15,7 @@ from kafka_index.commands.export.plan import ExportPlan, plan_export
 from kafka_index.commands.export.request import ExportRequest
 from kafka_index.commands.export.result import SplitResult
 from kafka_index.commands.export.settings import ExportSettings
-from kafka_index.core.job.engine import Engine, Workers
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import Engine, ThreadEngine, Workers
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import find_matches
 from kafka_index.core.query.read_plan import ReadPlan

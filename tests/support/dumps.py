@@ -13,7 +13,7 @@ from kafka_index.commands.build.log_build import build_logs
 from kafka_index.commands.build.parquet import build_parquet
 from kafka_index.commands.build.parquet_input import ParquetInput
 from kafka_index.core.format.config import LogConfig
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.choices import ALL_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.scan.segment_scan import LogFileSource

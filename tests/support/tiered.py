@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kafka_index.core.fs.registry import configure_stores, storage_options, store_of
 from kafka_index.core.fs.store import StorageOptions
-from kafka_index.core.fs.tiered.segment_paths import Layout, SegmentKey, parse_key, segment_path
+from kafka_index.core.fs.uris import Layout, SegmentKey, parse_key, segment_path
 
 SAMPLE = Path(__file__).parents[1] / "golden" / "tiered" / "sample.tar.zst"
 SETTINGS = (

@@ -44,9 +44,8 @@ from kafka_index.core.fs.backup.manifest import (
 )
 from kafka_index.core.fs.backup.repository import MissingManifestError, Repository, StoredManifest
 from kafka_index.core.fs.paths import absolute_path, open_repository
-from kafka_index.core.job.engine import Engine, Listener
+from kafka_index.core.job.engine import Engine, Listener, map_requests
 from kafka_index.core.job.result import ReportSink, RunOutcome
-from kafka_index.core.job.threads import map_requests
 
 _DELETED_AT_A_TIME = 500
 _ANNOUNCED_AT_A_TIME = 20_000

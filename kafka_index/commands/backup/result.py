@@ -15,8 +15,8 @@ from kafka_index.core.errors import plural
 from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC, METADATA_LOG
 from kafka_index.core.format.times import Time, parse_time
-from kafka_index.core.fs.backup.backup_paths import backup_path
 from kafka_index.core.fs.paths import open_repository
+from kafka_index.core.fs.uris import backup_path
 from kafka_index.core.job.result import (
     BAD,
     GOOD,

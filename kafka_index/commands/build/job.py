@@ -17,8 +17,7 @@ from kafka_index.commands.build.result import BuildPlan, BuildResult, BuildRows
 from kafka_index.core.cluster.listing import find_cluster, list_logs
 from kafka_index.core.errors import InputError
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.fs.other_layouts import is_parquet_path
-from kafka_index.core.fs.paths import expand_input
+from kafka_index.core.fs.paths import expand_input, is_parquet_path
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.log.choices import ALL_OUTPUTS

@@ -32,12 +32,12 @@ from kafka_index.core.fs.store import Entry
 from kafka_index.core.job.engine import (
     COST_BYTES,
     Listener,
+    Overlap,
     SplittableTask,
     Workers,
     count_bins,
     wave_bytes,
 )
-from kafka_index.core.job.threads import Overlap
 from kafka_index.core.log.choices import INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.publish import (
     GROUP_SEGMENTS,
@@ -54,7 +54,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
 from kafka_index.core.logdir.segment_table import SegmentTable
 from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.core.output.output import Output
-from kafka_index.core.output.temporary_files import swept_target
+from kafka_index.core.output.publish import swept_target
 
 #: Maximum number of segments in a round, since their rows are objects in the driver.
 WAVE_SEGMENTS = 50_000

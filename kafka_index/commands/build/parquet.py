@@ -63,9 +63,8 @@ from kafka_index.core.format.records import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
-from kafka_index.core.job.engine import Engine, Listener, Workers
+from kafka_index.core.job.engine import Engine, Listener, ThreadEngine, Workers
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.kernels.headers import CONTROL_COMPRESSED, CONTROL_EMPTY, CONTROL_MESSAGE
 from kafka_index.core.log.choices import ALL_OUTPUTS, INDEX_OUTPUTS
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS

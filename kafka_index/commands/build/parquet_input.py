@@ -16,11 +16,10 @@ import pyarrow.parquet as pq
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.fs.local_store import walk
-from kafka_index.core.fs.other_layouts import PARQUET_SUFFIXES, is_parquet_name
-from kafka_index.core.fs.paths import expand_input
+from kafka_index.core.fs.paths import PARQUET_SUFFIXES, expand_input, is_parquet_name
 from kafka_index.core.fs.registry import readable, store_of
 from kafka_index.core.fs.store import FileInfo
-from kafka_index.core.job.threads import map_requests
+from kafka_index.core.job.engine import map_requests
 
 #: Total number of rows of a segment, joined to each row, so that a task detects the last one.
 ROW_COUNT = "segment_rows"

@@ -23,9 +23,8 @@ from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
-from kafka_index.core.job.engine import Engine, Listener
+from kafka_index.core.job.engine import Engine, Listener, ThreadEngine
 from kafka_index.core.job.result import ReportSink
-from kafka_index.core.job.threads import ThreadEngine
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.parameters import time_range_ms

@@ -32,7 +32,7 @@ from kafka_index.core.fs.registry import store_of, whole_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves, Workers, new_run_id
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.output import Output
-from kafka_index.core.output.temporary_files import ROWS, scratch_path
+from kafka_index.core.output.publish import ROWS, scratch_path
 from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.record_reader import RecordReader

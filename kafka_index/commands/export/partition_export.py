@@ -29,10 +29,9 @@ from kafka_index.commands.export.export_state import (
 from kafka_index.commands.export.result import ExportStatus, LeftOut, PartitionReport, SplitResult
 from kafka_index.commands.export.settings import STAGED_ENDING
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.directories import directory_exists, scan_directory
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import directory_exists, scan_directory, store_of
 from kafka_index.core.job.result import MissingOffsets
-from kafka_index.core.output.temporary_files import is_scratch
+from kafka_index.core.output.publish import is_scratch
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.read_plan import RecordSplit
 

@@ -28,10 +28,9 @@ from kafka_index.core.errors import InputError, ReadError, is_retriable
 from kafka_index.core.format.config import parse_integer
 from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.format.times import is_between_milliseconds, parse_iso_time
-from kafka_index.core.fs.directories import directory_exists
 from kafka_index.core.fs.local_work import sorted_batches
 from kafka_index.core.fs.paths import expand_input
-from kafka_index.core.fs.registry import input_stream, readable, store_of
+from kafka_index.core.fs.registry import directory_exists, input_stream, readable, store_of
 from kafka_index.core.records.record_table import RECORD_SCHEMA
 
 #: Where a row comes from: the last column of every batch, ascending over all files.

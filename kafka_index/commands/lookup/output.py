@@ -27,11 +27,9 @@ from kafka_index.core.format.names import (
     TXN_INDEX_SUFFIX,
 )
 from kafka_index.core.format.state_files import Offset, Size
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.fs.registry import store_of, whole_file
-from kafka_index.core.fs.store import Entry
-from kafka_index.core.fs.stored_files import COMPRESSIONS
+from kafka_index.core.fs.registry import scan_directory, store_of, whole_file
+from kafka_index.core.fs.store import COMPRESSIONS, Entry
 from kafka_index.core.fs.uris import split_uri
 from kafka_index.core.job.result import RunOutcome
 from kafka_index.core.log.choices import UpperBound

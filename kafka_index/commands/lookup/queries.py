@@ -25,11 +25,16 @@ from msgspec import json
 
 from kafka_index.core.errors import InputError, ReadError, first_of
 from kafka_index.core.format.state_files import MALFORMED
-from kafka_index.core.fs.directories import directory_exists, scan_directory
 from kafka_index.core.fs.local_work import workspace
 from kafka_index.core.fs.paths import absolute_path, expand_input
-from kafka_index.core.fs.registry import input_stream, readable, store_of
-from kafka_index.core.fs.stored_files import COMPRESSIONS
+from kafka_index.core.fs.registry import (
+    directory_exists,
+    input_stream,
+    readable,
+    scan_directory,
+    store_of,
+)
+from kafka_index.core.fs.store import COMPRESSIONS
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.keys import PARTITION, TOPIC

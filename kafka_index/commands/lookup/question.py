@@ -30,9 +30,9 @@ from kafka_index.core.format.names import (
     split_directory_name,
 )
 from kafka_index.core.format.times import format_time
-from kafka_index.core.fs.directories import directory_exists, scan_directory
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.fs.paths import expand_directories
+from kafka_index.core.fs.registry import directory_exists, scan_directory
 from kafka_index.core.job.engine import SILENT, Listener
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import Answers, LookupFinding, SpecialTimestamp

@@ -43,10 +43,10 @@ from kafka_index.core.format.names import (
     TopicPartition,
 )
 from kafka_index.core.format.strings import is_reserved_directory_id
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.paths import local_path, refuse_overlap
+from kafka_index.core.fs.registry import scan_directory
 from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.log.scan.file_records import open_log
 from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running

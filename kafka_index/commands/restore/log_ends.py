@@ -39,7 +39,6 @@ from kafka_index.core.format.records import (
     TIMESTAMP_TYPE_MASK,
 )
 from kafka_index.core.format.times import time_text
-from kafka_index.core.fs.backup.backup_paths import backup_path, parse_backup_path
 from kafka_index.core.fs.backup.manifest import (
     Manifest,
     PartitionBackup,
@@ -53,6 +52,7 @@ from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.backup.store import Backup
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.uris import backup_path, parse_backup_path
 from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader
 from kafka_index.core.query.bounds import time_span

@@ -49,10 +49,9 @@ from kafka_index.core.format.records import (
     NO_TIMESTAMP,
     TRANSACTIONAL_MASK,
 )
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.index.transaction_index import TransactionIndex
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.log.state.snapshots import list_snapshots, load_latest_snapshot

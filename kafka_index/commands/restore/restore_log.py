@@ -30,9 +30,9 @@ from kafka_index.commands.restore.salvage import (
 from kafka_index.core.errors import CorruptObjectError
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from kafka_index.core.format.strings import is_linked
-from kafka_index.core.fs.backup.backup_paths import is_backup_path
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.store import Bytes
+from kafka_index.core.fs.uris import is_backup_path
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter
 from kafka_index.core.log.missing_offsets import (
     BY_CHECKPOINTS,

@@ -46,7 +46,6 @@ from kafka_index.core.format.names import (
     parse_segment_file,
     segment_file_name,
 )
-from kafka_index.core.fs.backup.backup_paths import is_backup_input
 from kafka_index.core.fs.durable_files import AtomicFile, publish_error, sync
 from kafka_index.core.fs.inputs import (
     reading_inputs,
@@ -56,7 +55,7 @@ from kafka_index.core.fs.inputs import (
 )
 from kafka_index.core.fs.paths import local_path
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_backup_input, is_segment_path
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.result import MissingOffsets, ReportSink, RunOutcome
 from kafka_index.core.log.filter.partition_rewrite import (

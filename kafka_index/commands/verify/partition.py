@@ -52,10 +52,9 @@ from kafka_index.core.format.names import (
     parse_segment_file,
 )
 from kafka_index.core.format.records import ABORTED_TXN
-from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.index.aborted_txns import TxnFault, next_starts
 from kafka_index.core.index.transaction_index import AbortedTxns
 from kafka_index.core.job.engine import COST_BYTES, SplittableTask, Waves, Workers

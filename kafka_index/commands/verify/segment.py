@@ -40,7 +40,7 @@ from kafka_index.core.log.scan.log_offsets import LogOffsets, holds_messages
 from kafka_index.core.log.scan.scanner import unknown_magic
 from kafka_index.core.log.scan.segment_scan import BatchObserver, LogFileSource, ObservedSource
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.output.temporary_files import remove_scratch
+from kafka_index.core.output.publish import remove_scratch
 from kafka_index.core.records.batch_table import (
     BAD_CRC,
     BAD_MESSAGE,

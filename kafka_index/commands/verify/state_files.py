@@ -67,7 +67,7 @@ from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.metadata_files import MetaProperties, read_text, read_topic_id
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import SegmentTable
-from kafka_index.core.output.temporary_files import is_scratch
+from kafka_index.core.output.publish import is_scratch
 from kafka_index.core.startup.found_files import (
     NO_OFFSET,
     find_files,

@@ -13,9 +13,8 @@ from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT32_MAX, parse_java_integer
 from kafka_index.core.format.names import METADATA_LOG
-from kafka_index.core.fs.directories import scan_input
 from kafka_index.core.fs.paths import expand_directories
-from kafka_index.core.fs.registry import configure_stores, storage_options, store_of
+from kafka_index.core.fs.registry import configure_stores, scan_input, storage_options, store_of
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import Listing, list_any, list_dump
 

@@ -40,7 +40,7 @@ from kafka_index.core.format.names import (
     parse_partition_directory,
 )
 from kafka_index.core.fs.inputs import Skipped
-from kafka_index.core.fs.tiered.segment_paths import Layout, SegmentKey
+from kafka_index.core.fs.uris import Layout, SegmentKey
 from kafka_index.core.logdir.data_directory import DataDirectories
 from kafka_index.core.logdir.listing import Listing, list_any, no_topic_matches
 from kafka_index.core.logdir.metadata_files import read_epochs_or_skip, read_topic_id

@@ -23,9 +23,8 @@ from kafka_index.core.format.names import (
     TopicPartition,
     split_directory_name,
 )
-from kafka_index.core.fs.directories import scan_input
 from kafka_index.core.fs.inputs import Skipped
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_input, store_of
 from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, intact_batches_of
 from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
 from kafka_index.core.logdir.listing import Listing

@@ -41,7 +41,7 @@ from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from kafka_index.core.format.records import CONTROL_MASK, TRANSACTIONAL_MASK
-from kafka_index.core.job.threads import map_requests
+from kafka_index.core.job.engine import map_requests
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import DecompressionBudget

@@ -173,7 +173,7 @@ class HdfsStore(Store):
 
         The temporary name is unique, so that an abandoned writer cannot rename the file of another
         writer. A leftover is removed like any temporary file
-        (`kafka_index.core.output.temporary_files`).
+        (`kafka_index.core.output.publish`).
         """
         if if_absent and self._exists(path):
             return False

@@ -13,7 +13,7 @@ from os import PathLike
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import CorruptObjectError, InputError, is_retriable
 from kafka_index.core.fs.durable_files import (
     AtomicFile,

@@ -1,22 +1,41 @@
-"""The stores of a process, by the scheme of a path; functions that open files in any store."""
+"""The stores of a process, by the scheme of a path; files and directories in any store."""
 
 from __future__ import annotations
 
+import glob
 import os
+import stat
 import threading
+from collections.abc import Hashable
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 
 from kafka_index.core.errors import EngineError, InputError
-from kafka_index.core.fs.backup.backup_paths import is_backup_path, objects_root
 from kafka_index.core.fs.durable_files import AtomicFile
-from kafka_index.core.fs.inputs import admit_sent, admitted_inputs
-from kafka_index.core.fs.local_store import LocalStore
-from kafka_index.core.fs.store import FileInfo, StorageOptions, Store
-from kafka_index.core.fs.stored_files import StoredFile
-from kafka_index.core.fs.tiered.segment_paths import inner_root, is_segment_path
-from kafka_index.core.fs.uris import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of, split_uri
+from kafka_index.core.fs.inputs import admit_sent, admitted_inputs, kept_of_run
+from kafka_index.core.fs.local_store import LocalStore, unreadable_directory, walk
+from kafka_index.core.fs.store import (
+    DirectoryEntry,
+    Entry,
+    FileInfo,
+    StorageOptions,
+    Store,
+    StoredEntry,
+    StoredFile,
+)
+from kafka_index.core.fs.uris import (
+    HDFS_SCHEME,
+    OBJECT_SCHEMES,
+    inner_root,
+    is_backup_path,
+    is_remote,
+    is_segment_path,
+    objects_root,
+    scheme_of,
+    split_uri,
+)
 
 _LOCAL = LocalStore()
 # Reentrant: opening a tiered store opens the store of its objects too.
@@ -119,3 +138,121 @@ def input_stream(path: str) -> pa.NativeFile:
 def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> AtomicFile:
     """Create a file that is written atomically; see `Store.create`."""
     return store_of(path).create(path, scratch_path=scratch_path, what=what)
+
+
+def read_text(path: str, what: str) -> str:
+    """Read UTF-8 text with line feeds as line ends; `what` describes the file in errors.
+
+    The path is a URI, a local file or a pipe. A byte order mark, as written by Windows editors, is
+    removed. Raises `InputError` if the file cannot be read.
+    """
+    try:
+        # Local files are read directly, which allows pipes and gives specific errors.
+        data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except FileNotFoundError as error:
+        raise InputError(f"cannot read {what}: no such file", path=path) from error
+    except OSError as error:
+        raise InputError(f"cannot read {what}: {error.strerror}", path=path) from error
+    except UnicodeDecodeError as error:
+        # Error positions exclude the byte order mark.
+        at = error.start + len(data) - len(error.object)
+        line = data.count(b"\n", 0, at) + 1
+        raise InputError(
+            f"line {line} of {what} is not UTF-8",
+            path=path,
+            position_bytes=at,
+            found=f"0x{data[at]:02x}",
+        ) from error
+
+
+def leads_nowhere(path: str) -> bool:
+    """Return whether no file can be created through this link.
+
+    It is circular, or the folder of its target does not exist.
+    """
+    if not os.path.islink(path):
+        return False
+    target = os.path.realpath(path)
+    return os.path.islink(target) or not os.path.isdir(os.path.dirname(target))
+
+
+def why_not_opened(path: str) -> str | None:
+    """Return why a file cannot be opened or created for writing, None if it can."""
+    if leads_nowhere(path):
+        return "a broken link"
+    mode = os.stat(path).st_mode if os.path.exists(path) else 0
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    return "a socket" if stat.S_ISSOCK(mode) else None
+
+
+def scan_directory(directory: str) -> list[Entry]:
+    """Return the entries of a directory, in no particular order.
+
+    Raises `InputError` if it cannot be read.
+    """
+    try:
+        return store_of(directory).scan(directory)
+    except OSError as error:
+        raise unreadable_directory(error, directory) from error
+
+
+def scan_input(directory: str) -> list[Entry]:
+    """Return the entries of an input directory; a remote directory is listed once in a run."""
+    if store_of(directory).needs_requests:
+        return [StoredEntry(entry) for entry in list_stored_input(directory)]
+    return scan_directory(directory)
+
+
+def is_input_directory(path: str) -> bool:
+    """Return whether an input is a directory; a remote directory is listed once in a run."""
+    if store_of(path).needs_requests:
+        return bool(list_stored_input(path))
+    return os.path.isdir(path)
+
+
+def list_stored_input(directory: str) -> list[DirectoryEntry]:
+    """Return the entries of a remote directory, listed once in a run."""
+    listings: dict[str, list[DirectoryEntry]] = kept_of_run("listings")
+    found = listings.get(directory)
+    if found is None:
+        found = listings[directory] = store_of(directory).list_directory(directory)
+    return found
+
+
+def directory_exists(path: str) -> bool:
+    """Return whether a directory exists; in an object store, whether the prefix has objects.
+
+    Raises `KafkaIndexError` if the store cannot be reached or the path cannot be inspected.
+    """
+    return store_of(path).is_directory(path)
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the local paths that match a glob, sorted.
+
+    Raises `InputError` if a folder that could contain a match cannot be read.
+    """
+    parts = pattern.split(os.sep)
+    for number, part in enumerate(parts):
+        if glob.has_magic(part):
+            for folder in glob.glob(os.sep.join(parts[:number]) or os.sep, recursive=True):
+                if directory_exists(folder):
+                    scan_directory(folder)
+    if "**" in parts:
+        for folder in glob.glob(os.sep.join(parts[: parts.index("**")]) or os.sep):
+            for _ in walk(folder):
+                pass
+    return sorted(glob.glob(pattern, recursive=True))
+
+
+def identity_of(directory: str) -> Hashable:
+    """Return a value that is equal for all paths of one directory.
+
+    Raises `InputError` if it cannot be inspected.
+    """
+    try:
+        return store_of(directory).identity(directory)
+    except OSError as error:
+        raise unreadable_directory(error, directory) from error

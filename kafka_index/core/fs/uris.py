@@ -1,11 +1,43 @@
-"""URIs of stores; this module imports no storage library."""
+"""URIs of stores, and the paths of files of backups and of remote segments.
+
+Users select a backup by the first three forms of input. They are resolved once, to a path of one of
+the last two forms::
+
+    backup:ROOT           the newest complete backup of a repository
+    backup:ROOT@TIME      the newest complete backup at or before a time
+    backup:ROOT@ID        the backup with this ID; a path in it may follow: ROOT@ID/orders-0
+    backup+s3://bucket/prefix/@ID/orders-0/00000000000000000078.log
+    backup:///mnt/backups/@ID/orders-0/00000000000000000078.log
+
+An ``@`` in a root counts only after its last slash, because the authority of a URI may contain one.
+
+Kafka's LocalTieredStorage and Aiven's plugin use these keys for the objects of a segment::
+
+    {root}/kafka-tiered-storage/{topic}-{partition}-{topic id}/{start offset}-{segment id}{suffix}
+    {root}/{prefix}{topic}-{topic id}/{partition}/{start offset}-{segment id}{suffix}
+
+The path of a segment's file is the key with a folder for the segment, so that the files have
+the same names as in a data directory. The scheme contains the layout and the store's scheme::
+
+    tiered+aiven+s3://bucket/orders-ID/0/SEGMENT/00000000000000000078.index
+    tiered+local:///mnt/tier/kafka-tiered-storage/orders-0-ID/SEGMENT/00000000000000000078.log
+
+``SEGMENT@BYTES`` is the start of a segment whose remaining offsets are read from another
+segment. It has no index files.
+
+This module imports no storage library.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
 
 from kafka_index.core.errors import InputError
+from kafka_index.core.format.names import OFFSET_DIGITS
 from kafka_index.core.format.uri_passwords import refuse_passwords
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
@@ -57,3 +89,206 @@ def split_uri(path: str) -> tuple[str, str]:
     if match is None:
         raise ValueError(f"not a URI: {path}")
     return match[0], path[match.end() :].strip("/")
+
+
+_TIERED_PREFIX = "tiered+"
+
+#: Unpadded URL-safe base64 of 16 bytes (Kafka's Uuid.toString).
+UUID_PATTERN = "[A-Za-z0-9_-]{22}"
+
+_SEGMENT_FILE = (
+    rf"(?P<offset>[0-9]{{{OFFSET_DIGITS}}})-(?P<segment>{UUID_PATTERN})(?P<suffix>\.[a-z_-]+)"
+)
+_SEGMENT_PATH = re.compile(
+    rf"(?P<parent>.*/)(?P<segment>{UUID_PATTERN})(?:@(?P<limit>[0-9]{{1,10}}))?/"
+    rf"(?P<offset>[0-9]{{{OFFSET_DIGITS}}})(?P<suffix>\.[a-z_]+)"
+)
+
+
+class Layout(Enum):
+    """The object layout of a tiered storage plugin."""
+
+    LOCAL = "local"
+    AIVEN = "aiven"
+
+
+_SEGMENT_KEYS = {
+    Layout.LOCAL: re.compile(
+        rf"(?P<parent>(?:.*/)?(?P<topic>[^/]+)-(?P<partition>[0-9]{{1,10}})-(?P<id>{UUID_PATTERN})/)"
+        + _SEGMENT_FILE
+    ),
+    Layout.AIVEN: re.compile(
+        rf"(?P<parent>(?P<topic>.*)-(?P<id>{UUID_PATTERN})/(?P<partition>[0-9]{{1,10}})/)"
+        + _SEGMENT_FILE
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """The key of a remote segment without its suffix.
+
+    `parent` precedes the start offset and ends with a slash. In Aiven's layout, `prefixed_topic`
+    includes the key prefix. IDs are UUIDs as Kafka prints them.
+    """
+
+    parent: str
+    prefixed_topic: str
+    topic_id: str
+    partition: int
+    start_offset: int
+    segment_id: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.parent}{self.start_offset:0{OFFSET_DIGITS}d}-{self.segment_id}"
+
+
+def parse_key(layout: Layout, key: str) -> tuple[SegmentKey, str] | None:
+    """Split a key into the segment's key and the suffix; None if it is not the key of a segment."""
+    match = _SEGMENT_KEYS[layout].fullmatch(key)
+    if match is None:
+        return None
+    return (
+        SegmentKey(
+            match["parent"],
+            match["topic"],
+            match["id"],
+            int(match["partition"]),
+            int(match["offset"]),
+            match["segment"],
+        ),
+        match["suffix"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPath:
+    """A file of a remote segment, parsed from its path.
+
+    `name` is the path or URI of the segment's objects without a suffix. If `limit_bytes` is given,
+    the log ends there.
+    """
+
+    layout: Layout
+    name: str
+    file_suffix: str
+    limit_bytes: int | None = None
+
+
+def segment_path(
+    layout: Layout, root: str, key: SegmentKey, suffix: str, limit_bytes: int | None = None
+) -> str:
+    """Return the path by which a file of a segment is opened.
+
+    If `limit_bytes` is given, the log ends there.
+    """
+    limit = "" if limit_bytes is None else f"@{limit_bytes}"
+    file = f"{key.start_offset:0{OFFSET_DIGITS}d}{suffix}"
+    inner = f"{root.rstrip('/')}/{key.parent}{key.segment_id}{limit}/{file}"
+    scheme = _TIERED_PREFIX + layout.value
+    return f"{scheme}+{inner}" if scheme_of(root) else f"{scheme}://{inner}"
+
+
+def is_segment_path(path: str) -> bool:
+    return path.startswith(_TIERED_PREFIX)
+
+
+def inner_root(root: str) -> tuple[Layout, str]:
+    """Split the scheme and authority of a segment's path into the layout and the store's root.
+
+    ``tiered+aiven+s3://bucket`` is Aiven's layout in ``s3://bucket``; the local disk is ``/``.
+    """
+    scheme, authority = root[len(_TIERED_PREFIX) :].split("://", 1)
+    name, _, inner = scheme.partition("+")
+    try:
+        layout = Layout(name)
+    except ValueError:
+        expected = " or ".join(f"{_TIERED_PREFIX}{each.value}" for each in Layout)
+        raise InputError("not a scheme of tiered storage", path=root, expected=expected) from None
+    return layout, f"{inner}://{authority}" if inner else "/"
+
+
+def parse_segment_path(path: str) -> SegmentPath:
+    """Parse the path of a segment's file; raises `InputError` for any other path."""
+    scheme, separator, rest = path.partition("://")
+    match = _SEGMENT_PATH.fullmatch(rest)
+    if not separator or match is None:
+        raise InputError("not a file of a remote segment", path=path)
+    layout, root = inner_root(f"{scheme}://")
+    parent = match["parent"] if root == "/" else root + match["parent"]
+    return SegmentPath(
+        layout,
+        f"{parent}{match['offset']}-{match['segment']}",
+        match["suffix"],
+        None if match["limit"] is None else int(match["limit"]),
+    )
+
+
+REPOSITORY_FILE: Final = "kafka-index-backup.json"
+#: Backup IDs.
+BACKUP_ID_PATTERN: Final = r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z"
+
+_BACKUP_SCHEME = "backup"
+_BACKUP_INPUT = f"{_BACKUP_SCHEME}:"
+_BACKUP_PREFIXES = (f"{_BACKUP_SCHEME}+", f"{_BACKUP_SCHEME}://")
+_BACKUP_PATH = re.compile(
+    rf"{_BACKUP_SCHEME}(?:\+(?P<scheme>[a-z0-9]+))?://(?P<root>.*?)/@(?P<id>{BACKUP_ID_PATTERN})"
+    r"(?:/(?P<below>.*))?"
+)
+_BACKUP_AND_ID = re.compile(rf"(?P<root>.+?)/?@(?P<id>{BACKUP_ID_PATTERN})(?P<below>/.*)?")
+_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/]*")
+
+
+class BackupPath(NamedTuple):
+    """A path in a backup: the root of the repository, the backup ID, and the path below it."""
+
+    root: str
+    backup_id: str
+    below: str = ""
+
+
+def is_backup_path(path: str) -> bool:
+    """Return whether a path, or its scheme and authority, points into a backup."""
+    return path.startswith(_BACKUP_PREFIXES)
+
+
+def is_backup_input(path: str) -> bool:
+    return path.startswith((_BACKUP_INPUT, *_BACKUP_PREFIXES))
+
+
+def parse_backup_path(path: str) -> BackupPath | None:
+    """Split a path in a backup into its parts; None for other paths."""
+    match = _BACKUP_PATH.fullmatch(path)
+    if match is None:
+        return None
+    root = match["root"] if match["scheme"] is None else f"{match['scheme']}://{match['root']}"
+    return BackupPath(root or "/", match["id"], (match["below"] or "").strip("/"))
+
+
+def backup_path(root: str, backup_id: str) -> str:
+    scheme, separator, rest = root.partition("://")
+    place = f"{_BACKUP_SCHEME}+{scheme}://{rest}" if separator else f"{_BACKUP_SCHEME}://{root}"
+    return f"{place.rstrip('/')}/@{backup_id}"
+
+
+def objects_root(root: str) -> str:
+    """Return the scheme and authority of the repository's store; ``/`` for a local disk."""
+    scheme, _, authority = root.partition("://")
+    _, _, inner = scheme.partition("+")
+    return f"{inner}://{authority}" if inner else "/"
+
+
+def split_backup_input(path: str) -> tuple[str, str, str]:
+    """Split an input into the root of the repository, the backup ID or time, and the path below."""
+    rest = path.removeprefix(_BACKUP_INPUT)
+    if path.startswith(_BACKUP_PREFIXES[0]):
+        rest = path.removeprefix(_BACKUP_PREFIXES[0])
+    elif rest.startswith("//"):
+        rest = rest[2:]
+    authority = _AUTHORITY.match(rest)
+    named = _BACKUP_AND_ID.fullmatch(rest)
+    if named is not None:
+        return named["root"], named["id"], named["below"] or ""
+    at = rest.find("@", max(rest.rfind("/"), authority.end() if authority else 0))
+    return (rest, "", "") if at < 0 else (rest[:at], rest[at + 1 :], "")

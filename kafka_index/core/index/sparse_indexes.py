@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import (
     ConfigError,
     CorruptIndexError,

@@ -282,8 +282,8 @@ def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
     the report is streamed (`ReportSpec.is_streamed`), its rows are kept in memory as the result's
     ``rows``.
     """
+    from kafka_index.core.job.engine import ThreadEngine  # noqa: PLC0415, slow to import
     from kafka_index.core.job.result import KeptRows  # noqa: PLC0415, slow to import
-    from kafka_index.core.job.threads import ThreadEngine  # noqa: PLC0415, slow to import
 
     given = dict(arguments)
     threads = given.pop("threads", None)

@@ -32,9 +32,9 @@ from numba.core import caching, codegen, compiler, config, registry, serialize
 from numba.core.runtime.nrt import rtsys
 from numpy.typing import NDArray
 
+from kafka_index.core.contexts import deferred_signals
 from kafka_index.core.kernels.compile_clock import compile_clock
 from kafka_index.core.kernels.machine_code import COMPILED_BY, read_packaged, usable_levels
-from kafka_index.core.signals import deferred_signals
 
 # Numba has no type hints, so it is `Any` here.
 _config: Any = config

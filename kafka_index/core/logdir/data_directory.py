@@ -41,9 +41,8 @@ from kafka_index.core.format.names import (
     TopicPartition,
 )
 from kafka_index.core.format.state_files import MALFORMED
-from kafka_index.core.fs.directories import scan_directory, why_not_opened
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped, note_unread
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of, why_not_opened
 from kafka_index.core.logdir.metadata_files import read_file, read_properties, read_text
 
 

@@ -24,8 +24,6 @@ from kafka_index.core.format.names import (
     parse_segment_file,
     split_directory_name,
 )
-from kafka_index.core.fs.backup.backup_paths import is_backup_path
-from kafka_index.core.fs.directories import identity_of, scan_directory, scan_input
 from kafka_index.core.fs.inputs import (
     BROKEN_LINK,
     LINKED_OUT,
@@ -36,11 +34,10 @@ from kafka_index.core.fs.inputs import (
     linked_out,
     note_unread,
 )
-from kafka_index.core.fs.other_layouts import layout_hint
-from kafka_index.core.fs.paths import absolute_path, expand_directories
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.paths import absolute_path, expand_directories, layout_hint
+from kafka_index.core.fs.registry import identity_of, scan_directory, scan_input, store_of
 from kafka_index.core.fs.store import Entry
-from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
+from kafka_index.core.fs.uris import OBJECT_SCHEMES, is_backup_path, scheme_of
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition, list_partition
 from kafka_index.core.logdir.segment_table import (

@@ -47,7 +47,7 @@ from kafka_index.core.fs.inputs import (
     refuse_linked_out,
 )
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_segment_path
 
 # A broker creates these before it reads them, which fails for a broken link (CheckpointFile).
 _CREATED_FIRST = frozenset({*OFFSET_CHECKPOINTS, LEADER_EPOCH_CHECKPOINT})

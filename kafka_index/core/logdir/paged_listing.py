@@ -28,8 +28,7 @@ from kafka_index.core.format.names import (
     SWAP_SUFFIX,
     TopicPartition,
 )
-from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 from kafka_index.core.logdir.segment_table import PartitionSegments

@@ -39,8 +39,7 @@ from kafka_index.core.format.names import (
     segment_file_name,
 )
 from kafka_index.core.format.records import OFFSET_ENTRY, TIME_ENTRY
-from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.logdir.partition_files import SegmentFile
 

@@ -45,7 +45,6 @@ from typing import Any, Generic, Self, TypeVar, cast
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, is_retriable
 from kafka_index.core.format.names import LOG_SUFFIX, TopicPartition
 from kafka_index.core.format.state_files import decode_state
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import (
     exchange,
     make_durable,
@@ -54,7 +53,7 @@ from kafka_index.core.fs.durable_files import (
     sync,
 )
 from kafka_index.core.fs.paths import local_path, refuse_overlap
-from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.fs.registry import scan_directory, store_of, whole_file
 from kafka_index.core.output.locks import RUNS_FOLDER, DirectoryLock, StoreLock
 
 State = TypeVar("State")

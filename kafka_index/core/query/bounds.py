@@ -27,7 +27,7 @@ from kafka_index.core.format.config import IndexConfig, parse_integer
 from kafka_index.core.format.names import TopicPartition, is_legal_topic
 from kafka_index.core.format.times import Time, TimeSpan, parse_time, time_text
 from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.fs.text_files import read_text
+from kafka_index.core.fs.registry import read_text
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import FOUND_OFFSET, FOUND_TIMESTAMP, SpecialTimestamp
 from kafka_index.core.log.read.partition_files import PartitionFiles

@@ -30,11 +30,10 @@ from kafka_index.core.format.names import (
     parse_partition_directory,
     segment_file_name,
 )
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
-from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.registry import scan_directory, store_of
+from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
 from kafka_index.core.log.read.fetched_log import requests

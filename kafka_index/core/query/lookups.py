@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import (
     OPEN_FILES_HINT,
     KafkaIndexError,
@@ -27,8 +27,7 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.longs import Longs
-from kafka_index.core.job.engine import new_run_id
-from kafka_index.core.job.threads import map_requests
+from kafka_index.core.job.engine import map_requests, new_run_id
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     UNREADABLE,

@@ -16,8 +16,7 @@ import pyarrow as pa
 from kafka_index.core.cluster.listing import FoundCluster, find_cluster
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.job.result import MAX_GAPS, OffsetGap
 from kafka_index.core.job.result import MissingOffsets as Missing
 from kafka_index.core.log.missing_offsets import (

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import CorruptLogError, TooLargeError
 from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import MAGIC_RECORD_BATCH

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import (

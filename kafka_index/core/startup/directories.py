@@ -38,8 +38,8 @@ from kafka_index.core.format.names import (
     DirectoryKind,
     TopicPartition,
 )
-from kafka_index.core.fs.directories import scan_directory, why_not_opened
 from kafka_index.core.fs.inputs import reading_inputs
+from kafka_index.core.fs.registry import scan_directory, why_not_opened
 from kafka_index.core.log.append.settings import log_settings_of
 from kafka_index.core.log.missing_offsets import KnownOffsets
 from kafka_index.core.log.state.partition_state import ProducerExpiration

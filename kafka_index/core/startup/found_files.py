@@ -32,7 +32,7 @@ from kafka_index.core.format.names import (
     parse_segment_file,
 )
 from kafka_index.core.format.strings import quote_content
-from kafka_index.core.fs.directories import leads_nowhere, scan_directory
+from kafka_index.core.fs.registry import leads_nowhere, scan_directory
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.logdir.metadata_files import is_null_device, read_text
 from kafka_index.core.logdir.partition_files import SegmentFile, list_partition, swapped_range

@@ -14,8 +14,8 @@ from kafka_index.core.errors import DirectoryFailsError, InputError, KafkaIndexE
 from kafka_index.core.format.integers import INT32_MAX, parse_java_integer
 from kafka_index.core.format.names import META_PROPERTIES, METADATA_LOG
 from kafka_index.core.format.strings import is_reserved_directory_id, quote_content
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.paths import expand_input, local_path
+from kafka_index.core.fs.registry import scan_directory
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import list_any, list_dump
 from kafka_index.core.logdir.metadata_files import MetaProperties

@@ -55,7 +55,7 @@ from kafka_index.core.format.records import (
     RECORD_BATCH_HEADER,
 )
 from kafka_index.core.format.strings import parse_java_uuid, quote_content
-from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.fs.registry import scan_directory
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.log.append.log_segment_writer import Clock
 from kafka_index.core.log.append.settings import LogSettings

@@ -26,7 +26,7 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.core.format.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
-from kafka_index.core.fs.directories import leads_nowhere, why_not_opened
+from kafka_index.core.fs.registry import leads_nowhere, why_not_opened
 from kafka_index.core.log.append.log_loader import (
     EpochFile,
     LoadConditions,

@@ -19,9 +19,9 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import InputError
-from kafka_index.core.fs.backup.backup_paths import parse_backup_path
 from kafka_index.core.fs.backup.manifest import backup_id_at
 from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.uris import parse_backup_path
 from tests.commands.backup.repositories import earlier_dump, make_backup
 from tests.support.command_line import DUMP, ROOT, run_here
 

@@ -16,7 +16,7 @@ from kafka_index.commands.build.parquet_input import ParquetForm, open_parquet
 from kafka_index.commands.build.parquet_order import count_segments
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.fs import local_work
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.choices import INDEX_OUTPUTS
 from kafka_index.core.log.recovery.settings import SegmentReport
 from kafka_index.core.logdir.listing import list_dump

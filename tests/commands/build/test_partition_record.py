@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_index.core.fs.directories import scan_directory
+from kafka_index.core.fs.registry import scan_directory
 from kafka_index.core.log.recovery.build_manifest import (
     RECORDED_FILES,
     RECORDED_SEGMENTS,

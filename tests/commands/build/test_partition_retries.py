@@ -22,7 +22,7 @@ from kafka_index.core.log.recovery.scan import stage_segments
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.listing import list_dump
-from kafka_index.core.output.temporary_files import sweep
+from kafka_index.core.output.publish import sweep
 from tests.support.campaign import drawn
 from tests.support.segments import batch
 from tests.support.transactional_logs import built_files, log_path, segments, write

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SplitMatches, find_matches, match_split
 from kafka_index.core.query.read_plan import RecordSplit

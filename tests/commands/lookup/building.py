@@ -15,7 +15,7 @@ from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import QueryFormat, open_queries, read_split
 from kafka_index.commands.lookup.result import LookupTotals
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
 from kafka_index.core.query.choices import By

@@ -237,7 +237,7 @@ import os, signal, sys
 from kafka_index.commands.lookup.lookup_job import answer_queries
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import open_queries
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.output import output
 from kafka_index.core.query.choices import By

@@ -22,7 +22,7 @@ from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.commands.restore.restored_partition import RestoredPartition
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT64_MAX
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.parameters import KafkaSettings
 from tests.support.missing_offsets import NAME, checkpoint, write_partition
 from tests.support.segments import (

@@ -20,7 +20,7 @@ from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import METADATA_LOG
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.records.decompression import DecompressionBudget
 from tests.support.command_line import DUMP, run_here
 from tests.support.metadata import cluster_record, log_batch, snapshot_of, uuid_of

@@ -16,7 +16,7 @@ from kafka_index.commands.restore.request import RestoreRequest
 from kafka_index.commands.restore.restore_partition import OnSettled, PartitionSettings, restore_on
 from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
 from kafka_index.core.format.config import LogConfig
-from kafka_index.core.job.threads import ThreadEngine
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.parameters import KafkaSettings
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.killed_runs import Failure, KilledRuns

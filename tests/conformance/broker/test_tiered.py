@@ -18,7 +18,7 @@ import kafka_index
 from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.config import LogConfig
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory

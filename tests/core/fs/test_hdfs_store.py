@@ -11,7 +11,7 @@ import pytest
 from kafka_index.core.errors import InputError, PublishError, ReadError, is_retriable
 from kafka_index.core.fs.hdfs_store import HdfsStore
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
-from kafka_index.core.output.temporary_files import is_scratch
+from kafka_index.core.output.publish import is_scratch
 from tests.servers.hdfs import HdfsServer
 
 #: One attempt: what a test waits for is not the library's patience.

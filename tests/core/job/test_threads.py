@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from kafka_index.core.job.engine import (
     COST_BYTES,
     SplittableTask,
+    ThreadEngine,
     Waves,
     balance,
     count_bins,
     split_waves,
 )
-from kafka_index.core.job.threads import ThreadEngine
 
 
 def double(work: int, _attempt_id: str) -> int:

@@ -9,9 +9,8 @@ import pytest
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.paths import expand_input, refuse_overlap
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.logdir.listing import Listing, list_dump
 from kafka_index.core.logdir.paged_listing import scan_directories
 from kafka_index.core.logdir.partition_files import list_partition

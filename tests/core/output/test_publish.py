@@ -16,8 +16,13 @@ import pytest
 
 from kafka_index.core.errors import PublishError
 from kafka_index.core.fs import durable_files as durability_module
-from kafka_index.core.output.publish import Publication, StagedFile, publish_group
-from kafka_index.core.output.temporary_files import scratch_path, write_scratch
+from kafka_index.core.output.publish import (
+    Publication,
+    StagedFile,
+    publish_group,
+    scratch_path,
+    write_scratch,
+)
 from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
 
 BASE = "00000000000000000005"

@@ -14,7 +14,7 @@ from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.format.names import TopicPartition, parse_segment_file
 from kafka_index.core.fs.paths import prepare_target_directory, target_directory
 from kafka_index.core.output.output import Output
-from kafka_index.core.output.temporary_files import is_scratch, scratch_path, sweep, write_scratch
+from kafka_index.core.output.publish import is_scratch, scratch_path, sweep, write_scratch
 from tests.support.child_processes import as_nobody, open_to_all
 from tests.support.command_line import environment
 from tests.support.timeouts import TIMEOUT_SECONDS

@@ -50,8 +50,8 @@ from kafka_index.core.format.names import (
     TRANSACTION_STATE_TOPIC,
     is_metadata_snapshot,
 )
-from kafka_index.core.fs.directories import scan_input
 from kafka_index.core.fs.paths import expand_directories
+from kafka_index.core.fs.registry import scan_input
 from kafka_index.core.fs.store import FileInfo
 from kafka_index.core.logdir.listing import list_any, list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile

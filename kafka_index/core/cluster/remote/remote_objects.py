@@ -10,19 +10,18 @@ from dataclasses import dataclass, field
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import LOG_SUFFIX, TXN_INDEX_SUFFIX
-from kafka_index.core.fs.directories import directory_exists
 from kafka_index.core.fs.inputs import Skipped, admit_inputs
 from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import directory_exists, store_of
 from kafka_index.core.fs.tiered.manifest import INDEX_NAMES
-from kafka_index.core.fs.tiered.segment_paths import (
+from kafka_index.core.fs.tiered.tiered_store import INDEXES_SUFFIX, MANIFEST_SUFFIX, read_manifest
+from kafka_index.core.fs.uris import (
     UUID_PATTERN,
     Layout,
     SegmentKey,
     parse_key,
     segment_path,
 )
-from kafka_index.core.fs.tiered.tiered_store import INDEXES_SUFFIX, MANIFEST_SUFFIX, read_manifest
 
 # The objects of a completed upload, in the order in which they are written.
 _COMPLETE = {

@@ -26,8 +26,8 @@ from kafka_index.core.format.names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX
 from kafka_index.core.format.records import OFFSET_ENTRY
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.tiered.segment_paths import Layout
 from kafka_index.core.fs.tiered.tiered_store import MANIFEST_SUFFIX, read_manifest
+from kafka_index.core.fs.uris import Layout
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource
 
 EPOCHS_SUFFIX = ".leader_epoch_checkpoint"

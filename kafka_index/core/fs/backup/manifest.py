@@ -54,7 +54,7 @@ from kafka_index.core.format.state_files import (
     TopicId,
     decoder_of,
 )
-from kafka_index.core.fs.backup.backup_paths import BACKUP_ID_PATTERN
+from kafka_index.core.fs.uris import BACKUP_ID_PATTERN
 
 FORMAT: Final = 2
 DATA_FOLDER: Final = "data"

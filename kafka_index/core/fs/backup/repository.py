@@ -32,7 +32,6 @@ from typing import Final, Self
 
 from kafka_index.core.errors import CorruptObjectError, InputError, PublishError, plural
 from kafka_index.core.format.times import now_ms, parse_time, time_text
-from kafka_index.core.fs.backup.backup_paths import REPOSITORY_FILE
 from kafka_index.core.fs.backup.manifest import (
     ANNOUNCED_FOLDER,
     BACKUPS_FOLDER,
@@ -61,6 +60,7 @@ from kafka_index.core.fs.backup.manifest import (
 )
 from kafka_index.core.fs.local_store import UnlinkedStore
 from kafka_index.core.fs.store import Store
+from kafka_index.core.fs.uris import REPOSITORY_FILE
 
 #: Time for which the objects of an expired backup are kept.
 LONGEST_BACKUP_S: Final = 24 * 3600

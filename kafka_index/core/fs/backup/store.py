@@ -40,7 +40,6 @@ from kafka_index.core.format.names import (
     TopicPartition,
     segment_file_name,
 )
-from kafka_index.core.fs.backup.backup_paths import parse_backup_path
 from kafka_index.core.fs.backup.manifest import (
     BACKUPS_FOLDER,
     EXPIRED_FOLDER,
@@ -56,6 +55,7 @@ from kafka_index.core.fs.store import (
     ReadOnlyStore,
     list_by_directory,
 )
+from kafka_index.core.fs.uris import parse_backup_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

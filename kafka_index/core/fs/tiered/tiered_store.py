@@ -22,7 +22,7 @@ from kafka_index.core.fs.store import (
 )
 from kafka_index.core.fs.tiered.encryption import OVERHEAD_BYTES, Decryption, KeyRing
 from kafka_index.core.fs.tiered.manifest import SegmentManifest, parse_manifest
-from kafka_index.core.fs.tiered.segment_paths import Layout, parse_segment_path
+from kafka_index.core.fs.uris import Layout, parse_segment_path
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

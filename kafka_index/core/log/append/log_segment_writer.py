@@ -17,7 +17,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import CorruptIndexError, CorruptLogError, InputError, KafkaIndexError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import INT32_MAX

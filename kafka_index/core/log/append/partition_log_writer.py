@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import (
     CorruptIndexError,
     CorruptLogError,

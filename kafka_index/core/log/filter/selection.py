@@ -26,7 +26,7 @@ from kafka_index.core.format.human import format_count
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.strings import parse_bytes
 from kafka_index.core.format.times import is_between_milliseconds, is_relative, parse_time
-from kafka_index.core.fs.text_files import read_text
+from kafka_index.core.fs.registry import read_text
 from kafka_index.core.job.result import GOOD, Section
 from kafka_index.core.records.record_table import record_schema
 

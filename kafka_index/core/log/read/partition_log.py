@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import (
     CorruptLogError,
     InputError,

@@ -19,8 +19,8 @@ from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.core.format.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.core.fs.backup.backup_paths import is_backup_path
 from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.uris import is_backup_path
 from kafka_index.core.index.sparse_indexes import (
     IN_MEMORY,
     AbstractIndex,

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.local_store import MappedFile

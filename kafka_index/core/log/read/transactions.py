@@ -21,7 +21,7 @@ from kafka_index.core.format.names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from kafka_index.core.format.records import ABORTED_TXN, CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.kernels.batch_header import fill_checksum_matches
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.scanner import BatchOrder

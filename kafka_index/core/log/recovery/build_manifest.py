@@ -32,11 +32,10 @@ from kafka_index.core.format.names import (
     parse_segment_file,
 )
 from kafka_index.core.format.state_files import MALFORMED, Int64, convert_fields
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.paths import target_directory
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
-from kafka_index.core.job.threads import map_requests
+from kafka_index.core.job.engine import map_requests
 from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import (
     BUILT,

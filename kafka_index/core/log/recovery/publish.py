@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from kafka_index.core.errors import KafkaIndexError, PublishError, StagedFileGoneError
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.directories import scan_directory
 from kafka_index.core.fs.durable_files import publish_error
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import DirectoryEntry, Entry, StoredEntry
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 from kafka_index.core.log.choices import BuildOutput
@@ -57,8 +56,9 @@ from kafka_index.core.output.publish import (
     is_new_folder,
     left_to_publish,
     publish_group,
+    remove_scratch,
+    write_scratch,
 )
-from kafka_index.core.output.temporary_files import remove_scratch, write_scratch
 
 #: Segments that are published together: many small ones share the cost of making them durable.
 GROUP_SEGMENTS = 256

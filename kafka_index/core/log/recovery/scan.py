@@ -15,7 +15,7 @@ from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.paths import target_directory
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.build_manifest import known_partition, wants_record
@@ -45,7 +45,7 @@ from kafka_index.core.log.state.partition_state import (
     SegmentState,
 )
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.output.temporary_files import create_scratch
+from kafka_index.core.output.publish import create_scratch
 from kafka_index.core.records.batch_table import (
     INVALID_MARKER,
     PREALLOCATED_TAIL,

@@ -19,7 +19,7 @@ from kafka_index.core.log.choices import ALL_OUTPUTS, INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 from kafka_index.core.output.locks import RUNS_FOLDER
-from kafka_index.core.output.temporary_files import scratch_path
+from kafka_index.core.output.publish import scratch_path
 from kafka_index.core.records.batch_table import OVERLAP, PREALLOCATED_TAIL
 
 BUILT = "built"

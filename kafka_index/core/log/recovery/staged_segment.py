@@ -23,13 +23,12 @@ from kafka_index.core.format.names import (
 from kafka_index.core.format.records import ABORTED_TXN, OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.core.fs.paths import prepare_target_directory
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.state.partition_state import SegmentState
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.output.publish import Publication, StagedFile, is_new_folder
-from kafka_index.core.output.temporary_files import remove_scratch
+from kafka_index.core.output.publish import Publication, StagedFile, is_new_folder, remove_scratch
 
 # Suffix of a hidden file with the producers and leader epochs of a segment. With it, a segment is
 # not scanned again if only an earlier segment of the partition has changed.

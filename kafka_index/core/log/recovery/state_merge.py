@@ -20,8 +20,7 @@ from kafka_index.core.format.names import (
     TXN_INDEX_SUFFIX,
     index_name_for,
 )
-from kafka_index.core.fs.directories import scan_directory
-from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.log.choices import BuildOutput
 from kafka_index.core.log.recovery.settings import (
@@ -48,8 +47,7 @@ from kafka_index.core.log.state.snapshots import (
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.metadata_files import read_text
 from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
-from kafka_index.core.output.publish import StagedFile, TargetFiles
-from kafka_index.core.output.temporary_files import write_scratch
+from kafka_index.core.output.publish import StagedFile, TargetFiles, write_scratch
 
 
 @dataclass(frozen=True, slots=True)

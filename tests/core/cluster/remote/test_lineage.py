@@ -8,7 +8,7 @@ from kafka_index.core.cluster.merged_listing import choose_segments, valid_end
 from kafka_index.core.cluster.remote.remote_objects import RemoteObjects
 from kafka_index.core.cluster.remote.uploads import Upload
 from kafka_index.core.format.checkpoints import EpochEntry
-from kafka_index.core.fs.tiered.segment_paths import Layout, SegmentKey
+from kafka_index.core.fs.uris import Layout, SegmentKey
 
 
 def _epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:

@@ -19,7 +19,7 @@ from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.tiered.segment_paths import is_segment_path
+from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.log.scan.segment_scan import LogFileSource, read_batches
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.partition_files import SegmentFile

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kafka_index.core.closeable import Closeable
+from kafka_index.core.contexts import Closeable
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.log.read.segment_log import SegmentCache

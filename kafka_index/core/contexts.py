@@ -1,4 +1,4 @@
-"""Sections that a signal must not interrupt."""
+"""Objects that a ``with`` block closes at its end, and blocks that no signal interrupts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Self
+
+
+class Closeable:
+    """A context manager that returns itself and is closed at the end."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release all resources."""
+        raise NotImplementedError
 
 
 @contextmanager
