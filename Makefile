@@ -80,7 +80,7 @@ smoke: $(STAMP) ## run every command once, and one task on Spark: in less than a
 cluster: $(SPARK_CLASSES) ## run the tests on a standalone Spark cluster and on a Spark Connect server
 	$(WITH_JAVA) $(PYTEST) -n $(WORKERS) --dist worksteal tests/cluster
 
-# CASES is how many random segments are drawn, SEED draws what another run drew.
+# CASES is how many random segments are generated, SEED draws what another run drew.
 .PHONY: conformance
 conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more, SEED=n the same again
 	$(WITH_JAVA) KAFKA_INDEX_CASES="$(CASES)" KAFKA_INDEX_SEED="$(SEED)" \
@@ -89,7 +89,7 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
 CAMPAIGN := tests/outputs tests/commands/verify/test_interrupted.py \
 	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_predicted_start.py \
-	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
+	tests/conformance/broker/test_random_directories.py tests/conformance/broker/test_metadata_damage.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
 	tests/conformance/broker/test_three_backups.py \
 	tests/commands/restore/test_full_disk.py tests/commands/export/test_table_commits.py \
@@ -104,12 +104,12 @@ CAMPAIGN := tests/outputs tests/commands/verify/test_interrupted.py \
 	tests/cluster/test_kills.py tests/commands/backup/test_clamp.py tests/commands/backup/test_races.py \
 	tests/commands/backup/test_failing_calls.py tests/commands/backup/test_faulty_store.py
 # What draws a quarter elsewhere.
-DRAWN := tests/core/kernels tests/core/log/scan tests/core/log/state tests/core/index tests/core/log/read
+RANDOM_TESTS := tests/core/kernels tests/core/log/scan tests/core/log/state tests/core/index tests/core/log/read
 
 .PHONY: campaign
-campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth of them, or less
+campaign: $(STAMP) ## run the long random tests in full; make test runs a tenth of them or less
 	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) $(CAMPAIGN)
-	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(DRAWN)
+	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(RANDOM_TESTS)
 	$(WITH_JAVA) KAFKA_INDEX_CASES=2000 $(PYTEST) $(TOGETHER) -p tests.conformance.campaign \
 		tests/conformance --ignore=tests/conformance/broker
 	$(WITH_JAVA) KAFKA_INDEX_CASES=40000 $(PYTEST) -p tests.conformance.campaign \
@@ -198,6 +198,6 @@ package: $(STAMP) ## build wheels (any system; with machine code), sources and t
 .PHONY: clean
 clean: ## remove what the targets made, .venv and Kafka's jars too
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
-		.hypothesis artifacts metastore_db spark-warehouse derby.log tests/conformance/judge/target
+		.hypothesis artifacts metastore_db spark-warehouse derby.log tests/conformance/reference/target
 	find kafka_index jobs tests examples benchmarks tools -name __pycache__ -type d \
 		-exec rm -rf {} + 2>/dev/null || true

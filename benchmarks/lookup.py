@@ -29,7 +29,7 @@ from kafka_index.core.index.sparse_indexes import OffsetIndex
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers
 from kafka_index.core.log.read.partition_log import PartitionLog
-from tests.conformance.judge import Judge
+from tests.conformance.kafka_reference import KafkaReference
 
 _ROUNDS = 3
 _LIMIT_ROUNDS = 9
@@ -48,15 +48,15 @@ _RECORD_GOAL = 20.0
 
 def run(scratch: Path) -> bool:
     """Measure, print, and return whether all goals are reached."""
-    with Judge() as judge:
-        reached = _index_level(judge, scratch)
-        for kind in _kinds(judge):
+    with KafkaReference() as reference:
+        reached = _index_level(reference, scratch)
+        for kind in _kinds(reference):
             reached &= _log_level(kind, scratch)
     _beside_the_machine(scratch)
     return reached
 
 
-def _index_level(judge: Judge, scratch: Path) -> bool:
+def _index_level(reference: KafkaReference, scratch: Path) -> bool:
     """Measure lookups in the index file alone."""
     print(f"Index level, {_ENTRIES:,} entries: a stream of {_STREAM_QUERIES:,} targets, one core")
     print("Million lookups a second (median of rounds, in turn), and how many times Kafka's")
@@ -71,7 +71,9 @@ def _index_level(judge: Judge, scratch: Path) -> bool:
                 if in_order:
                     targets.sort()
                 name = "sorted" if in_order else "random"
-                ask_kafka = partial(judge.bench_lookup, f"index-{name}", partition, _KAFKA_SECONDS)
+                ask_kafka = partial(
+                    reference.bench_lookup, f"index-{name}", partition, _KAFKA_SECONDS
+                )
                 ask_kafka()
                 for rows in _STREAM_ROWS:
                     stream = pa.table({"offset": targets}).to_batches(max_chunksize=rows)
@@ -121,18 +123,18 @@ class _Kind:
     goal: float
 
 
-def _kinds(judge: Judge) -> tuple[_Kind, ...]:
+def _kinds(reference: KafkaReference) -> tuple[_Kind, ...]:
     return (
         _Kind(
             "Offset to batch, against translateOffset",
-            partial(judge.bench_lookup, "translate"),
+            partial(reference.bench_lookup, "translate"),
             lambda log, targets: log.answer_offsets(targets, Resolve.BATCH),
             0,
             _BATCH_GOAL,
         ),
         _Kind(
             "Timestamp to record, against findOffsetByTimestamp",
-            partial(judge.bench_lookup, "find"),
+            partial(reference.bench_lookup, "find"),
             lambda log, targets: log.answer_timestamps(targets, Resolve.RECORD),
             FIRST_TIMESTAMP_MS,
             _RECORD_GOAL,

@@ -31,7 +31,7 @@ from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import plan_read
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
-from tests.conformance.judge import Judge
+from tests.conformance.kafka_reference import KafkaReference
 
 BATCH_BYTES = (200, 1024, 16384)
 _PLAIN_GOALS = {200: 12.0, 1024: 6.0, 16384: 2.5}
@@ -77,14 +77,14 @@ def _beside_kafka(scratch: Path) -> bool:
         "   offsets, times   x all   limit x limit"
     )
     reached = True
-    with Judge() as judge:
+    with KafkaReference() as reference:
         for codec in ("none", *_CODEC_GOALS):
             for batch_bytes in BATCH_BYTES:
-                reached &= _row(judge, scratch, codec, batch_bytes)
+                reached &= _row(reference, scratch, codec, batch_bytes)
     return reached
 
 
-def _row(judge: Judge, scratch: Path, codec: str, batch_bytes: int) -> bool:
+def _row(reference: KafkaReference, scratch: Path, codec: str, batch_bytes: int) -> bool:
     log = _write_log(scratch / f"records-{codec}-{batch_bytes}" / "topic-0", codec, batch_bytes)
     packed = None if codec == "none" else _packed_batches(log)
     warm(log)
@@ -101,7 +101,7 @@ def _row(judge: Judge, scratch: Path, codec: str, batch_bytes: int) -> bool:
         work()
     kafka, times = [], []
     for _ in range(_ROUNDS):
-        best_seconds, records = judge.bench_records(log, _KAFKA_SECONDS / 2)
+        best_seconds, records = reference.bench_records(log, _KAFKA_SECONDS / 2)
         if records != count:
             raise RuntimeError(f"{log}: {count} records, and {records} of Kafka's")
         kafka.append(best_seconds)

@@ -26,7 +26,7 @@ from kafka_index.core.kernels.checksums import CRC32C_METHOD
 from kafka_index.core.log.scan.index_builder import IndexBuilder
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.log.state.partition_state import ProducerTable
-from tests.conformance.judge import Judge
+from tests.conformance.kafka_reference import KafkaReference
 
 BATCH_BYTES = (200, 1024, 16384)
 _GOALS = {200: 30.0, 1024: 12.0, 16384: 3.5}
@@ -79,7 +79,7 @@ def _beside_kafka(scratch: Path) -> bool:
     print("Verified build, one core, GB/s (median of rounds; ours and Kafka's in turn)")
     print("batch bytes    Kafka   compute   x Kafka    build   x Kafka    goal")
     reached = True
-    with Judge() as judge, TemporaryDirectory(dir=scratch) as folder:
+    with KafkaReference() as reference, TemporaryDirectory(dir=scratch) as folder:
         for batch_bytes in BATCH_BYTES:
             log = benchmark_log(scratch, batch_bytes)
             target = Path(folder)
@@ -87,7 +87,7 @@ def _beside_kafka(scratch: Path) -> bool:
             warm(log)
             compute(log, target)
             for _ in range(_ROUNDS):
-                kafka.append(judge.bench_recovery(log.parent, _KAFKA_SECONDS))
+                kafka.append(reference.bench_recovery(log.parent, _KAFKA_SECONDS))
                 computed += [seconds(partial(compute, log, target)) for _ in range(3)]
                 built += [seconds(partial(build_segment_files, log, target)) for _ in range(3)]
             size = log.stat().st_size / 1e9

@@ -185,8 +185,8 @@ def _alternate(ours: Work, theirs: Work) -> tuple[float, float]:
 
 
 def _positions() -> list[int]:
-    drawn = np.random.default_rng(1).integers(0, _STREAM_BYTES - _RANGE_BYTES, _RANGES)
-    return [int(position) for position in drawn]
+    generated = np.random.default_rng(1).integers(0, _STREAM_BYTES - _RANGE_BYTES, _RANGES)
+    return [int(position) for position in generated]
 
 
 def _put_large(store: Store, path: str) -> None:

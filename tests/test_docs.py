@@ -193,8 +193,8 @@ def test_files_and_modules_that_a_page_names_exist(page: str) -> None:
         name.replace(".", "/")
         for name in re.findall(r"python -m ((?:benchmarks|tests|tools)[\w.]*\w)", PAGES[page])
     ]
-    # The judge's jars are downloaded by the tests that need them.
-    made = {"tests/conformance/judge/target"}
+    # The reference program's jars are downloaded by the tests that need them.
+    made = {"tests/conformance/reference/target"}
     assert [name for name in files if not (ROOT / name).exists() and name not in made] == []
     assert [
         name for name in modules if not any((ROOT / f"{name}{end}").exists() for end in ("", ".py"))

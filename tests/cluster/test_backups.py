@@ -14,13 +14,13 @@ from kafka_index.core.fs.backup.manifest import backup_id_ms
 from tests.conformance.broker.backups import Backed, Point, back_up, restored
 from tests.conformance.broker.three_brokers import NODES
 from tests.conformance.kafka_jars import class_path, needing_kafka, tool
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_RUNS = drawn(40, one_in=13)
-_POINTS = drawn(10)
+_RUNS = sample_size(40, one_in=13)
+_POINTS = sample_size(10)
 _LONGEST_CUT_MS = 2000
 
 
@@ -57,24 +57,24 @@ def test_backup_of_one_broker_can_be_restored(tmp_path: Path) -> None:
     _check(back_up(tmp_path / "backed", 1, runs=_RUNS), tmp_path, 2)
 
 
-@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+@pytest.mark.skipif(sample_size(10) != 10, reason="make campaign runs it")
 def test_backup_of_one_broker_keeps_producer_epochs(tmp_path: Path) -> None:
     features = {"transaction.version": 1}
     _check(back_up(tmp_path / "backed", 3, runs=_RUNS, features=features), tmp_path, 4)
 
 
-@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+@pytest.mark.skipif(sample_size(10) != 10, reason="make campaign runs it")
 def test_backup_of_one_broker_with_preallocated_logs(tmp_path: Path) -> None:
     settings = {"log.preallocate": "true"}
     _check(back_up(tmp_path / "backed", 7, runs=_RUNS, settings=settings), tmp_path, 8)
 
 
-@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+@pytest.mark.skipif(sample_size(10) != 10, reason="make campaign runs it")
 def test_backup_of_one_broker_into_a_bucket(tmp_path: Path, bucket: str) -> None:
     repository = f"{bucket}/repository"
     _check(back_up(tmp_path / "backed", 9, runs=_RUNS, repository=repository), tmp_path, 10)
 
 
-@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+@pytest.mark.skipif(sample_size(10) != 10, reason="make campaign runs it")
 def test_backup_of_three_brokers_can_be_restored(tmp_path: Path) -> None:
     _check(back_up(tmp_path / "backed", 5, runs=_RUNS, nodes=NODES), tmp_path, 6)

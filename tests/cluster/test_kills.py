@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster.conftest import event_log, finish, run, start
 from tests.support.builds import names, rubbish
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import SETTINGS, Argument, build_here
 from tests.support.dumps import raw_batch_table, write_parquet
 from tests.support.gates import Gate, Step
@@ -26,7 +26,7 @@ from tests.support.spark_cluster import Cluster, children_of, processes_of
 from tests.support.timeouts import wait_for, wait_until
 
 SEED = os.environ.get("KAFKA_INDEX_SEED") or "0"
-_KILLS = drawn(60, one_in=20)
+_KILLS = sample_size(60, one_in=20)
 _WORKERS = 2
 _VICTIMS = ("executor", "worker", "driver")
 _FORMS = ("logs", "parquet")
@@ -53,7 +53,7 @@ class Kill:
     choice: float
 
     @classmethod
-    def drawn(cls, number: int) -> Self:
+    def random(cls, number: int) -> Self:
         """Draw a kill from the seed."""
         draw = random.Random(f"{SEED} {number}")
         victim = _VICTIMS[number % len(_VICTIMS)]
@@ -115,7 +115,7 @@ def build(cluster: Cluster, source: Path, out: Path) -> list[Argument]:
     return ["build", "--engine", "spark", "--master", cluster.master, *where]
 
 
-@pytest.mark.parametrize("kill", [Kill.drawn(number) for number in range(_KILLS)], ids=str)
+@pytest.mark.parametrize("kill", [Kill.random(number) for number in range(_KILLS)], ids=str)
 def test_build_after_a_kill_gives_the_files_of_an_undisturbed_run(
     cluster: Cluster,
     python: Path,

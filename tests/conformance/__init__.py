@@ -1,4 +1,4 @@
-"""The real Kafka as judge: what its recovery leaves on disk, held against what a build leaves."""
+"""Tests that compare this package with Kafka's own classes and with running brokers."""
 
 import os
 

@@ -11,8 +11,8 @@ from kafka_index.core.log.choices import Resolve, UpperBound
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.support.partitions import DIRECTORY, Row, ask_offsets, ask_times
 
-from .judged_partition import NEVER_MS
 from .kafka_answers import offset_rows, time_rows
+from .reference_partition import NEVER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from kafka_index.core.log.read.answers import LookupFinding
 
-    from .judge import Judge
-    from .judged_partition import JudgedPartition
+    from .kafka_reference import KafkaReference
     from .partitions import Partition
+    from .reference_partition import ReferencePartition
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def ask_us(
 class Both:
     """Kafka and us; each can be asked alone too, we without index files."""
 
-    judge: Judge
+    reference: KafkaReference
     scratch: Path
 
     def offset(self, partition: Partition, offset: int, resolve: Resolve = Resolve.BATCH) -> Row:
@@ -93,8 +93,8 @@ class Both:
 
     def times(self, partition: Partition, times: Sequence[int]) -> list[Row]:
         """The answers of both to lookups of timestamps, ours together and each alone."""
-        with self.opened(partition) as judged:
-            kafka = time_rows(judged, times, Resolve.RECORD)
+        with self.opened(partition) as kafka_log:
+            kafka = time_rows(kafka_log, times, Resolve.RECORD)
         assert self._ours(partition, Questions(times=times), Resolve.RECORD).times == {
             Resolve.RECORD: kafka
         }
@@ -105,8 +105,8 @@ class Both:
         self, partition: Partition, offset: int, resolve: Resolve = Resolve.BATCH
     ) -> Row:
         """Kafka's answer alone."""
-        with self.opened(partition) as judged:
-            return offset_rows(judged, [offset], resolve)[0]
+        with self.opened(partition) as kafka_log:
+            return offset_rows(kafka_log, [offset], resolve)[0]
 
     def kafka_time(
         self,
@@ -117,8 +117,8 @@ class Both:
         file_time_ms: int = NEVER_MS,
     ) -> Row:
         """Kafka's answer alone."""
-        with self.opened(partition, file_time_ms=file_time_ms) as judged:
-            return time_rows(judged, [time], resolve)[0]
+        with self.opened(partition, file_time_ms=file_time_ms) as kafka_log:
+            return time_rows(kafka_log, [time], resolve)[0]
 
     def our_offset(
         self, partition: Partition, offset: int, resolve: Resolve = Resolve.BATCH
@@ -145,22 +145,22 @@ class Both:
         *,
         file_time_ms: int = NEVER_MS,
         rotten: Partition | None = None,
-    ) -> JudgedPartition:
+    ) -> ReferencePartition:
         """The partition as a broker has it open; `rotten` is what became of it meanwhile."""
         directory = self._written("kafka", partition)
-        judged = self.judge.open_partition(
+        kafka_log = self.reference.open_partition(
             directory,
             partition.index_interval_bytes,
             log_start_offset=partition.log_start_offset,
             file_time_ms=file_time_ms,
         )
         if partition.high_watermark is not None:
-            judged.update_high_watermark(partition.high_watermark)
+            kafka_log.update_high_watermark(partition.high_watermark)
         for segment in rotten.segments if rotten else ():
             path = directory / f"{segment.base_offset:020d}.log"
             with path.open("r+b") as file:
                 file.write(segment.log)
-        return judged
+        return kafka_log
 
     def _written(self, side: str, partition: Partition) -> Path:
         data_directory = self.scratch / "both" / side

@@ -13,14 +13,14 @@ from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.log.append.settings import LogSettings
 from tests.support.golden_segments import PARTITION
 
-from .judge import KafkaRefusal
-from .judged_log import JudgedLog, load
+from .kafka_reference import KafkaRefusal
+from .reference_log import ReferenceLog, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 START_MS = 1_700_000_000_000
 
@@ -28,7 +28,7 @@ START_MS = 1_700_000_000_000
 class LiveLog:
     """Kafka's log alone; every batch is an append, but for those of a follower."""
 
-    def __init__(self, log: JudgedLog, scratch: Path) -> None:
+    def __init__(self, log: ReferenceLog, scratch: Path) -> None:
         self._log = log
         self._append = scratch / "append"
         self.set_clock(START_MS)
@@ -66,8 +66,10 @@ class BothLogs:
     `settings` are the topic's, by Kafka's names.
     """
 
-    def __init__(self, judge: Judge, scratch: Path, settings: Mapping[str, object]) -> None:
-        self._judge = judge
+    def __init__(
+        self, reference: KafkaReference, scratch: Path, settings: Mapping[str, object]
+    ) -> None:
+        self._reference = reference
         self._settings = settings
         self._folder = scratch / "growing"
         self._append = self._folder / "append"
@@ -82,7 +84,7 @@ class BothLogs:
         """Open both, after a clean shutdown or not."""
         directory = self._directories[0]
         self.kafka = load(
-            self._judge, directory, clean=was_clean, now_ms=self.now_ms, settings=self._settings
+            self._reference, directory, clean=was_clean, now_ms=self.now_ms, settings=self._settings
         )
         self.ours = self._open_ours(was_clean=was_clean)
 

@@ -36,11 +36,11 @@ def _seed() -> int:
 SEED = _seed()
 
 
-def drawn_cases(share: float) -> Callable[[T], T]:
+def random_cases(share: float) -> Callable[[T], T]:
     """Let hypothesis run a test on this share of `CASES`, from the run's seed."""
 
     def decorate(test: T) -> T:
-        # Examples of former runs are not drawn again: what a run draws is all in its seed.
+        # Examples of former runs are not generated again: what a run draws is all in its seed.
         run = settings(
             max_examples=max(round(CASES * share), 1),
             derandomize=False,

@@ -1,4 +1,4 @@
-"""The judges, started once per test session, and a fast folder for the files they work on."""
+"""Fixtures: the reference programs, started once per session, and a fast folder for their files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from .both import Both
 from .campaign import pytest_report_header
-from .judge import Judge
-from .kafka_jars import DEFAULT_VERSION, JUDGE_DID_NOT_RUN, OLD_VERSION, needing_kafka
+from .kafka_jars import DEFAULT_VERSION, KAFKA_DID_NOT_RUN, OLD_VERSION, needing_kafka
+from .kafka_reference import KafkaReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,28 +23,28 @@ __all__ = ["pytest_report_header"]
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print a banner if tests were skipped because Kafka's own code cannot run here."""
     skipped = sum(
-        JUDGE_DID_NOT_RUN in str(report.longrepr)
+        KAFKA_DID_NOT_RUN in str(report.longrepr)
         for report in terminalreporter.stats.get("skipped", [])
     )
     if skipped:
-        terminalreporter.section(JUDGE_DID_NOT_RUN.upper(), sep="!", red=True, bold=True)
+        terminalreporter.section(KAFKA_DID_NOT_RUN.upper(), sep="!", red=True, bold=True)
         terminalreporter.line(f"{skipped} conformance tests were skipped: nothing was compared.")
 
 
 @pytest.fixture(scope="session")
-def judge() -> Iterator[Judge]:
+def reference() -> Iterator[KafkaReference]:
     """Kafka 4.3.1's own code; skips where it cannot run, and fails instead where it has to."""
     with needing_kafka():
-        started = Judge(DEFAULT_VERSION)
+        started = KafkaReference(DEFAULT_VERSION)
     with started:
         yield started
 
 
 @pytest.fixture(scope="session")
-def old_judge() -> Iterator[Judge]:
+def old_reference() -> Iterator[KafkaReference]:
     """Kafka 3.9.1's own code, by the same rule."""
     with needing_kafka():
-        started = Judge(OLD_VERSION)
+        started = KafkaReference(OLD_VERSION)
     with started:
         yield started
 
@@ -58,6 +58,6 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.fixture
-def both(judge: Judge, scratch: Path) -> Both:
+def both(reference: KafkaReference, scratch: Path) -> Both:
     """Kafka and us, to be asked the same."""
-    return Both(judge, scratch)
+    return Both(reference, scratch)

@@ -1,4 +1,4 @@
-"""Drawn sound logs, read by us and by Kafka's consumer in both isolation levels, and compared.
+"""Random valid logs, read by us and by Kafka's consumer in both isolation levels, and compared.
 
 The consumer's side is a broker's log, loaded and fetched from, and the consumer's own class that
 takes fetches apart: it verifies checksums, leaves out aborted transactions and control batches.
@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kafka_index import read_records
-from tests.support.drawn_records import Drawing, draw_sound_log
+from tests.support.random_records import Drawing, draw_sound_log
 
-from .judged_log import ConsumedRecord, load
+from .reference_log import ConsumedRecord, load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 _COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value", "headers")
 _FETCH_BYTES = (1, 2000, 1 << 20)
 
 
-def compare_with_consumer(judge: Judge, scratch: Path, seed: int) -> int:
+def compare_with_consumer(reference: KafkaReference, scratch: Path, seed: int) -> int:
     """Draw the log of a seed, and compare what is read of it; return how many records were.
 
     It is read twice: from its logs alone, and with all files that the broker has left.
     """
-    drawn = Drawing(seed)
-    log = draw_sound_log(drawn)
+    generated = Drawing(seed)
+    log = draw_sound_log(generated)
     bare, kept = (scratch / side / "topic-0" for side in ("bare", "kept"))
     for folder in (bare, kept):
         shutil.rmtree(folder, ignore_errors=True)
@@ -39,12 +39,12 @@ def compare_with_consumer(judge: Judge, scratch: Path, seed: int) -> int:
         for base_offset, data in log.segments.items():
             (folder / f"{base_offset:020d}.log").write_bytes(data)
     compared = 0
-    with load(judge, kept, clean=False, now_ms=0) as judged:
-        start, end = judged.loaded.log_start_offset, judged.loaded.log_end_offset
+    with load(reference, kept, clean=False, now_ms=0) as kafka_log:
+        start, end = kafka_log.loaded.log_start_offset, kafka_log.loaded.log_end_offset
         for committed in (False, True):
-            first = drawn.choice((start, start, drawn.randrange(start, end + 1)))
-            size = drawn.choice(_FETCH_BYTES)
-            consumed = judged.consume(first, committed=committed, max_bytes=size)
+            first = generated.choice((start, start, generated.randrange(start, end + 1)))
+            size = generated.choice(_FETCH_BYTES)
+            consumed = kafka_log.consume(first, committed=committed, max_bytes=size)
             assert consumed.fault is None, (seed, consumed.fault)
             for folder in (bare, kept):
                 ours = _read(folder, first, committed=committed)

@@ -1,4 +1,4 @@
-"""Drawn logs, read with drawn options by us and by Kafka's own classes, and compared.
+"""Random logs, read with random options by us and by Kafka's own classes, and compared.
 
 Each seed has two logs: one with anything that may be wrong, read by Kafka batch by batch, and a
 sound one, read by Kafka's consumer (`tests.conformance.consumed_rows`).
@@ -31,7 +31,7 @@ from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.query import range_scan
 from kafka_index.core.records import batch_iteration
 from kafka_index.core.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
-from tests.support.drawn_records import Drawing, DrawnLog, draw_log
+from tests.support.random_records import Drawing, RandomLog, draw_log
 
 from .consumed_rows import compare_with_consumer
 from .expected_rows import (
@@ -43,8 +43,8 @@ from .expected_rows import (
     header_last_offset,
     is_compressed,
 )
-from .judge import Judge
-from .judged_files import read_log
+from .kafka_reference import KafkaReference
+from .reference_files import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,10 +125,10 @@ class Outcome(NamedTuple):
     error: KafkaIndexError | None
 
 
-def judge_log(judge: Judge, scratch: Path, seed: int, tally: Tally) -> None:
+def compare_log(reference: KafkaReference, scratch: Path, seed: int, tally: Tally) -> None:
     """Draw the log of a seed, and compare reads of it."""
-    drawn = Drawing(seed)
-    log = draw_log(drawn)
+    generated = Drawing(seed)
+    log = draw_log(generated)
     folder = scratch / "topic-0"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -136,42 +136,42 @@ def judge_log(judge: Judge, scratch: Path, seed: int, tally: Tally) -> None:
     for base_offset, data in log.segments.items():
         path = folder / f"{base_offset:020d}.log"
         path.write_bytes(data)
-        segments.append(SegmentRead(base_offset, data, read_log(judge, path)))
+        segments.append(SegmentRead(base_offset, data, read_log(reference, path)))
     if any(_ran_out_of_memory(segment) for segment in segments):
         tally.unclear += 1
         return
     tally.logs += 1
     for number in range(READS_PER_LOG):
-        read = _draw_read(drawn, log, segments)
+        read = _draw_read(generated, log, segments)
         tally.reads += 1
         difference = _difference(folder, segments, read, tally)
         if difference is not None:
             tally.differences.append(f"seed {seed}, read {number}: {difference}; {read}")
 
 
-def _draw_read(drawn: Drawing, log: DrawnLog, segments: list[SegmentRead]) -> Read:
-    columns = drawn.choice((*_COLUMN_SETS, tuple(drawn.sample(_COLUMNS, 5))))
+def _draw_read(generated: Drawing, log: RandomLog, segments: list[SegmentRead]) -> Read:
+    columns = generated.choice((*_COLUMN_SETS, tuple(generated.sample(_COLUMNS, 5))))
     first = min(log.segments)
     starting = ending = None
-    verify_crc = drawn.random() < 0.6
-    if drawn.random() < 0.4 and log.is_orderly and _is_ascending(segments):
+    verify_crc = generated.random() < 0.6
+    if generated.random() < 0.4 and log.is_orderly and _is_ascending(segments):
         highest = max([first, *(_last_offsets(segments))]) + 2
-        starting, ending = sorted(drawn.randrange(first, highest + 1) for _ in range(2))
-        starting = starting if drawn.random() < 0.7 else None
-        ending = ending if drawn.random() < 0.7 else None
-    room = drawn.choice((_ROOM, _ROOM, 20_000, 500))
+        starting, ending = sorted(generated.randrange(first, highest + 1) for _ in range(2))
+        starting = starting if generated.random() < 0.7 else None
+        ending = ending if generated.random() < 0.7 else None
+    room = generated.choice((_ROOM, _ROOM, 20_000, 500))
     if any(_has_unclear_size(segment, room) for segment in segments):
         room = _ROOM
     wanted = Wanted(
         columns,
         first if starting is None else starting,
         2**63 - 1 if ending is None else ending - 1,
-        include_control=drawn.random() < 0.5,
+        include_control=generated.random() < 0.5,
         verify_crc=verify_crc,
         max_decompressed_bytes=room,
     )
-    on_damage = drawn.choice(("failfast", "permissive", "permissive", "drop"))
-    return Read(wanted, on_damage, drawn.choice(_SIZES), starting, ending)
+    on_damage = generated.choice(("failfast", "permissive", "permissive", "drop"))
+    return Read(wanted, on_damage, generated.choice(_SIZES), starting, ending)
 
 
 def _ran_out_of_memory(segment: SegmentRead) -> bool:
@@ -360,11 +360,11 @@ def main() -> int:
     tally = Tally()
     start, shown, consumed = time.monotonic(), 0, 0
     memory = Path("/dev/shm")  # noqa: S108
-    with Judge() as judge, tempfile.TemporaryDirectory(dir=memory) as scratch:
+    with KafkaReference() as reference, tempfile.TemporaryDirectory(dir=memory) as scratch:
         for seed in range(given.seed, given.seed + given.count):
-            judge_log(judge, Path(scratch), seed, tally)
+            compare_log(reference, Path(scratch), seed, tally)
             try:
-                consumed += compare_with_consumer(judge, Path(scratch), seed)
+                consumed += compare_with_consumer(reference, Path(scratch), seed)
             except AssertionError as failure:
                 tally.differences.append(str(failure))
             for difference in tally.differences[shown:_SHOWN]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.support.partition_twin import Offsets, Order, is_tail
+from tests.support.partition_model import Offsets, Order, is_tail
 from tests.support.segments import BATCH_HEADER_SIZE, INT32_MAX
 
-from .judged_files import ReadBatch, ReadLog, ReadRecord
+from .reference_files import ReadBatch, ReadLog, ReadRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

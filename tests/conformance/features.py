@@ -43,7 +43,7 @@ _CONTROL_TYPE_AT = BATCH_HEADER_SIZE + 7
 _CONTROL_TYPES = range(-1, 8)
 
 
-def drawn_segments(seed: int, count: int) -> Iterator[Segment]:
+def random_segments(seed: int, count: int) -> Iterator[Segment]:
     """Segments from the draw of the tests, without hypothesis."""
     source = random.Random(seed)
     for number in range(count):
@@ -118,9 +118,9 @@ def _first_word(reason: str | None) -> str:
 
 
 def count_features(seed: int, count: int) -> Counter[str]:
-    """The number of drawn segments with each feature, by the outcome of their builds."""
+    """The number of random segments with each feature, by the outcome of their builds."""
     found: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for segment in drawn_segments(seed, count):
+        for segment in random_segments(seed, count):
             found.update(features_of(segment, recovered_by_build(Path(folder) / "build", segment)))
     return found

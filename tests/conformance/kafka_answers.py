@@ -12,12 +12,12 @@ from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import NULL, SpecialTimestamp
 from tests.support.partitions import Row
 
-from .judged_partition import EMPTY, Refused
+from .reference_partition import EMPTY, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from .judged_partition import Answer, JudgedPartition
+    from .reference_partition import Answer, ReferencePartition
 
 OUT_OF_RANGE = "OffsetOutOfRangeException"
 _NO_EPOCH = -1
@@ -27,19 +27,21 @@ UNREADABLE = Row("unreadable")
 NO_RECORD = Row("no_record_at_or_after")
 
 
-def offset_rows(judged: JudgedPartition, offsets: Sequence[int], resolve: Resolve) -> list[Row]:
+def offset_rows(
+    kafka_log: ReferencePartition, offsets: Sequence[int], resolve: Resolve
+) -> list[Row]:
     """Kafka's answers to lookups of offsets, none negative."""
     if resolve is Resolve.INDEX:
         return [
             Row("before_log_start")
-            if offset < judged.log_start_offset
+            if offset < kafka_log.log_start_offset
             else Row("found", *_numbers(answer))
-            for offset, answer in zip(offsets, judged.offset_entry(offsets), strict=True)
+            for offset, answer in zip(offsets, kafka_log.offset_entry(offsets), strict=True)
         ]
-    fetched = judged.fetch(offsets, committed=judged.high_watermark is not None)
-    answers = judged.record(offsets) if resolve is Resolve.RECORD else fetched
+    fetched = kafka_log.fetch(offsets, committed=kafka_log.high_watermark is not None)
+    answers = kafka_log.record(offsets) if resolve is Resolve.RECORD else fetched
     return [
-        _offset_row(judged.log_start_offset, judged.bound, *asked)
+        _offset_row(kafka_log.log_start_offset, kafka_log.bound, *asked)
         for asked in zip(offsets, fetched, answers, strict=True)
     ]
 
@@ -61,23 +63,23 @@ def _offset_row(log_start: int, bound: int, offset: int, fetched: Answer, answer
     return _with_batch(floor, (base, last, position, size), record)
 
 
-def time_rows(judged: JudgedPartition, times: Sequence[int], resolve: Resolve) -> list[Row]:
+def time_rows(kafka_log: ReferencePartition, times: Sequence[int], resolve: Resolve) -> list[Row]:
     """Kafka's answers to lookups of timestamps, none negative but the special ones.
 
     The rules of the high watermark are those of Kafka's
     ``Partition.fetchOffsetForTimestamp``, which hands a client nothing at or above it.
     """
-    bound = judged.bound
-    questions = {Resolve.INDEX: judged.time_entry, Resolve.BATCH: judged.time_batch}
-    answers = questions.get(resolve, judged.time)(times)
-    entries = judged.time_entry(times)
+    bound = kafka_log.bound
+    questions = {Resolve.INDEX: kafka_log.time_entry, Resolve.BATCH: kafka_log.time_batch}
+    answers = questions.get(resolve, kafka_log.time)(times)
+    entries = kafka_log.time_entry(times)
     rows = []
     for time, answer, entry in zip(times, answers, entries, strict=True):
-        edge = {_LATEST: bound, _EARLIEST: judged.log_start_offset}.get(time)
+        edge = {_LATEST: bound, _EARLIEST: kafka_log.log_start_offset}.get(time)
         if resolve is Resolve.INDEX and time in (_LATEST, _LARGEST):
             rows.append(Row("invalid_query"))
         elif edge is not None and resolve is not Resolve.RECORD:
-            rows += offset_rows(judged, [edge], resolve)
+            rows += offset_rows(kafka_log, [edge], resolve)
         elif edge is not None:
             _, _, epoch = _numbers(answer)
             rows.append(_with_batch(Row("found"), (), [edge, -1, epoch]))
@@ -93,7 +95,7 @@ def _time_row(time: int, answer: Answer, entry: Answer, resolve: Resolve, bound:
         return UNREADABLE
     floor = Row("found")
     if time != _LARGEST:
-        # The judge has them in the order of the search.
+        # The reference program has them in the order of the search.
         segment, timestamp, offset, position = _numbers(entry)
         floor = Row("found", segment, offset, position, timestamp)
         if resolve is Resolve.INDEX:
@@ -137,22 +139,22 @@ INT64_MAX = 2**63 - 1
 SPECIAL_TIMES = (-1, -2, -3)
 
 
-def offsets_of(judged: JudgedPartition) -> list[int]:
+def offsets_of(kafka_log: ReferencePartition) -> list[int]:
     """Offsets of batches, segments, log start and log end, and their neighbours; no negative."""
-    edges = {judged.log_start_offset, judged.log_end_offset, *judged.base_offsets}
-    for base_offset in judged.base_offsets:
-        for batch, _ in judged.batches(base_offset):
+    edges = {kafka_log.log_start_offset, kafka_log.log_end_offset, *kafka_log.base_offsets}
+    for base_offset in kafka_log.base_offsets:
+        for batch, _ in kafka_log.batches(base_offset):
             middle = (batch.base_offset + batch.last_offset) // 2
             edges |= {batch.base_offset, batch.last_offset, middle}
     return _with_neighbours(edges, least=0)
 
 
-def times_of(judged: JudgedPartition, offsets: Iterable[int]) -> list[int]:
+def times_of(kafka_log: ReferencePartition, offsets: Iterable[int]) -> list[int]:
     """Timestamps of batches and of these records, their neighbours, 0 and the special times."""
     edges = {0, INT64_MAX}
-    for base_offset in judged.base_offsets:
-        edges.update(timestamp for _, timestamp in judged.batches(base_offset))
-    for answer in judged.record(offsets):
+    for base_offset in kafka_log.base_offsets:
+        edges.update(timestamp for _, timestamp in kafka_log.batches(base_offset))
+    for answer in kafka_log.record(offsets):
         if isinstance(answer, tuple):
             edges.add(answer[-2])  # its timestamp
     return [*SPECIAL_TIMES, *_with_neighbours(edges, least=0)]

@@ -1,7 +1,7 @@
-"""Kafka's own jars, in several versions, for the judge, for brokers and for Kafka's tools.
+"""Kafka's jars in several versions, for the reference program, brokers and Kafka's tools.
 
-Each version is a Maven project, ``judge/kafka-VERSION/pom.xml``. Its jars are downloaded into
-``judge/target/kafka-VERSION/lib``, which git ignores, and again when the project changes.
+Each version is a Maven project, ``reference/kafka-VERSION/pom.xml``. Its jars are downloaded into
+``reference/target/kafka-VERSION/lib``, which git ignores, and again when the project changes.
 Downloading needs Maven, a JDK, and the network.
 """
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 VERSIONS = ("4.3.1", "3.9.1")
 DEFAULT_VERSION, OLD_VERSION = VERSIONS
 #: What a skipped test reports; the end of a run counts these.
-JUDGE_DID_NOT_RUN = "Kafka's own code did not run"
+KAFKA_DID_NOT_RUN = "Kafka's own code did not run"
 
-_JUDGE = Path(__file__).parent / "judge"
+_REFERENCE = Path(__file__).parent / "reference"
 _COPY_JARS = "dependency:copy-dependencies"
 _NEEDS = {
     "java": "a Java 17 runtime",
@@ -37,7 +37,7 @@ _NEEDS = {
 }
 
 
-class JudgeUnavailable(Exception):  # noqa: N818 - a state of this machine, not a fault in the tests
+class KafkaUnavailable(Exception):  # noqa: N818 - a state of this machine, not a fault in the tests
     """Kafka's own code cannot run here; the message names what is missing."""
 
 
@@ -46,16 +46,16 @@ def needing_kafka() -> Iterator[None]:
     """Skip the test if Kafka's own code cannot run, or fail it where Kafka is required."""
     try:
         yield
-    except JudgeUnavailable as missing:
-        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
+    except KafkaUnavailable as missing:
+        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_KAFKA") == "1":
             pytest.fail(f"Kafka is required here: {missing}", pytrace=False)
-        pytest.skip(f"{JUDGE_DID_NOT_RUN}: {missing}")
+        pytest.skip(f"{KAFKA_DID_NOT_RUN}: {missing}")
 
 
 def class_path(version: str = DEFAULT_VERSION) -> str:
     """Class path of all jars of a Kafka version: its broker, its tools, a binding for its logs.
 
-    `version`: one of `VERSIONS`. Raises `JudgeUnavailable` when the jars have to be fetched and a
+    `version`: one of `VERSIONS`. Raises `KafkaUnavailable` when the jars have to be fetched and a
     tool is missing or Maven fails, without network for instance.
     """
     return os.pathsep.join(str(jar) for jar in jars(version))
@@ -69,22 +69,22 @@ def jars(version: str = DEFAULT_VERSION) -> tuple[Path, ...]:
 def spark_kafka_jars() -> tuple[Path, ...]:
     """The jars of Spark's own Kafka source, for a Spark that has the rest; fetched if missing.
 
-    Raises `JudgeUnavailable` as for `class_path`.
+    Raises `KafkaUnavailable` as for `class_path`.
     """
-    return _fetched(_JUDGE / "spark-kafka")
+    return _fetched(_REFERENCE / "spark-kafka")
 
 
 def tiered_storage_jar() -> Path:
     """The jar with LocalTieredStorage, for brokers of `DEFAULT_VERSION`; fetched if missing.
 
-    Raises `JudgeUnavailable` as for `class_path`.
+    Raises `KafkaUnavailable` as for `class_path`.
     """
-    (jar,) = _fetched(_JUDGE / "tiered-storage")
+    (jar,) = _fetched(_REFERENCE / "tiered-storage")
     return jar
 
 
 def _fetched(project: Path) -> tuple[Path, ...]:
-    folder = _JUDGE / "target" / project.name / "lib"
+    folder = _REFERENCE / "target" / project.name / "lib"
     ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
     return tuple(sorted(folder.glob("*.jar")))
 
@@ -93,12 +93,12 @@ def project_of(version: str) -> Path:
     """Folder of the Maven project that names a version's jars."""
     if version not in VERSIONS:
         raise ValueError(f"no Kafka {version} here, only {', '.join(VERSIONS)}")
-    return _JUDGE / f"kafka-{version}"
+    return _REFERENCE / f"kafka-{version}"
 
 
 def target_of(version: str) -> Path:
     """Ignored folder of what is fetched and built for a version."""
-    return _JUDGE / "target" / project_of(version).name
+    return _REFERENCE / "target" / project_of(version).name
 
 
 def ensure_made(folder: Path, stamp: str, make: Callable[[], object]) -> None:
@@ -127,7 +127,7 @@ def tool(name: str) -> str:
         return str(Path(home) / "bin" / name)
     found = shutil.which(name)
     if found is None:
-        raise JudgeUnavailable(
+        raise KafkaUnavailable(
             f"{name} is neither in JAVA_HOME nor on PATH: install {_NEEDS[name]}"
         )
     return found
@@ -154,7 +154,7 @@ def fetch_jars(project: Path, folder: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise JudgeUnavailable(
+        raise KafkaUnavailable(
             f"mvn could not fetch the jars of {project} (is there a network?):\n"
             f"{(done.stdout + done.stderr).strip()[-2000:]}"
         )

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from tests.support.golden_segments import PARTITION
 from tests.support.segments import batch, marker
 
-from .judged_log import DAY_MS, JudgedLog, load
+from .reference_log import DAY_MS, ReferenceLog, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
     Logs = Mapping[int, Sequence[bytes]]
 
@@ -33,10 +33,10 @@ ABORTED: dict[int, list[bytes]] = {
 
 
 class PartitionFiles:
-    """One partition directory and the files in it; the judge loads it as a broker does."""
+    """A partition directory, which the reference program loads as a broker does."""
 
-    def __init__(self, judge: Judge, directory: Path) -> None:
-        self._judge = judge
+    def __init__(self, reference: KafkaReference, directory: Path) -> None:
+        self._reference = reference
         self.directory = directory
 
     def load(
@@ -47,10 +47,10 @@ class PartitionFiles:
         log_start_offset: int = 0,
         now_ms: int = DAY_MS,
         settings: Mapping[str, object] | None = None,
-    ) -> JudgedLog:
-        """Load it by `judged_log.load`."""
+    ) -> ReferenceLog:
+        """Load it by `reference_log.load`."""
         return load(
-            self._judge,
+            self._reference,
             self.directory,
             clean=clean,
             recovery_point=recovery_point,
@@ -85,25 +85,25 @@ class PartitionFiles:
         return {path.name: path.read_bytes() for path in self.directory.iterdir()}
 
 
-def partition_files(judge: Judge, scratch: Path, logs: Logs) -> PartitionFiles:
+def partition_files(reference: KafkaReference, scratch: Path, logs: Logs) -> PartitionFiles:
     """A fresh partition directory with these logs, by base offset, and nothing else."""
     directory = scratch / "loading" / PARTITION
     shutil.rmtree(directory.parent, ignore_errors=True)
     directory.mkdir(parents=True)
-    files = PartitionFiles(judge, directory)
+    files = PartitionFiles(reference, directory)
     for base_offset, entries in logs.items():
         files.write(base_offset, ".log", b"".join(entries))
     return files
 
 
 def indexed_files(
-    judge: Judge, scratch: Path, logs: Logs, then: Logs | None = None
+    reference: KafkaReference, scratch: Path, logs: Logs, then: Logs | None = None
 ) -> PartitionFiles:
     """A partition with all index files, as Kafka leaves it after a clean shutdown.
 
     `then`: other logs that it has since.
     """
-    files = partition_files(judge, scratch, logs)
+    files = partition_files(reference, scratch, logs)
     files.load(settings=EVERY_BATCH).close()
     for base_offset, entries in (then or {}).items():
         files.write(base_offset, ".log", b"".join(entries))

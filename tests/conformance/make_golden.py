@@ -37,16 +37,16 @@ from tests.support.golden_segments import (
     write_table,
 )
 from tests.support.missing_offsets import BATCHES, LOGS, SPAN, CleanedLogs, write_cleaned_logs
-from tests.support.named import NAMED
+from tests.support.named_segments import NAMED
 from tests.support.partitions import Row
 
-from .features import drawn_segments, features_of
-from .judge import DEFAULT_SEGMENT_INDEX_BYTES, Judge
-from .judged_files import WrittenBatch, WrittenRecord, write_batches
-from .judged_log import load
+from .features import features_of, random_segments
 from .kafka_answers import SPECIAL_TIMES, offset_rows, offsets_of, time_rows, times_of
 from .kafka_jars import DEFAULT_VERSION, OLD_VERSION
+from .kafka_reference import DEFAULT_SEGMENT_INDEX_BYTES, KafkaReference
 from .recovering import recovered_by_kafka
+from .reference_files import WrittenBatch, WrittenRecord, write_batches
+from .reference_log import load
 from .written_segments import CODECS, START_MS
 
 if TYPE_CHECKING:
@@ -57,44 +57,46 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Write them all."""
-    with Judge() as judge:
-        _write_segments(judge)
-        _write_lookups(judge)
-    with Judge(OLD_VERSION) as judge:
-        write_cleaned_logs(cleaned_by(judge))
+    with KafkaReference() as reference:
+        _write_segments(reference)
+        _write_lookups(reference)
+    with KafkaReference(OLD_VERSION) as reference:
+        write_cleaned_logs(cleaned_by(reference))
 
 
 # ----------------------------------------------------------------------------- recovered segments
 
 _SEED = 0
-_DRAWN = 8000
-#: The most drawn segments that are kept, and their bytes together.
+_RANDOM_CASES = 8000
+#: The most random segments that are kept, and their bytes together.
 _MAX_KEPT = 400
 _MAX_BYTES = 600_000
 #: So much of a segment is paid by one pair of features.
 _BYTES_FOR_ONE = 150
 
 
-def _write_segments(judge: Judge) -> None:
-    """Let Kafka recover the named segments, the found ones, and drawn ones with rare features."""
+def _write_segments(reference: KafkaReference) -> None:
+    """Let Kafka recover the named segments, the found ones, and random ones with rare features."""
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "kafka"
         named = [
-            GoldenSegment(case.name, case.segment, recovered_by_kafka(judge, scratch, case.segment))
+            GoldenSegment(
+                case.name, case.segment, recovered_by_kafka(reference, scratch, case.segment)
+            )
             for case in NAMED
         ]
         for path in sorted(FOUND.glob("*.json")):
             found = read_found(path)
-            kafka = recovered_by_kafka(judge, scratch, found.segment)
+            kafka = recovered_by_kafka(reference, scratch, found.segment)
             write_found(GoldenSegment(found.name, found.segment, kafka))
         # Our own reasons for a cut distinguish more kinds than Kafka's.
-        drawn = [
+        generated = [
             (features_of(one, recovered_by_build(scratch, one)), one)
-            for one in drawn_segments(_SEED, _DRAWN)
+            for one in random_segments(_SEED, _RANDOM_CASES)
         ]
         kept = [
-            GoldenSegment(f"drawn {number}", one, recovered_by_kafka(judge, scratch, one))
-            for number, one in enumerate(_chosen(drawn))
+            GoldenSegment(f"generated {number}", one, recovered_by_kafka(reference, scratch, one))
+            for number, one in enumerate(_chosen(generated))
         ]
     segments = [*named, *kept]
     write_table(segments)
@@ -105,7 +107,7 @@ def _write_segments(judge: Judge) -> None:
             "segment.index.bytes": "segment_index_bytes of each segment",
             "producers and leader epochs before the segment": "none",
         },
-        "drawn": {"seed": _SEED, "segments": _DRAWN},
+        "random": {"seed": _SEED, "segments": _RANDOM_CASES},
         "segments": len(segments),
         "sha256": hashes(),
     }
@@ -113,11 +115,11 @@ def _write_segments(judge: Judge) -> None:
     print(f"{len(segments)} segments, {TABLE.stat().st_size} bytes")
 
 
-def _chosen(drawn: list[tuple[set[str], Segment]]) -> Iterator[Segment]:
+def _chosen(generated: list[tuple[set[str], Segment]]) -> Iterator[Segment]:
     """Those with a feature, or two together, that those before have not; small ones first."""
     seen: Counter[tuple[str, ...]] = Counter()
     count = size = 0
-    for features, segment in sorted(drawn, key=lambda one: len(one[1].log)):
+    for features, segment in sorted(generated, key=lambda one: len(one[1].log)):
         combined = {*((one,) for one in features), *combinations(sorted(features), 2)}
         new = sum(not seen[combination] for combination in combined)
         # A small segment may bring little, a large one has to be worth its bytes.
@@ -148,7 +150,7 @@ _MAX_TARGETS = 240
 _INDEX_INTERVAL_BYTES = 4096
 
 
-def _write_lookups(judge: Judge) -> None:
+def _write_lookups(reference: KafkaReference) -> None:
     """Let Kafka answer lookups at each level in the partitions of the example dump."""
     checkpoint = (DUMP / "log-start-offset-checkpoint").read_text(encoding="utf-8")
     log_starts = parse_offset_checkpoint(checkpoint)
@@ -160,7 +162,7 @@ def _write_lookups(judge: Judge) -> None:
             copy = _copy_partition(directory, Path(folder))
             rows += [
                 {"topic": topic, "partition": int(number), **answer}
-                for answer in _answers(judge, copy, log_start)
+                for answer in _answers(reference, copy, log_start)
             ]
     _TARGET.mkdir(exist_ok=True)
     path = _TARGET / "answers.parquet"
@@ -190,25 +192,27 @@ def _copy_partition(directory: Path, folder: Path) -> Path:
     return copy
 
 
-def _answers(judge: Judge, directory: Path, log_start_offset: int) -> list[dict[str, object]]:
+def _answers(
+    reference: KafkaReference, directory: Path, log_start_offset: int
+) -> list[dict[str, object]]:
     """Kafka's answers about a partition, at each level."""
     result: list[dict[str, object]] = []
-    with judge.open_partition(
+    with reference.open_partition(
         directory,
         _INDEX_INTERVAL_BYTES,
         DEFAULT_SEGMENT_INDEX_BYTES,
         log_start_offset=log_start_offset,
-    ) as judged:
-        offsets = offsets_of(judged)
-        times = times_of(judged, offsets)[len(SPECIAL_TIMES) :]
+    ) as kafka_log:
+        offsets = offsets_of(kafka_log)
+        times = times_of(kafka_log, offsets)[len(SPECIAL_TIMES) :]
         some_offsets = _thinned(offsets)
         some_times = [*SPECIAL_TIMES, *_thinned(times)]
         for resolve in Resolve:
             result += _as_dicts(
-                "offset", resolve, some_offsets, offset_rows(judged, some_offsets, resolve)
+                "offset", resolve, some_offsets, offset_rows(kafka_log, some_offsets, resolve)
             )
             result += _as_dicts(
-                "timestamp", resolve, some_times, time_rows(judged, some_times, resolve)
+                "timestamp", resolve, some_times, time_rows(kafka_log, some_times, resolve)
             )
     return result
 
@@ -240,25 +244,27 @@ _KEPT = range(36, 44)
 _UNCLEANABLE = LOGS // 2 * BATCHES * SPAN
 
 
-def cleaned_by(judge: Judge) -> list[CleanedLogs]:
-    """A partition of each magic and codec, cleaned by a judge's version of Kafka."""
-    return [_cleaned(judge, magic, codec) for magic, codecs in CODECS.items() for codec in codecs]
+def cleaned_by(reference: KafkaReference) -> list[CleanedLogs]:
+    """A partition of each magic and codec, cleaned by a reference program's version of Kafka."""
+    return [
+        _cleaned(reference, magic, codec) for magic, codecs in CODECS.items() for codec in codecs
+    ]
 
 
-def _cleaned(judge: Judge, magic: int, codec: str) -> CleanedLogs:
+def _cleaned(reference: KafkaReference, magic: int, codec: str) -> CleanedLogs:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "orders-0"
         directory.mkdir()
         for log in range(LOGS):
             base = log * BATCHES * SPAN
             batches = [_batch(base + i * SPAN, magic, codec) for i in range(BATCHES)]
-            write_batches(judge, directory / f"{base:020d}.log", batches)
+            write_batches(reference, directory / f"{base:020d}.log", batches)
         before = _contents(directory)
         # Segments that fit in one are joined.
         size = min(map(len, before.values()))
-        name = "internal.segment.bytes" if judge.version == DEFAULT_VERSION else "segment.bytes"
+        name = "internal.segment.bytes" if reference.version == DEFAULT_VERSION else "segment.bytes"
         settings = {name: size, "cleanup.policy": "compact"}
-        with load(judge, directory, settings=settings) as opened:
+        with load(reference, directory, settings=settings) as opened:
             cleaned_to, _ = opened.clean(_UNCLEANABLE)
         return CleanedLogs(magic, codec, cleaned_to, before, _contents(directory))
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kafka_index.core.format.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from tests.support.damage import damage
-from tests.support.drawn_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.odd_entries import ORDERLY_ODDITIES
+from tests.support.random_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.segments import INT32_MAX, Segment, batch
 from tests.support.strategies import BASE_OFFSETS, MAX_DAMAGES, draw_oddities
 
@@ -93,16 +93,16 @@ def partitions(
     its logs that recovery notices, or that only changes what batches there are.
     """
     return st.binary(min_size=_DRAWN_BYTES, max_size=_DRAWN_BYTES).map(
-        lambda drawn: partition_of(drawn, repeating=repeating, damaged=damaged)
+        lambda generated: partition_of(generated, repeating=repeating, damaged=damaged)
     )
 
 
 def partition_of(
-    drawn: bytes, *, repeating: bool | None = None, damaged: bool = False
+    generated: bytes, *, repeating: bool | None = None, damaged: bool = False
 ) -> Partition:
     """The partition that these bytes describe, as in `segment_of`."""
     spec, *others = (
-        drawn[start : start + SPEC_BYTES] for start in range(0, _DRAWN_BYTES, SPEC_BYTES)
+        generated[start : start + SPEC_BYTES] for start in range(0, _DRAWN_BYTES, SPEC_BYTES)
     )
     choices = Choices(spec)
     # Where offsets step back, Kafka's own index entries lead astray.
@@ -156,8 +156,8 @@ def long_partitions() -> st.SearchStrategy[Partition]:
     return st.binary(min_size=SPEC_BYTES, max_size=SPEC_BYTES).map(_long_partition_of)
 
 
-def _long_partition_of(drawn: bytes) -> Partition:
-    choices = Choices(drawn)
+def _long_partition_of(generated: bytes) -> Partition:
+    choices = Choices(generated)
     records = choices.between(1, 5)
     first_count = choices.between(20, 90)
     interval = choices.pick((0, 200, 500))

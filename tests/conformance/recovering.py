@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.segments import Segment
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 # A broker that meets one of these does not start. Kafka distinguishes kinds of failure by class and
 # message; both are in one table here, and an exception that is not in it is a finding.
@@ -59,10 +59,10 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def recovered_by_kafka(judge: Judge, directory: Path, segment: Segment) -> Recovered:
+def recovered_by_kafka(reference: KafkaReference, directory: Path, segment: Segment) -> Recovered:
     """Kafka's answer, from a copy under `directory`."""
     log_path = write_log(directory, segment)
-    result = judge.recover(
+    result = reference.recover(
         log_path.parent,
         segment.base_offset,
         segment.index_interval_bytes,
@@ -111,7 +111,7 @@ def kept_on_failure(test: str, segment: Segment, kafka: Recovered) -> Iterator[N
     try:
         yield
     except Exception as error:
-        path = write_found(GoldenSegment(segment.note or "drawn", segment, kafka))
+        path = write_found(GoldenSegment(segment.note or "random", segment, kafka))
         former = _last.get(test)
         if former is not None and former != path:
             former.unlink(missing_ok=True)

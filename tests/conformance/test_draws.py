@@ -11,8 +11,8 @@ from .features import count_features
 if TYPE_CHECKING:
     from collections import Counter
 
-DRAWN = 750
-#: What at least 1 of 20, and 1 of 500, drawn segments have.
+RANDOM_CASES = 750
+#: What at least 1 of 20, and 1 of 500, random segments have.
 OFTEN = (
     *(f"codec: magic 2, {codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")),
     *(f"codec: magic {m}, {c}" for m in (0, 1) for c in ("none", "gzip", "snappy", "lz4")),
@@ -47,14 +47,14 @@ SOMETIMES = (
 
 @pytest.fixture(scope="module")
 def counted() -> Counter[str]:
-    return count_features(1, DRAWN)
+    return count_features(1, RANDOM_CASES)
 
 
 @pytest.mark.parametrize("feature", OFTEN)
 def test_random_logs_contain_the_feature_often(counted: Counter[str], feature: str) -> None:
-    assert counted[feature] * 20 >= DRAWN
+    assert counted[feature] * 20 >= RANDOM_CASES
 
 
 @pytest.mark.parametrize("feature", SOMETIMES)
 def test_random_logs_contain_the_feature_sometimes(counted: Counter[str], feature: str) -> None:
-    assert counted[feature] * 500 >= DRAWN
+    assert counted[feature] * 500 >= RANDOM_CASES

@@ -37,17 +37,17 @@ from tests.support.segments import (
     record,
 )
 
-from .judged_files import write_batches
 from .kafka_jars import VERSIONS, class_path, needing_kafka, tool
-from .written_segments import FORMATS, NAMED, drawn_segment
+from .reference_files import write_batches
+from .written_segments import FORMATS, NAMED, random_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
-DRAWN = 300
+RANDOM_CASES = 300
 #: Lines about a file as a whole.
 REMARKS = ("Log starting offset: ", "Snapshot end offset: ")
 
@@ -144,16 +144,18 @@ def test_batches_of_broker_logs_equal_kafkas_dump() -> None:
     assert assert_dumped_alike(files_of_dump(".log"), printed_batch) > 5000
 
 
-def test_batches_of_every_format_equal_kafkas_dump(judge: Judge, tmp_path: Path) -> None:
+def test_batches_of_every_format_equal_kafkas_dump(
+    reference: KafkaReference, tmp_path: Path
+) -> None:
     rng = random.Random(20240229)
-    segments = [*FORMATS, *NAMED, *(drawn_segment(rng) for _ in range(DRAWN))]
+    segments = [*FORMATS, *NAMED, *(random_segment(rng) for _ in range(RANDOM_CASES))]
     logs = []
     for number, segment in enumerate(segments):
         log = tmp_path / f"t-{number}" / f"{segment.base_offset:020d}.log"
         log.parent.mkdir()
-        write_batches(judge, log, segment.batches)
+        write_batches(reference, log, segment.batches)
         logs.append(log)
-    assert assert_dumped_alike(logs, printed_batch) > 5 * DRAWN
+    assert assert_dumped_alike(logs, printed_batch) > 5 * RANDOM_CASES
 
 
 def test_restarted_sequences_equal_kafkas_dump(tmp_path: Path) -> None:
@@ -338,8 +340,8 @@ def printed(value: str | dict[str, str]) -> str:
     return value if isinstance(value, str) else bytes.fromhex(value["hex"]).decode(errors="replace")
 
 
-class Drawn:
-    """Batches of every magic and codec, drawn."""
+class RandomLog:
+    """Batches of every magic and codec, generated."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -412,9 +414,9 @@ def test_records_of_every_magic_and_codec_equal_kafkas_dump(tmp_path: Path) -> N
     for seed in range(120):
         path = tmp_path / f"t-{seed}" / f"{0:020d}.log"
         path.parent.mkdir()
-        drawn = Drawn(seed)
-        path = path.with_name(f"{drawn._offset:020d}.log")
-        path.write_bytes(drawn.log())
+        generated = RandomLog(seed)
+        path = path.with_name(f"{generated._offset:020d}.log")
+        path.write_bytes(generated.log())
         logs.append(path)
     theirs = records_by_kafka(logs)
     assert sum(map(len, theirs.values())) > 1000

@@ -26,7 +26,7 @@ from .kafka_loading import PartitionFiles, partition_files
 from .test_predicted_partitions import Case, predicted
 
 if TYPE_CHECKING:
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 LIMIT = 2**31
 TOPIC, PARTITION = "topic", 0
@@ -64,9 +64,9 @@ LOGS = {
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("name", LOGS)
 def test_far_offsets_are_read_and_looked_up_as_by_a_broker(
-    judge: Judge, scratch: Path, name: str, *, with_index: bool
+    reference: KafkaReference, scratch: Path, name: str, *, with_index: bool
 ) -> None:
-    files = partition_files(judge, scratch, LOGS[name])
+    files = partition_files(reference, scratch, LOGS[name])
     for base_offset in LOGS[name] if with_index else ():
         # No entry: the broker neither recovers the segment nor splits it.
         files.write(base_offset, ".index")
@@ -111,9 +111,9 @@ def test_far_offsets_are_read_and_looked_up_as_by_a_broker(
 @pytest.mark.parametrize("is_damaged", [False, True])
 @pytest.mark.parametrize("name", LOGS)
 def test_restored_segments_are_split_as_by_a_broker(
-    judge: Judge, scratch: Path, name: str, *, is_damaged: bool, salvage: str
+    reference: KafkaReference, scratch: Path, name: str, *, is_damaged: bool, salvage: str
 ) -> None:
-    files = partition_files(judge, scratch, LOGS[name])
+    files = partition_files(reference, scratch, LOGS[name])
     root, output = files.directory.parent, scratch.parent / "restored"
     if is_damaged:
         path = min(files.directory.glob("*.log"))
@@ -128,7 +128,7 @@ def test_restored_segments_are_split_as_by_a_broker(
     with files.load(clean=False) as log:
         base_offsets = log.loaded.base_offsets
         consumed = log.consume(log.loaded.log_start_offset, committed=False).records
-    restored = PartitionFiles(judge, output / files.directory.name)
+    restored = PartitionFiles(reference, output / files.directory.name)
     with restored.load(clean=True) as log:
         kept = log.consume(log.loaded.log_start_offset, committed=False).records
         if not is_damaged:
@@ -144,9 +144,9 @@ def test_restored_segments_are_split_as_by_a_broker(
 @pytest.mark.parametrize("shutdown", ["clean", "clean, no index", "unclean"])
 @pytest.mark.parametrize("name", LOGS)
 def test_start_on_far_offsets_is_predicted(
-    judge: Judge, scratch: Path, name: str, shutdown: str
+    reference: KafkaReference, scratch: Path, name: str, shutdown: str
 ) -> None:
-    files = partition_files(judge, scratch, LOGS[name])
+    files = partition_files(reference, scratch, LOGS[name])
     for base_offset in LOGS[name] if shutdown != "clean, no index" else ():
         files.write(base_offset, ".index")
         files.write(base_offset, ".timeindex")
@@ -169,11 +169,13 @@ def test_start_on_far_offsets_is_predicted(
     assert consumed[-1].offset == log.log_end_offset - 1
 
 
-def test_aborted_records_exposed_by_a_split_are_predicted(judge: Judge, scratch: Path) -> None:
+def test_aborted_records_exposed_by_a_split_are_predicted(
+    reference: KafkaReference, scratch: Path
+) -> None:
     far = LIMIT + 5
     aborted = batch(far, 3, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
     logs = {0: [*_three(0), aborted, marker(far + 3, 9, 0, commit=False)]}
-    files = partition_files(judge, scratch, logs)
+    files = partition_files(reference, scratch, logs)
     root = files.directory.parent
     shutil.rmtree(scratch.parent / "exposed", ignore_errors=True)
     restored = restore_dump(root, scratch.parent / "exposed", new_topic_ids=True)
@@ -184,7 +186,7 @@ def test_aborted_records_exposed_by_a_split_are_predicted(judge: Judge, scratch:
 
     assert served == [*range(9), far, far + 1, far + 2]
     assert "has no .txnindex" in (prediction.unserved or "")
-    right = PartitionFiles(judge, Path(restored.output) / files.directory.name)
+    right = PartitionFiles(reference, Path(restored.output) / files.directory.name)
     with right.load(clean=True) as log:
         assert [each.offset for each in log.consume(0, committed=True).records] == [*range(9)]
 

@@ -17,10 +17,10 @@ from tests.commands.restore.generated_dumps import Batch, Dump, draw_dump, kept_
 from tests.support.missing_offsets import NAME, write_partition
 
 from .campaign import CASES, SEED
-from .judged_log import ConsumedRecord, load
+from .reference_log import ConsumedRecord, load
 
 if TYPE_CHECKING:
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 PARTS = 5
 DUMPS = max(CASES // 10, PARTS)
@@ -28,9 +28,11 @@ DUMPS = max(CASES // 10, PARTS)
 Records = dict[int, ConsumedRecord]
 
 
-def consumed(judge: Judge, directory: Path, *, clean: bool) -> tuple[list[Records], int, int]:
+def consumed(
+    reference: KafkaReference, directory: Path, *, clean: bool
+) -> tuple[list[Records], int, int]:
     """The records of a partition by isolation level; its last stable offset and its end."""
-    with load(judge, directory, clean=clean, recovery_point=1 << 40 if clean else 0) as log:
+    with load(reference, directory, clean=clean, recovery_point=1 << 40 if clean else 0) as log:
         state = log.loaded
         levels = []
         for committed in (False, True):
@@ -66,7 +68,7 @@ def is_open_at(dump: Dump, producer_id: int, end: int) -> bool:
     return bool(own) and not own[-1].is_control
 
 
-def differences(judge: Judge, root: Path, seed: str) -> list[str]:
+def differences(reference: KafkaReference, root: Path, seed: str) -> list[str]:
     """Generate and restore a dump; return the records that Kafka reads wrongly or does not read."""
     dump = draw_dump(root, seed)
     salvage = (Salvage.BATCHES, Salvage.PREFIX)[len(dump.changes) % 2]
@@ -75,7 +77,7 @@ def differences(judge: Judge, root: Path, seed: str) -> list[str]:
         return []
     whole = {each[0].first: b"".join(one.data for one in each) for each in dump.history}
     write_partition(root / "whole", whole)
-    (records, _), *_ = consumed(judge, root / "whole" / NAME, clean=False)
+    (records, _), *_ = consumed(reference, root / "whole" / NAME, clean=False)
     kept = kept_batches(root / "out" / NAME)
     contents = {Batch(0, 0, one).content for one in kept}
     there = [each for each in dump.batches if each.content in contents]
@@ -83,7 +85,7 @@ def differences(judge: Judge, root: Path, seed: str) -> list[str]:
     if kept and not Batch(0, 0, kept[-1]).is_control and there[-1].data[8:] != kept[-1][8:]:
         # Nothing shows that a base offset is wrong after which nothing comes.
         return []
-    levels, stable, end = consumed(judge, root / "out" / NAME, clean=True)
+    levels, stable, end = consumed(reference, root / "out" / NAME, clean=True)
     wrong = []
     expected = {at: one for at, one in records.items() if at in held}
     committed = committed_offsets(dump)
@@ -106,11 +108,11 @@ def differences(judge: Judge, root: Path, seed: str) -> list[str]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_consumers_get_the_records_of_the_undamaged_partition(
-    judge: Judge, tmp_path: Path, part: int
+    reference: KafkaReference, tmp_path: Path, part: int
 ) -> None:
     wrong = []
     for number in range(part, DUMPS, PARTS):
         root = tmp_path / str(number)
-        wrong += differences(judge, root, f"{SEED}-{number}")
+        wrong += differences(reference, root, f"{SEED}-{number}")
         shutil.rmtree(root)
     assert not wrong, "\n".join(wrong)

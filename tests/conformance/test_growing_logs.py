@@ -29,15 +29,15 @@ from tests.support.golden_segments import PARTITION
 from tests.support.growing import data_batch
 
 from .both_logs import START_MS, BothLogs, LiveLog
-from .campaign import drawn_cases
-from .drawn_growth import FEW_ENTRIES_BYTES, Growth, GrowthOfBoth, drawn_settings
-from .judge import KafkaRefusal
-from .judged_log import load
+from .campaign import random_cases
+from .kafka_reference import KafkaRefusal
+from .random_growth import FEW_ENTRIES_BYTES, Growth, GrowthOfBoth, random_settings
+from .reference_log import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 BATCH_BYTES = len(data_batch())
 SMALL: dict[str, object] = {
@@ -53,14 +53,14 @@ def marker(producer_id: int, epoch: int = 0, coordinator_epoch: int = 0) -> byte
     )
 
 
-@drawn_cases(0.1)
+@random_cases(0.1)
 @given(seed=st.integers(0, 2**63))
 def test_random_appends_leave_kafkas_files_at_every_step(
-    judge: Judge, scratch: Path, seed: int
+    reference: KafkaReference, scratch: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
-    settings = drawn_settings(rng)
-    logs = BothLogs(judge, scratch, settings)
+    settings = random_settings(rng)
+    logs = BothLogs(reference, scratch, settings)
     try:
         growth = GrowthOfBoth(rng, logs, settings)
         for _ in range(rng.randrange(1, 60)):
@@ -71,12 +71,14 @@ def test_random_appends_leave_kafkas_files_at_every_step(
         logs.abandon()
 
 
-@drawn_cases(0.03)
+@random_cases(0.03)
 @given(seed=st.integers(0, 2**63))
-def test_killed_log_is_recovered_as_by_kafka(judge: Judge, scratch: Path, seed: int) -> None:
+def test_killed_log_is_recovered_as_by_kafka(
+    reference: KafkaReference, scratch: Path, seed: int
+) -> None:
     rng = random.Random(seed)
-    settings = drawn_settings(rng)
-    logs = BothLogs(judge, scratch, settings)
+    settings = random_settings(rng)
+    logs = BothLogs(reference, scratch, settings)
     try:
         growth = GrowthOfBoth(rng, logs, settings)
         for _ in range(rng.randrange(1, 40)):
@@ -108,9 +110,9 @@ def test_killed_log_is_recovered_as_by_kafka(judge: Judge, scratch: Path, seed: 
     ids=str,
 )
 def test_segments_are_rolled_as_by_kafka(
-    judge: Judge, scratch: Path, changed: dict[str, object]
+    reference: KafkaReference, scratch: Path, changed: dict[str, object]
 ) -> None:
-    logs = BothLogs(judge, scratch, SMALL | changed)
+    logs = BothLogs(reference, scratch, SMALL | changed)
     for step in range(30):
         logs.set_clock(START_MS + 3 * step)
         time = START_MS + 3 * step - (step % 4)
@@ -119,8 +121,10 @@ def test_segments_are_rolled_as_by_kafka(
     logs.close()
 
 
-def test_transaction_that_ends_as_another_begins_in_one_append(judge: Judge, scratch: Path) -> None:
-    logs = BothLogs(judge, scratch, SMALL)
+def test_transaction_that_ends_as_another_begins_in_one_append(
+    reference: KafkaReference, scratch: Path
+) -> None:
+    logs = BothLogs(reference, scratch, SMALL)
     logs.append_as_follower(data_batch(0, producer=37, transactional=True), 0)
     together = [
         data_batch(1, producer=5, transactional=True),
@@ -138,8 +142,10 @@ def test_transaction_that_ends_as_another_begins_in_one_append(judge: Judge, scr
     logs.close()
 
 
-def test_new_producers_of_one_append_are_in_kafkas_order(judge: Judge, scratch: Path) -> None:
-    logs = BothLogs(judge, scratch, SMALL | {"internal.segment.bytes": 10**6})
+def test_new_producers_of_one_append_are_in_kafkas_order(
+    reference: KafkaReference, scratch: Path
+) -> None:
+    logs = BothLogs(reference, scratch, SMALL | {"internal.segment.bytes": 10**6})
     # More than a table of 16 takes, and several to a bucket of one of 32.
     producers = [32 * n + n % 5 for n in range(25)]
     logs.append_as_follower(
@@ -155,8 +161,10 @@ def test_new_producers_of_one_append_are_in_kafkas_order(judge: Judge, scratch: 
     logs.close()
 
 
-def test_duplicate_batches_are_not_appended_as_by_kafka(judge: Judge, scratch: Path) -> None:
-    logs = BothLogs(judge, scratch, SMALL)
+def test_duplicate_batches_are_not_appended_as_by_kafka(
+    reference: KafkaReference, scratch: Path
+) -> None:
+    logs = BothLogs(reference, scratch, SMALL)
     batches = [data_batch(producer=7, sequence=n) for n in range(8)]
     logs.append_as_leader(batches[:6], 0)
     logs.append_as_leader([*batches[3:], batches[7]], 0)
@@ -165,8 +173,10 @@ def test_duplicate_batches_are_not_appended_as_by_kafka(judge: Judge, scratch: P
     logs.close()
 
 
-def test_producers_without_sequences_and_at_the_end_of_them(judge: Judge, scratch: Path) -> None:
-    logs = BothLogs(judge, scratch, SMALL)
+def test_producers_without_sequences_and_at_the_end_of_them(
+    reference: KafkaReference, scratch: Path
+) -> None:
+    logs = BothLogs(reference, scratch, SMALL)
     last = 2**31 - 1
     batches = [
         built.batch(0, 3, producer_id=7, producer_epoch=0, base_sequence=-1),
@@ -180,8 +190,8 @@ def test_producers_without_sequences_and_at_the_end_of_them(judge: Judge, scratc
     logs.close()
 
 
-def test_old_formats_are_appended_as_they_are(judge: Judge, scratch: Path) -> None:
-    logs = BothLogs(judge, scratch, SMALL)
+def test_old_formats_are_appended_as_they_are(reference: KafkaReference, scratch: Path) -> None:
+    logs = BothLogs(reference, scratch, SMALL)
     logs.append_as_follower(data_batch(0, leader_epoch=3), 3)
     logs.append_as_follower(
         b"".join(built.message(n, n % 2, START_MS + n, bytes(90)) for n in range(1, 9)), 3
@@ -223,10 +233,10 @@ REFUSED_AS_FOLLOWER = {
 
 
 @pytest.fixture
-def started(judge: Judge, scratch: Path) -> BothLogs:
+def started(reference: KafkaReference, scratch: Path) -> BothLogs:
     """A plain batch, an open transaction, and a coordinator's marker."""
     strict = {"max.message.bytes": 1500, "cleanup.policy": "compact"}
-    logs = BothLogs(judge, scratch, SMALL | strict)
+    logs = BothLogs(reference, scratch, SMALL | strict)
     logs.append_as_leader([data_batch()], 0)
     logs.append_as_leader([data_batch(producer=7, epoch=5, transactional=True)], 0)
     logs.append_as_leader([marker(8, coordinator_epoch=2)], 0, "COORDINATOR")
@@ -271,11 +281,15 @@ def live_partition(scratch: Path) -> Path:
 
 
 def assert_built_as_written(
-    judge: Judge, scratch: Path, rng: random.Random, settings: dict[str, object], steps: int
+    reference: KafkaReference,
+    scratch: Path,
+    rng: random.Random,
+    settings: dict[str, object],
+    steps: int,
 ) -> int:
     """Compare the index files of a log after a clean shutdown; return how many segments it has."""
     partition = live_partition(scratch)
-    with load(judge, partition, settings=settings) as log:
+    with load(reference, partition, settings=settings) as log:
         growth = Growth(rng, LiveLog(log, scratch), settings)
         for _ in range(steps):
             growth.step()
@@ -288,16 +302,16 @@ def assert_built_as_written(
     return len(logs)
 
 
-@pytest.mark.parametrize("version", ["judge", "old_judge"])
-@drawn_cases(0.02)
+@pytest.mark.parametrize("version", ["reference", "old_reference"])
+@random_cases(0.02)
 @given(seed=st.integers(0, 2**63))
 def test_random_appends_leave_the_index_files_of_a_build(
     request: pytest.FixtureRequest, scratch: Path, version: str, seed: int
 ) -> None:
-    judge = request.getfixturevalue(version)
+    reference = request.getfixturevalue(version)
     rng = random.Random(seed)
-    settings = drawn_settings(rng, judge.version)
-    assert_built_as_written(judge, scratch, rng, settings, rng.randrange(1, 60))
+    settings = random_settings(rng, reference.version)
+    assert_built_as_written(reference, scratch, rng, settings, rng.randrange(1, 60))
 
 
 @pytest.mark.parametrize(
@@ -310,31 +324,31 @@ def test_random_appends_leave_the_index_files_of_a_build(
     ids=str,
 )
 def test_index_files_of_rolled_segments_equal_built_ones(
-    judge: Judge, scratch: Path, changed: dict[str, object]
+    reference: KafkaReference, scratch: Path, changed: dict[str, object]
 ) -> None:
     settings = {"index.interval.bytes": 4096, "segment.index.bytes": 10_000_000, **changed}
-    assert assert_built_as_written(judge, scratch, random.Random(1), settings, 60) > 4
+    assert assert_built_as_written(reference, scratch, random.Random(1), settings, 60) > 4
 
 
 def test_several_batches_of_one_append_can_be_too_many_for_a_small_index(
-    judge: Judge, scratch: Path
+    reference: KafkaReference, scratch: Path
 ) -> None:
     settings = {"segment.index.bytes": FEW_ENTRIES_BYTES, "index.interval.bytes": 0}
     batches = b"".join(data_batch(n, timestamp_ms=START_MS + n) for n in range(6))
     with (
-        load(judge, live_partition(scratch), settings=settings) as log,
+        load(reference, live_partition(scratch), settings=settings) as log,
         pytest.raises(KafkaRefusal, match="full time index"),
     ):
         LiveLog(log, scratch).append_as_follower(batches, 0)
 
 
 def test_restart_in_the_middle_of_a_segment_shifts_its_later_entries(
-    judge: Judge, scratch: Path
+    reference: KafkaReference, scratch: Path
 ) -> None:
     partition = live_partition(scratch)
     settings: dict[str, object] = {"index.interval.bytes": 300, "segment.index.bytes": 10_000_000}
     for first in (0, 9):
-        with load(judge, partition, settings=settings) as log:
+        with load(reference, partition, settings=settings) as log:
             batches = (data_batch(first + n, value=bytes(50)) for n in range(9))
             LiveLog(log, scratch).append_as_follower(b"".join(batches), 0)
             log.close()

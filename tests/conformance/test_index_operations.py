@@ -1,6 +1,6 @@
 """Our index classes do what Kafka's do: the same operations, answers, refusals and bytes.
 
-Operations are drawn and run on a file of each; Kafka's classes are those of both versions.
+Operations are generated and run on a file of each; Kafka's classes are those of both versions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.index.sparse_indexes import OffsetIndex, OffsetPosition, TimeIndex
 
-from .campaign import drawn_cases
-from .judged_files import index_operations
+from .campaign import random_cases
+from .reference_files import index_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 #: What Kafka throws where we raise.
 REFUSALS = {
@@ -49,7 +49,7 @@ _Index = OffsetIndex | TimeIndex
 
 
 def our_operations(kind: str, path: Path, base_offset: int, operations: Sequence[str]) -> list[str]:
-    """The results of `judged_files.index_operations`, by our ``offset`` or ``time`` index."""
+    """The results of `reference_files.index_operations`, by our ``offset`` or ``time`` index."""
     return _OurIndex(kind, path, base_offset).run(operations)
 
 
@@ -175,7 +175,7 @@ FULL = {"!BufferOverflowException": "!IllegalArgumentException"}
 
 @dataclass
 class Draw:
-    """Turns drawn numbers into operations that are mostly sound."""
+    """Turns random numbers into operations that are mostly sound."""
 
     kind: str
     base_offset: int
@@ -243,7 +243,7 @@ def former_entries(kind: str, count: int, rng: random.Random) -> bytes:
 
 
 def assert_same(
-    judge: Judge,
+    reference: KafkaReference,
     scratch: Path,
     kind: str,
     base_offset: int,
@@ -259,14 +259,18 @@ def assert_same(
             path.write_bytes(former)
     kafka = [
         FULL.get(answer, answer)
-        for answer in index_operations(judge, f"{lazy}{kind}", paths[0], base_offset, operations)
+        for answer in index_operations(
+            reference, f"{lazy}{kind}", paths[0], base_offset, operations
+        )
     ]
     ours = our_operations(kind, paths[1], base_offset, operations)
     assert list(zip(operations, ours, strict=True)) == list(zip(operations, kafka, strict=True))
     assert paths[1].read_bytes() == paths[0].read_bytes()
 
 
-def drawn(kind: str, base_offset: int, count: int | None, seed: int, names: list[str]) -> Draw:
+def random_operations(
+    kind: str, base_offset: int, count: int | None, seed: int, names: list[str]
+) -> Draw:
     """Operations on a new file, or on one with so many entries."""
     rng = random.Random(seed)
     draw = Draw(kind, base_offset, rng, base_offset)
@@ -282,48 +286,52 @@ def drawn(kind: str, base_offset: int, count: int | None, seed: int, names: list
     return draw
 
 
-@pytest.mark.parametrize("version", ["judge", "old_judge"])
+@pytest.mark.parametrize("version", ["reference", "old_reference"])
 @pytest.mark.parametrize("kind", ["offset", "time"])
-@drawn_cases(0.1)
+@random_cases(0.1)
 @given(data=st.data())
 def test_random_operations_have_kafkas_answers_and_bytes(
     request: pytest.FixtureRequest, scratch: Path, version: str, kind: str, data: st.DataObject
 ) -> None:
-    judge = request.getfixturevalue(version)
+    reference = request.getfixturevalue(version)
     base_offset = data.draw(BASE_OFFSETS)
     count = data.draw(FORMER)
     seed = data.draw(st.integers(0, 2**32))
     names = data.draw(st.lists(st.sampled_from(NAMES[kind] + SHARED), max_size=30))
-    draw = drawn(kind, base_offset, count, seed, names)
+    draw = random_operations(kind, base_offset, count, seed, names)
     former = None if count is None else former_entries(kind, count, random.Random(seed))
     lazy = "lazy-" if seed % 5 == 0 else ""
-    assert_same(judge, scratch, kind, base_offset, draw.operations, former, lazy)
+    assert_same(reference, scratch, kind, base_offset, draw.operations, former, lazy)
 
 
 @pytest.mark.parametrize("kind", ["offset", "time"])
-def test_every_lookup_in_a_long_index_is_kafkas(judge: Judge, scratch: Path, kind: str) -> None:
+def test_every_lookup_in_a_long_index_is_kafkas(
+    reference: KafkaReference, scratch: Path, kind: str
+) -> None:
     former = former_entries(kind, 1500, random.Random(3))
     last = ENTRIES[kind].unpack(former[-ENTRIES[kind].size :])[0]
     targets = [f"lookup {target}" for target in range(-2, last + 3)]
-    assert_same(judge, scratch, kind, 0, ["open 10", *targets], former)
+    assert_same(reference, scratch, kind, 0, ["open 10", *targets], former)
 
 
-def test_every_upper_bound_in_a_long_index_is_kafkas(judge: Judge, scratch: Path) -> None:
+def test_every_upper_bound_in_a_long_index_is_kafkas(
+    reference: KafkaReference, scratch: Path
+) -> None:
     former = former_entries("offset", 1500, random.Random(3))
     last = ENTRIES["offset"].unpack(former[-8:])[1]
     ends = [f"upper-bound 0 0 {size}" for size in range(last + 3)]
-    assert_same(judge, scratch, "offset", 0, ["open 10", *ends], former)
+    assert_same(reference, scratch, "offset", 0, ["open 10", *ends], former)
 
 
 @pytest.mark.parametrize("kind", ["offset", "time"])
 @pytest.mark.parametrize("size", [0, 7, 11])
 def test_new_index_below_one_entry_is_rejected_with_the_files_of_kafka(
-    judge: Judge, scratch: Path, kind: str, size: int
+    reference: KafkaReference, scratch: Path, kind: str, size: int
 ) -> None:
     path = scratch / "small.index"
     path.unlink(missing_ok=True)
     fits = size >= ENTRIES[kind].size
-    assert index_operations(judge, kind, path, 0, [f"open {size}"]) == [
+    assert index_operations(reference, kind, path, 0, [f"open {size}"]) == [
         "ok" if fits else "!IllegalArgumentException"
     ]
     path.unlink(missing_ok=True)
@@ -332,7 +340,9 @@ def test_new_index_below_one_entry_is_rejected_with_the_files_of_kafka(
     ]
 
 
-def test_closed_read_only_index_is_as_long_as_before(judge: Judge, scratch: Path) -> None:
+def test_closed_read_only_index_is_as_long_as_before(
+    reference: KafkaReference, scratch: Path
+) -> None:
     padded = former_entries("offset", 3, random.Random(1)) + bytes(80)
     for ask in (index_operations, None):
         path = scratch / "padded.index"
@@ -341,15 +351,17 @@ def test_closed_read_only_index_is_as_long_as_before(judge: Judge, scratch: Path
         if ask is None:
             our_operations("offset", path, 0, operations)
         else:
-            ask(judge, "offset", path, 0, operations)
+            ask(reference, "offset", path, 0, operations)
         assert path.read_bytes() == padded
 
 
-def test_kafka_cannot_make_an_index_smaller_than_its_entries(judge: Judge, scratch: Path) -> None:
+def test_kafka_cannot_make_an_index_smaller_than_its_entries(
+    reference: KafkaReference, scratch: Path
+) -> None:
     path = scratch / "shrunk.index"
     path.unlink(missing_ok=True)
     operations = ["open 40", "append 1 1", "append 2 2", "append 3 3", "resize 16", "entries"]
-    assert index_operations(judge, "offset", path, 0, operations)[-2:] == [
+    assert index_operations(reference, "offset", path, 0, operations)[-2:] == [
         "!IllegalArgumentException",
         "!IndexOutOfBoundsException",
     ]
@@ -359,11 +371,13 @@ def test_kafka_cannot_make_an_index_smaller_than_its_entries(judge: Judge, scrat
     assert ours[-2:] == ["!IllegalArgumentException", "1 1 2 2 3 3"]
 
 
-def test_offset_out_of_range_corrupts_only_kafkas_time_index(judge: Judge, scratch: Path) -> None:
+def test_offset_out_of_range_corrupts_only_kafkas_time_index(
+    reference: KafkaReference, scratch: Path
+) -> None:
     path = scratch / "spoilt.timeindex"
     operations = ["open 60", "maybe-append 2 4000000000", "maybe-append 3 3", "entries"]
     path.unlink(missing_ok=True)
-    assert index_operations(judge, "time", path, 0, operations) == [
+    assert index_operations(reference, "time", path, 0, operations) == [
         "ok",
         "!IndexOffsetOverflowException",
         "!IllegalStateException",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .kafka_jars import VERSIONS, JudgeUnavailable, class_path, jars, tool
+from .kafka_jars import VERSIONS, KafkaUnavailable, class_path, jars, tool
 
 if TYPE_CHECKING:
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 NEEDED = ("kafka_2.13", "kafka-clients", "kafka-server-common", "kafka-storage", "kafka-tools")
 
@@ -22,7 +22,7 @@ def test_missing_tool_is_reported_with_its_package(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(JudgeUnavailable, match=f"{name} is neither .*{needed}"):
+    with pytest.raises(KafkaUnavailable, match=f"{name} is neither .*{needed}"):
         tool(name)
 
 
@@ -32,12 +32,14 @@ def test_unknown_version_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.usefixtures("judge", "old_judge")
+@pytest.mark.usefixtures("reference", "old_reference")
 def test_jars_have_the_requested_version(version: str) -> None:
     names = {jar.name for jar in jars(version)}
     assert {f"{name}-{version}.jar" for name in NEEDED} <= names
     assert sum(name.startswith(("log4j-slf4j-impl", "slf4j-reload4j")) for name in names) == 1
 
 
-def test_reference_programs_have_different_versions(judge: Judge, old_judge: Judge) -> None:
-    assert (judge.version, old_judge.version) == VERSIONS
+def test_reference_programs_have_different_versions(
+    reference: KafkaReference, old_reference: KafkaReference
+) -> None:
+    assert (reference.version, old_reference.version) == VERSIONS

@@ -15,8 +15,8 @@ from kafka_index.core.logdir.listing import list_dump
 from tests.support.dumps import built_rows
 from tests.support.segments import CODEC_GZIP, INT32_MAX, batch, message
 
-from .judged_files import index_operations
 from .kafka_loading import partition_files
+from .reference_files import index_operations
 from .test_index_operations import our_operations
 from .test_partition_state import DIRECTORY, NEVER_MS, StatePartition, by_kafka
 
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
     from kafka_index.core.log.recovery.settings import SegmentReport
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 #: So far apart that a Java map puts them into few buckets.
 COLLIDING = 2**20
 
 
-def built_by_kafka(judge: Judge, scratch: Path, partition: StatePartition) -> dict[str, bytes]:
+def built_by_kafka(
+    reference: KafkaReference, scratch: Path, partition: StatePartition
+) -> dict[str, bytes]:
     shutil.rmtree(scratch / "kafka", ignore_errors=True)
-    files = by_kafka(judge, scratch, partition, now_ms=0, expiration_ms=NEVER_MS)
+    files = by_kafka(reference, scratch, partition, now_ms=0, expiration_ms=NEVER_MS)
     assert isinstance(files, dict), files
     return files
 
@@ -49,29 +51,33 @@ def built_by_us(scratch: Path, partition: StatePartition) -> tuple[Path, list[Se
 
 
 def test_segments_that_overlap_are_loaded_by_kafka_and_fail_in_a_build(
-    judge: Judge, scratch: Path
+    reference: KafkaReference, scratch: Path
 ) -> None:
     overlapping = StatePartition({0: batch(0) + batch(3), 3: batch(3) + batch(6)})
-    assert f"{9:020d}.snapshot" in built_by_kafka(judge, scratch, overlapping)
+    assert f"{9:020d}.snapshot" in built_by_kafka(reference, scratch, overlapping)
     _, rows = built_by_us(scratch, overlapping)
     assert any(row.reason_code == "segments_overlap" for row in rows)
 
 
-def test_producers_in_one_hash_bucket_may_differ_in_order(judge: Judge, scratch: Path) -> None:
+def test_producers_in_one_hash_bucket_may_differ_in_order(
+    reference: KafkaReference, scratch: Path
+) -> None:
     log = b"".join(
         batch(n, 1, producer_id=COLLIDING * (37 * n % 61), producer_epoch=0, base_sequence=0)
         for n in range(61)
     )
     crowded = StatePartition({0: log})
     name = f"{61:020d}.snapshot"
-    kafkas = decode_snapshot(built_by_kafka(judge, scratch, crowded)[name])
+    kafkas = decode_snapshot(built_by_kafka(reference, scratch, crowded)[name])
     directory, _ = built_by_us(scratch, crowded)
     ours = decode_snapshot((directory / name).read_bytes())
     assert kafkas.tolist() != ours.tolist()
     assert sorted(kafkas.tolist()) == sorted(ours.tolist())
 
 
-def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(judge: Judge, scratch: Path) -> None:
+def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(
+    reference: KafkaReference, scratch: Path
+) -> None:
     operations = [
         "open 40",
         "append 5 100",
@@ -80,15 +86,15 @@ def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(judge: Judge, scratch
     ]
     path = scratch / "far.index"
     path.unlink(missing_ok=True)
-    assert index_operations(judge, "offset", path, 0, operations)[-1] == "5 100"
+    assert index_operations(reference, "offset", path, 0, operations)[-1] == "5 100"
     path.unlink()
     assert our_operations("offset", path, 0, operations)[-1] == "-"
 
 
 def test_log_that_starts_after_its_end_is_emptied_by_kafka_and_built_with_a_note(
-    judge: Judge, scratch: Path
+    reference: KafkaReference, scratch: Path
 ) -> None:
-    files = partition_files(judge, scratch, {0: [batch(0), batch(3)], 6: [batch(6)]})
+    files = partition_files(reference, scratch, {0: [batch(0), batch(3)], 6: [batch(6)]})
     with files.load(clean=False, log_start_offset=10) as log:
         assert log.loaded.base_offsets == (10,)
         assert (log.loaded.log_start_offset, log.loaded.log_end_offset) == (10, 10)
@@ -102,10 +108,10 @@ def test_log_that_starts_after_its_end_is_emptied_by_kafka_and_built_with_a_note
 
 
 def test_offsets_too_far_apart_for_one_segment_are_split_by_kafka_and_fail_in_a_build(
-    judge: Judge, scratch: Path
+    reference: KafkaReference, scratch: Path
 ) -> None:
     far = INT32_MAX + 5
-    files = partition_files(judge, scratch, {0: [batch(0), batch(far)]})
+    files = partition_files(reference, scratch, {0: [batch(0), batch(far)]})
     with files.load(clean=False) as log:
         assert log.loaded.base_offsets == (0, far)
     _, rows = built_by_us(scratch, StatePartition({0: batch(0) + batch(far)}))
@@ -113,11 +119,11 @@ def test_offsets_too_far_apart_for_one_segment_are_split_by_kafka_and_fail_in_a_
 
 
 def test_log_that_starts_with_an_unreadable_message_is_built_but_not_loaded_by_kafka(
-    judge: Judge, scratch: Path
+    reference: KafkaReference, scratch: Path
 ) -> None:
     unreadable = message(3, 1, 50, value=b"nothing compressed", attributes=CODEC_GZIP)
     partition = StatePartition({0: unreadable + batch(4)})
-    files = by_kafka(judge, scratch, partition, now_ms=0, expiration_ms=NEVER_MS)
+    files = by_kafka(reference, scratch, partition, now_ms=0, expiration_ms=NEVER_MS)
     assert not isinstance(files, dict)
     _, (row,) = built_by_us(scratch, partition)
     assert row.status == "built"

@@ -17,11 +17,9 @@ import pytest
 
 from kafka_index.commands.build.log_build import build_segment_files
 from tests.support.cases import rising
-from tests.support.named import control, open_transaction
+from tests.support.named_segments import control, open_transaction
 from tests.support.segments import batch, control_key
 
-from .judge import Judge, KafkaRefusal
-from .judged_log import DAY_MS
 from .kafka_loading import (
     ABORTED,
     EVERY_BATCH,
@@ -29,6 +27,8 @@ from .kafka_loading import (
     indexed_files,
     partition_files,
 )
+from .kafka_reference import KafkaReference, KafkaRefusal
+from .reference_log import DAY_MS
 
 SOUND = {0: [batch(0), batch(3)], 6: [batch(6), batch(9)], 12: [batch(12)]}
 #: The second batch of the middle segment has a wrong checksum.
@@ -41,15 +41,15 @@ New = Callable[..., PartitionFiles]
 
 
 @pytest.fixture
-def bare(judge: Judge, scratch: Path) -> New:
+def bare(reference: KafkaReference, scratch: Path) -> New:
     """A function that makes a partition of logs alone."""
-    return partial(partition_files, judge, scratch)
+    return partial(partition_files, reference, scratch)
 
 
 @pytest.fixture
-def indexed(judge: Judge, scratch: Path) -> New:
+def indexed(reference: KafkaReference, scratch: Path) -> New:
     """A function that makes a partition with all index files."""
-    return partial(indexed_files, judge, scratch)
+    return partial(indexed_files, reference, scratch)
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -276,10 +276,10 @@ def test_full_index_prevents_the_broker_start(
 
 
 def test_unreadable_transaction_marker_at_the_recovered_end_prevents_the_start(
-    judge: Judge, old_judge: Judge, scratch: Path
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path
 ) -> None:
     unreadable = control(control_key(1, version=-1))
-    for version in (judge, old_judge):
+    for version in (reference, old_reference):
         files = partition_files(version, scratch, {0: [open_transaction(), unreadable, batch(20)]})
         assert refusal(files) == "InvalidRecordException"
         assert files.read(0, ".log") == open_transaction() + unreadable

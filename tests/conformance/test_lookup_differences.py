@@ -55,15 +55,15 @@ def test_records_in_undamaged_segments_are_found_as_by_kafka(both: Both) -> None
 def test_record_of_a_batch_with_a_wrong_checksum_is_unreadable_but_found_by_kafka(
     both: Both,
 ) -> None:
-    with both.opened(SOUND, rotten=ROTTEN) as judged:
-        kafka = offset_rows(judged, [1], Resolve.RECORD)[0]
+    with both.opened(SOUND, rotten=ROTTEN) as kafka_log:
+        kafka = offset_rows(kafka_log, [1], Resolve.RECORD)[0]
     assert kafka.found_offset == 1
     assert both.our_offset(ROTTEN, 1, Resolve.RECORD).status == "unreadable"
 
 
 def test_batch_with_a_wrong_checksum_is_found_as_by_kafka(both: Both) -> None:
-    with both.opened(SOUND, rotten=ROTTEN) as judged:
-        kafka = offset_rows(judged, [1], Resolve.BATCH)[0]
+    with both.opened(SOUND, rotten=ROTTEN) as kafka_log:
+        kafka = offset_rows(kafka_log, [1], Resolve.BATCH)[0]
     assert both.our_offset(ROTTEN, 1) == kafka
 
 

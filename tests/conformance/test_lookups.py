@@ -1,13 +1,12 @@
 """Lookups answer as a broker does that has correct index files.
 
-Partitions are drawn. Each is asked at every edge of all that is in it, at every level, with Kafka's
-own index files beside us, with none, and with damaged ones: the answers are always Kafka's.
+Each random partition is queried at every boundary of its batches and segments, with Kafka's index
+files, without index files and with damaged ones. The results always equal Kafka's.
 
-Some answers are ours alone (`test_lookup_differences`): a file's modification time is never taken
-for a timestamp, damage is never passed over in silence. No drawn partition shows these; where one
-may show a smaller difference, the comparison lists them.
+`test_lookup_differences` has the intended differences: a file's modification time is never used as
+a timestamp, and damage is always reported. Random partitions do not show these.
 
-`campaign` sets how many partitions are drawn.
+`campaign` sets how many partitions are generated.
 """
 
 from __future__ import annotations
@@ -27,50 +26,54 @@ from tests.support.index_files import damaged_indexes
 from tests.support.partitions import DIRECTORY, Row
 
 from .both import Answered, Questions, ask_us
-from .campaign import drawn_cases
-from .judge import JudgeError
+from .campaign import random_cases
 from .kafka_answers import offset_rows, offsets_of, time_rows, times_of
+from .kafka_reference import KafkaReferenceError
 from .partitions import Partition, long_partitions, partitions, tails
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .judge import Judge
-    from .judged_partition import JudgedPartition
+    from .kafka_reference import KafkaReference
+    from .reference_partition import ReferencePartition
 
     Same = Callable[[Row, Row], bool]
 
 
-def ask_kafka(judged: JudgedPartition) -> tuple[Questions, Answered]:
+def ask_kafka(kafka_log: ReferencePartition) -> tuple[Questions, Answered]:
     """Ask Kafka at every edge; timestamps first, a committed fetch moves the high watermark."""
-    offsets = offsets_of(judged)
-    times = times_of(judged, offsets)
+    offsets = offsets_of(kafka_log)
+    times = times_of(kafka_log, offsets)
     return Questions(offsets, times), Answered(
-        times={level: time_rows(judged, times, level) for level in Resolve},
-        offsets={level: offset_rows(judged, offsets, level) for level in Resolve},
-        log_start_offset=judged.log_start_offset,
-        log_end_offset=judged.log_end_offset,
+        times={level: time_rows(kafka_log, times, level) for level in Resolve},
+        offsets={level: offset_rows(kafka_log, offsets, level) for level in Resolve},
+        log_start_offset=kafka_log.log_start_offset,
+        log_end_offset=kafka_log.log_end_offset,
     )
 
 
-def opened_by_kafka(judge: Judge, directory: Path, partition: Partition) -> JudgedPartition:
+def opened_by_kafka(
+    reference: KafkaReference, directory: Path, partition: Partition
+) -> ReferencePartition:
     """The partition, opened by Kafka from files of its own; what Kafka refuses is not asked."""
     try:
-        return judge.open_partition(
+        return reference.open_partition(
             directory, partition.index_interval_bytes, log_start_offset=partition.log_start_offset
         )
-    except JudgeError:
+    except KafkaReferenceError:
         reject()
 
 
-def open_drawn(judge: Judge, directory: Path, partition: Partition) -> JudgedPartition:
+def open_random(
+    reference: KafkaReference, directory: Path, partition: Partition
+) -> ReferencePartition:
     """The same of a partition that Kafka leaves as it is."""
-    judged = opened_by_kafka(judge, directory, partition)
+    kafka_log = opened_by_kafka(reference, directory, partition)
     # What Kafka cuts off is not asked for either: `test_lookup_differences` does.
     left = [path.stat().st_size for path in sorted(directory.glob("*.log"))]
     assume(left == [len(segment.log) for segment in partition.segments])
-    return judged
+    return kafka_log
 
 
 def write_both(scratch: Path, partition: Partition) -> tuple[Path, Path]:
@@ -103,42 +106,42 @@ def same_from_earlier_entry(ours: Row, kafkas: Row) -> bool:
     return ours.without_entry == kafkas.without_entry
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=partitions())
 def test_lookups_with_kafkas_indexes_equal_kafkas(
-    judge: Judge, scratch: Path, partition: Partition
+    reference: KafkaReference, scratch: Path, partition: Partition
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
-    with open_drawn(judge, for_kafka, partition) as judged:
-        asked, kafka = ask_kafka(judged)
+    with open_random(reference, for_kafka, partition) as kafka_log:
+        asked, kafka = ask_kafka(kafka_log)
     ours = ask_us(for_us, asked, indexes=for_kafka.parent)
     assert_equal(asked, ours, kafka)
     if not any(path.read_bytes()[:12] == bytes(12) for path in for_kafka.glob("*.timeindex")):
         assert {finding.kind for finding in ours.findings} <= {GAP, UNREADABLE}
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=partitions())
 def test_lookups_without_indexes_equal_kafkas(
-    judge: Judge, scratch: Path, partition: Partition
+    reference: KafkaReference, scratch: Path, partition: Partition
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
-    with open_drawn(judge, for_kafka, partition) as judged:
-        asked, kafka = ask_kafka(judged)
+    with open_random(reference, for_kafka, partition) as kafka_log:
+        asked, kafka = ask_kafka(kafka_log)
     ours = ask_us(for_us, asked, interval=partition.index_interval_bytes)
     assert_equal(asked, ours, kafka)
     assert {finding.kind for finding in ours.findings} <= {GAP, NO_INDEX, UNREADABLE}
 
 
 # Which of two equal batches is found depends on the entries between them.
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=partitions(repeating=False) | long_partitions(), data=st.data())
 def test_lookups_with_damaged_indexes_equal_kafkas(
-    judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
+    reference: KafkaReference, scratch: Path, partition: Partition, data: st.DataObject
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
-    with open_drawn(judge, for_kafka, partition) as judged:
-        asked, kafka = ask_kafka(judged)
+    with open_random(reference, for_kafka, partition) as kafka_log:
+        asked, kafka = ask_kafka(kafka_log)
     note(data.draw(damaged_indexes(for_kafka)))
     # On a log of its own each: what one answer shows about an index helps the next.
     for level in Resolve:
@@ -153,39 +156,39 @@ def test_lookups_with_damaged_indexes_equal_kafkas(
             assert_equal(some, ours, kafka, same_from_earlier_entry)
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=partitions(), tail=tails())
 def test_lookups_with_a_torn_tail_equal_kafkas(
-    judge: Judge, scratch: Path, partition: Partition, tail: Callable[[int], bytes]
+    reference: KafkaReference, scratch: Path, partition: Partition, tail: Callable[[int], bytes]
 ) -> None:
     for_kafka, _ = write_both(scratch, partition)
-    with open_drawn(judge, for_kafka, partition) as judged:
-        next_offset = judged.log_end_offset
+    with open_random(reference, for_kafka, partition) as kafka_log:
+        next_offset = kafka_log.log_end_offset
     *others, last = partition.segments
     # A broker rolls before a batch that does not fit.
     assume(next_offset + 1 - last.base_offset <= INT32_MAX)
     torn = replace(partition, segments=(*others, replace(last, log=last.log + tail(next_offset))))
     for_kafka, for_us = write_both(scratch, torn)
-    with open_drawn(judge, for_kafka, partition) as judged:
-        asked, kafka = ask_kafka(judged)
+    with open_random(reference, for_kafka, partition) as kafka_log:
+        asked, kafka = ask_kafka(kafka_log)
     ours = ask_us(for_us, asked, interval=partition.index_interval_bytes)
     assert_equal(asked, ours, kafka)
     assert TAIL in {finding.kind for finding in ours.findings}
 
 
-def is_in_order(judged: JudgedPartition) -> bool:
+def is_in_order(kafka_log: ReferencePartition) -> bool:
     """Whether offsets rise from batch to batch, and records lie in theirs.
 
     Elsewhere Kafka's own entries lead astray.
     """
     least = 0
-    for segment_base_offset in judged.base_offsets:
+    for segment_base_offset in kafka_log.base_offsets:
         least = max(least, segment_base_offset)
-        for batch, _ in judged.batches(segment_base_offset):
+        for batch, _ in kafka_log.batches(segment_base_offset):
             if batch.base_offset < least or batch.last_offset < batch.base_offset:
                 return False
             least = batch.last_offset + 1
-    records = (one for one in judged.record(offsets_of(judged)) if isinstance(one, tuple))
+    records = (one for one in kafka_log.record(offsets_of(kafka_log)) if isinstance(one, tuple))
     return all(one[1] <= one[-3] <= one[2] for one in records)
 
 
@@ -195,15 +198,15 @@ def same_with_epoch_of_batch(ours: Row, kafkas: Row) -> bool:
     return ours == kafkas._replace(found_leader_epoch=None if (epoch or 0) < 0 else epoch)
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=partitions(damaged=True))
 def test_lookups_in_recovered_damaged_logs_equal_kafkas(
-    judge: Judge, scratch: Path, partition: Partition
+    reference: KafkaReference, scratch: Path, partition: Partition
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
-    with opened_by_kafka(judge, for_kafka, partition) as judged:
-        assume(is_in_order(judged))
-        asked, kafka = ask_kafka(judged)
+    with opened_by_kafka(reference, for_kafka, partition) as kafka_log:
+        assume(is_in_order(kafka_log))
+        asked, kafka = ask_kafka(kafka_log)
     for path in for_us.glob("*.log"):
         path.unlink()
     for path in for_kafka.glob("*.log"):
@@ -214,18 +217,18 @@ def test_lookups_in_recovered_damaged_logs_equal_kafkas(
     assert_equal(asked, without, kafka, same_with_epoch_of_batch)
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=partitions(), data=st.data())
 def test_lookups_below_the_high_watermark_equal_kafkas(
-    judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
+    reference: KafkaReference, scratch: Path, partition: Partition, data: st.DataObject
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
-    with open_drawn(judge, for_kafka, partition) as judged:
-        batches = [batch for base in judged.base_offsets for batch, _ in judged.batches(base)]
-        edges = [0, judged.log_end_offset + 1, *(batch.last_offset + 1 for batch in batches)]
+    with open_random(reference, for_kafka, partition) as kafka_log:
+        batches = [batch for base in kafka_log.base_offsets for batch, _ in kafka_log.batches(base)]
+        edges = [0, kafka_log.log_end_offset + 1, *(batch.last_offset + 1 for batch in batches)]
         checkpointed = data.draw(st.sampled_from(edges))
-        judged.update_high_watermark(checkpointed)
-        asked, kafka = ask_kafka(judged)
+        kafka_log.update_high_watermark(checkpointed)
+        asked, kafka = ask_kafka(kafka_log)
     replace(partition, high_watermark=checkpointed).write_checkpoints(for_us.parent)
     ours = ask_us(for_us, asked, indexes=for_kafka.parent, high_watermark=True)
     assert_equal(asked, ours, kafka)

@@ -24,7 +24,7 @@ from kafka_index.core.format.messages import (
     TRANSACTION_RECORDS,
 )
 
-from .campaign import drawn_cases
+from .campaign import random_cases
 from .java_program import JavaProgram
 from .kafka_jars import jars, needing_kafka
 
@@ -110,11 +110,11 @@ def messages(draw: st.DrawFn) -> tuple[MessageSchema, int, Struct]:
 
 
 @given(messages())
-@drawn_cases(0.25)
+@random_cases(0.25)
 def test_messages_are_read_and_written_as_by_kafka(
-    kafka: Ask, drawn: tuple[MessageSchema, int, Struct]
+    kafka: Ask, generated: tuple[MessageSchema, int, Struct]
 ) -> None:
-    schema, version, message = drawn
+    schema, version, message = generated
     data = schema.encode(message, version)
     ours = schema.decode(data, version)
 

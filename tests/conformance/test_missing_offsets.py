@@ -22,18 +22,18 @@ from .make_golden import cleaned_by
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 
-def test_golden_logs_are_as_kafka_cleans_them(old_judge: Judge) -> None:
-    assert cleaned_by(old_judge) == read_cleaned_logs()
+def test_golden_logs_are_as_kafka_cleans_them(old_reference: KafkaReference) -> None:
+    assert cleaned_by(old_reference) == read_cleaned_logs()
 
 
 @pytest.mark.parametrize("place", [None, *PLACES])
 def test_offsets_removed_by_the_cleaner_of_kafka_4(
-    judge: Judge, tmp_path: Path, place: Place | None
+    reference: KafkaReference, tmp_path: Path, place: Place | None
 ) -> None:
-    for form in cleaned_by(judge):
+    for form in cleaned_by(reference):
         folder = tmp_path / f"{form.magic}-{form.codec}"
         root = write_partition(folder / "data", form.after, form.cleaned_to)
         missing = [] if place is None else place(root)
@@ -43,8 +43,10 @@ def test_offsets_removed_by_the_cleaner_of_kafka_4(
             assert named(root) == (int(bool(missing)), missing), (form.magic, form.codec)
 
 
-def test_copies_cleaned_before_and_after_kafka_4_are_equal(judge: Judge, tmp_path: Path) -> None:
-    for form in cleaned_by(judge):
+def test_copies_cleaned_before_and_after_kafka_4_are_equal(
+    reference: KafkaReference, tmp_path: Path
+) -> None:
+    for form in cleaned_by(reference):
         folder = tmp_path / f"{form.magic}-{form.codec}"
         before = write_partition(folder / "before", form.before)
         after = write_partition(folder / "after", form.after, form.cleaned_to)

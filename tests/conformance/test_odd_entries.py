@@ -1,6 +1,6 @@
 """Entries that are no files, and changed first metadata, against Kafka's own start.
 
-What is judged is a data directory of its own for each case. ``make campaign`` starts all of them.
+Each case has its own data directory. ``make campaign`` starts all of them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kafka_index import predict
 from kafka_index.core.format.strings import load_properties
 from kafka_index.core.logdir.metadata_files import read_topic_id
 from kafka_index.core.startup.prediction import Verdict
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import DUMP
 from tests.support.restoring import copy_dump
 
 from .broker.started_directories import Started, readable
 from .campaign import SEED
-from .judge import Judge
+from .kafka_reference import KafkaReference
 
 PARTITIONS = ("app-logs-0", "payments-0")
 _NODE = "1"
@@ -96,7 +96,7 @@ _CASES = [
 ]
 
 
-def started(judge: Judge, data: Path) -> Started:
+def started(reference: KafkaReference, data: Path) -> Started:
     """Return what Kafka's own start makes of a data directory that has the metadata log, too."""
     root = load_properties((DUMP / "meta.properties").read_bytes())
     fields = []
@@ -104,7 +104,7 @@ def started(judge: Judge, data: Path) -> Started:
         topic_id = read_topic_id(str(DUMP / name))
         topic = name.rpartition("-")[0]
         fields.append(f"{topic}={topic_id}=1={_NODE}={root['directory.id'].value}")
-    return Started.of(judge.demand("start", _NODE, "", data, *fields)[1:])
+    return Started.of(reference.demand("start", _NODE, "", data, *fields)[1:])
 
 
 def wrong(found: Verdict, kafka: Started, data: Path) -> str | None:
@@ -117,20 +117,20 @@ def wrong(found: Verdict, kafka: Started, data: Path) -> str | None:
     return f"{data.name}: {found}, {kafka.reason} {faults}" if is_wrong else None
 
 
-def test_entries_that_are_no_files_are_predicted(judge: Judge, scratch: Path) -> None:
-    every = drawn(len(_CASES), one_in=12)
+def test_entries_that_are_no_files_are_predicted(reference: KafkaReference, scratch: Path) -> None:
+    every = sample_size(len(_CASES), one_in=12)
     found = []
     for number, case in enumerate(random.Random(SEED).sample(_CASES, every)):
         data = copy_dump(scratch / f"odd-{number}", *PARTITIONS)
         case.change(data)
         verdict = predict(data, config={"node.id": _NODE, "log.dirs": str(data)}).verdict
-        reason = wrong(verdict, started(judge, data), data)
+        reason = wrong(verdict, started(reference, data), data)
         found += [] if reason is None else [(case, reason)]
 
     assert found == []
 
 
-def test_changed_first_metadata_are_predicted(judge: Judge, scratch: Path) -> None:
+def test_changed_first_metadata_are_predicted(reference: KafkaReference, scratch: Path) -> None:
     data = copy_dump(scratch / "first-metadata", *PARTITIONS)
     for name in PARTITIONS:
         shutil.rmtree(data / name)
@@ -139,7 +139,7 @@ def test_changed_first_metadata_are_predicted(judge: Judge, scratch: Path) -> No
         for at, before in enumerate(_FIRST_METADATA)
         for value in sorted({before ^ 1, before ^ 0x80, 0, 0xFF} - {before})
     ]
-    changes = random.Random(SEED).sample(changes, drawn(len(changes), one_in=12))
+    changes = random.Random(SEED).sample(changes, sample_size(len(changes), one_in=12))
     found = []
     # The first one leaves a batch without a record.
     for at, value in [(60, 0), *changes]:
@@ -147,7 +147,7 @@ def test_changed_first_metadata_are_predicted(judge: Judge, scratch: Path) -> No
         content[at] = value
         (data / "bootstrap.checkpoint").write_bytes(content)
         verdict = predict(data, config={"node.id": _NODE, "log.dirs": str(data)}).verdict
-        kafka = judge.demand("start", _NODE, "", data)[1] == "starts"
+        kafka = reference.demand("start", _NODE, "", data)[1] == "starts"
         if verdict is not Verdict.UNKNOWN and (verdict is not Verdict.DOES_NOT_START) is not kafka:
             found.append((at, value, verdict))
 

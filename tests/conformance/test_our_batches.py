@@ -18,8 +18,8 @@ from kafka_index.core.records.record_batch import (
     write_record_batch,
 )
 
-from .campaign import drawn_cases
-from .judged_files import (
+from .campaign import random_cases
+from .reference_files import (
     EmptyBatch,
     EndMarker,
     LeaderChange,
@@ -32,8 +32,8 @@ from .judged_files import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
-    from .judged_files import Written
+    from .kafka_reference import KafkaReference
+    from .reference_files import Written
 
 _TIMES = (-1, 0, 5, 1_700_000_000_000, 1_700_000_009_999, 2**63 - 1)
 _BYTES = (None, b"", b"k", b"value" * 50, bytes(range(256)) * 40)
@@ -41,13 +41,13 @@ _BYTES = (None, b"", b"k", b"value" * 50, bytes(range(256)) * 40)
 _HEADER = slice(12, 17), slice(21, 61)
 
 
-def kafkas(judge: Judge, scratch: Path, batch: Written) -> bytes:
+def kafkas(reference: KafkaReference, scratch: Path, batch: Written) -> bytes:
     path = scratch / "batch"
-    write_batches(judge, path, [batch])
+    write_batches(reference, path, [batch])
     return path.read_bytes()
 
 
-def drawn(rng: random.Random, codec: str) -> tuple[WrittenBatch, bytes]:
+def random_batch(rng: random.Random, codec: str) -> tuple[WrittenBatch, bytes]:
     """A batch, for Kafka to write, and as we write it."""
     base, step = rng.choice((0, 10, 2**40)), rng.choice((1, 1, 3, 100_000))
     producer_id = rng.choice((-1, 7, 2**40))
@@ -102,28 +102,30 @@ def drawn(rng: random.Random, codec: str) -> tuple[WrittenBatch, bytes]:
     return batch, ours
 
 
-@drawn_cases(0.1)
+@random_cases(0.1)
 @given(seed=st.integers(0, 2**63))
-def test_uncompressed_batch_equals_kafkas_bytes(judge: Judge, scratch: Path, seed: int) -> None:
-    batch, ours = drawn(random.Random(seed), "none")
-    assert ours == kafkas(judge, scratch, batch)
+def test_uncompressed_batch_equals_kafkas_bytes(
+    reference: KafkaReference, scratch: Path, seed: int
+) -> None:
+    batch, ours = random_batch(random.Random(seed), "none")
+    assert ours == kafkas(reference, scratch, batch)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-@drawn_cases(0.02)
+@random_cases(0.02)
 @given(seed=st.integers(0, 2**63))
 def test_compressed_batch_has_kafkas_header_and_records(
-    judge: Judge, scratch: Path, codec: str, seed: int
+    reference: KafkaReference, scratch: Path, codec: str, seed: int
 ) -> None:
-    batch, ours = drawn(random.Random(seed), codec)
-    theirs = kafkas(judge, scratch, batch)
+    batch, ours = random_batch(random.Random(seed), codec)
+    theirs = kafkas(reference, scratch, batch)
     assert ours[:8] == theirs[:8]
     for part in _HEADER:
         assert ours[part] == theirs[part]
     assert int.from_bytes(ours[8:12], "big") == len(ours) - 12
     log = scratch / "batch"
     log.write_bytes(ours)
-    found, expected = read_batches(judge, log)[0], list(batch.records)
+    found, expected = read_batches(reference, log)[0], list(batch.records)
     if batch.log_append_time_ms is not None:
         expected = [one._replace(timestamp_ms=batch.log_append_time_ms) for one in expected]
     records = [
@@ -135,22 +137,22 @@ def test_compressed_batch_has_kafkas_header_and_records(
 
 @pytest.mark.parametrize("commit", [False, True])
 def test_transaction_marker_equals_kafkas_bytes(
-    judge: Judge, scratch: Path, *, commit: bool
+    reference: KafkaReference, scratch: Path, *, commit: bool
 ) -> None:
-    theirs = kafkas(judge, scratch, EndMarker(5, 9, 2, commit, 4, 77, 3))
+    theirs = kafkas(reference, scratch, EndMarker(5, 9, 2, commit, 4, 77, 3))
     ours = write_end_transaction_marker(
         5, 77, 9, 2, is_commit=commit, coordinator_epoch=4, leader_epoch=3
     )
     assert ours == theirs
 
 
-def test_leader_change_has_kafkas_bytes(judge: Judge, scratch: Path) -> None:
-    theirs = kafkas(judge, scratch, LeaderChange(5, 3, 77))
+def test_leader_change_has_kafkas_bytes(reference: KafkaReference, scratch: Path) -> None:
+    theirs = kafkas(reference, scratch, LeaderChange(5, 3, 77))
     assert write_leader_change(5, 77, 3, 0) == theirs
 
 
-def test_empty_batch_has_kafkas_bytes(judge: Judge, scratch: Path) -> None:
-    theirs = kafkas(judge, scratch, EmptyBatch(5, 9, 1000, 4, 1, 7, 2, transactional=True))
+def test_empty_batch_has_kafkas_bytes(reference: KafkaReference, scratch: Path) -> None:
+    theirs = kafkas(reference, scratch, EmptyBatch(5, 9, 1000, 4, 1, 7, 2, transactional=True))
     fields = BatchFields(
         leader_epoch=2, producer_id=4, producer_epoch=1, base_sequence=7, is_transactional=True
     )

@@ -22,18 +22,18 @@ from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.log.state.snapshots import encode_snapshot
 from kafka_index.core.logdir.listing import list_dump
 from tests.support.dumps import built_rows
+from tests.support.kernel_models import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow
 from tests.support.segments import batch, control_key, marker_value, message, record
 from tests.support.transactional_logs import histories
-from tests.support.twins import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow
 
-from .campaign import drawn_cases
-from .judge import KafkaRefusal
-from .judged_log import load
+from .campaign import random_cases
+from .kafka_reference import KafkaRefusal
+from .reference_log import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 DIRECTORY = "some-topic-3"
 
@@ -161,7 +161,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 def by_kafka(
-    judge: Judge,
+    reference: KafkaReference,
     scratch: Path,
     partition: StatePartition,
     *,
@@ -172,7 +172,7 @@ def by_kafka(
     directory = partition.write(scratch / "kafka")
     try:
         with load(
-            judge,
+            reference,
             directory,
             # After a clean stop a broker that finds no snapshot at all makes empty ones.
             clean=False,
@@ -207,7 +207,7 @@ def by_build(
 
 
 def assert_same(
-    judge: Judge,
+    reference: KafkaReference,
     scratch: Path,
     partition: StatePartition,
     *,
@@ -218,7 +218,7 @@ def assert_same(
     for name in ("kafka", "ours", "out"):
         shutil.rmtree(scratch / name, ignore_errors=True)
     kafka = by_kafka(
-        judge,
+        reference,
         scratch,
         partition,
         now_ms=now_ms,
@@ -247,36 +247,36 @@ def assert_same(
     return ours
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=state_partitions())
 def test_partition_is_built_as_a_broker_rebuilds_it(
-    judge: Judge, scratch: Path, partition: StatePartition
+    reference: KafkaReference, scratch: Path, partition: StatePartition
 ) -> None:
-    assert_same(judge, scratch, partition)
+    assert_same(reference, scratch, partition)
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=state_partitions(wild=True))
 def test_random_partition_is_built_as_a_broker_rebuilds_it(
-    judge: Judge, scratch: Path, partition: StatePartition
+    reference: KafkaReference, scratch: Path, partition: StatePartition
 ) -> None:
-    assert_same(judge, scratch, partition)
+    assert_same(reference, scratch, partition)
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=state_partitions())
 def test_expired_producers_are_omitted_as_by_a_starting_broker(
-    judge: Judge, scratch: Path, partition: StatePartition
+    reference: KafkaReference, scratch: Path, partition: StatePartition
 ) -> None:
-    assert_same(judge, scratch, partition, now_ms=1100, expiration_ms=60)
+    assert_same(reference, scratch, partition, now_ms=1100, expiration_ms=60)
 
 
 def test_unordered_epochs_after_the_log_end_leave_an_empty_checkpoint(
-    judge: Judge, scratch: Path
+    reference: KafkaReference, scratch: Path
 ) -> None:
     rows = [ProducerRow(1, leader_epoch=3), ProducerRow(0, leader_epoch=3)]
     log = b"".join(bytes_of(replace(row, producer_epoch=-1, base_sequence=-1)) for row in rows)
-    files = assert_same(judge, scratch, StatePartition({0: log}))
+    files = assert_same(reference, scratch, StatePartition({0: log}))
     assert isinstance(files, dict)
     assert files["leader-epoch-checkpoint"] == b"0\n0\n"
 
@@ -295,11 +295,11 @@ def test_unordered_epochs_after_the_log_end_leave_an_empty_checkpoint(
     ],
 )
 def test_leader_epoch_checkpoint_is_written_as_by_a_broker(
-    judge: Judge, scratch: Path, lines: list[str], log_start_offset: int
+    reference: KafkaReference, scratch: Path, lines: list[str], log_start_offset: int
 ) -> None:
     text = "\n".join(["0", str(len(lines)), *lines, ""])
     log = batch(0, 10, leader_epoch=0) + batch(10, 10, leader_epoch=0)
-    files = assert_same(judge, scratch, StatePartition({0: log}, log_start_offset, epochs=text))
+    files = assert_same(reference, scratch, StatePartition({0: log}, log_start_offset, epochs=text))
     assert isinstance(files, dict)
 
 
@@ -310,7 +310,11 @@ def test_leader_epoch_checkpoint_is_written_as_by_a_broker(
 )
 @pytest.mark.parametrize("first", [0, 100])
 def test_log_with_backward_offsets_ends_as_for_a_broker(
-    judge: Judge, scratch: Path, interval: int, base_offsets: tuple[int, ...], first: int
+    reference: KafkaReference,
+    scratch: Path,
+    interval: int,
+    base_offsets: tuple[int, ...],
+    first: int,
 ) -> None:
     """After the last index entry recovery accepts any offset, and then may not find the end."""
     log = b"".join(
@@ -320,7 +324,7 @@ def test_log_with_backward_offsets_ends_as_for_a_broker(
     logs = {first: log}
     if first:
         logs[0] = batch(0, 100, producer_id=3, producer_epoch=0, base_sequence=0, leader_epoch=0)
-    assert_same(judge, scratch, StatePartition(logs), index_interval_bytes=interval)
+    assert_same(reference, scratch, StatePartition(logs), index_interval_bytes=interval)
 
 
 MESSAGES = b"".join(message(offset, magic=1) for offset in range(20, 25))
@@ -341,8 +345,12 @@ RECORDS = batch(10, 10, producer_id=7, producer_epoch=0, base_sequence=0)
 @pytest.mark.parametrize("log_start_offset", [0, 15, 20, 22])
 @pytest.mark.parametrize("now_ms", [0, 10**15])
 def test_messages_after_record_batches_leave_a_snapshot_after_the_last_record_batch(
-    judge: Judge, scratch: Path, logs: dict[int, bytes], log_start_offset: int, now_ms: int
+    reference: KafkaReference,
+    scratch: Path,
+    logs: dict[int, bytes],
+    log_start_offset: int,
+    now_ms: int,
 ) -> None:
     partition = StatePartition(logs, log_start_offset)
-    files = assert_same(judge, scratch, partition, now_ms=now_ms, expiration_ms=1000)
+    files = assert_same(reference, scratch, partition, now_ms=now_ms, expiration_ms=1000)
     assert isinstance(files, dict)

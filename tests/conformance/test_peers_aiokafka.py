@@ -20,15 +20,15 @@ from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.command_line import DUMP
 from tests.support.record_tables import read_contents, read_records
 
-from .judged_files import WrittenBatch, WrittenRecord, write_batches
-from .written_segments import FORMATS, NAMED, WrittenSegment, drawn_segment
+from .reference_files import WrittenBatch, WrittenRecord, write_batches
+from .written_segments import FORMATS, NAMED, WrittenSegment, random_segment
 
 if TYPE_CHECKING:
-    from .judge import Judge
-    from .judged_files import Written
+    from .kafka_reference import KafkaReference
+    from .reference_files import Written
 
 LOGS = sorted(path for path in DUMP.glob("*/*.log") if path.stat().st_size)
-DRAWN = 300
+RANDOM_CASES = 300
 
 #: The fields of a batch of magic 2, by our names and by aiokafka's.
 HEADER = {
@@ -140,31 +140,31 @@ def test_log_of_a_broker_is_read_as_by_aiokafka(path: Path) -> None:
 
 @pytest.mark.parametrize("segment", EVERY)
 def test_every_format_is_read_as_by_aiokafka(
-    judge: Judge, tmp_path: Path, segment: WrittenSegment
+    reference: KafkaReference, tmp_path: Path, segment: WrittenSegment
 ) -> None:
     path = tmp_path / f"{segment.base_offset:020d}.log"
-    write_batches(judge, path, readable(segment.batches))
+    write_batches(reference, path, readable(segment.batches))
     ours = our_entries(path)
     assert ours
     assert ours == read_entries(path.read_bytes())
 
 
-def test_random_segments_are_read_as_by_aiokafka(judge: Judge, tmp_path: Path) -> None:
+def test_random_segments_are_read_as_by_aiokafka(reference: KafkaReference, tmp_path: Path) -> None:
     rng = random.Random(20240229)
     records = 0
-    for number in range(DRAWN):
-        segment = drawn_segment(rng)
+    for number in range(RANDOM_CASES):
+        segment = random_segment(rng)
         path = tmp_path / f"{segment.base_offset:020d}.log"
-        write_batches(judge, path, readable(segment.batches))
+        write_batches(reference, path, readable(segment.batches))
         ours = our_entries(path)
         assert ours == read_entries(path.read_bytes()), number
         records += sum(len(entry.records) for entry in ours)
-    assert records > 10 * DRAWN
+    assert records > 10 * RANDOM_CASES
 
 
-def test_lz4_of_magic_0_is_not_read_by_aiokafka(judge: Judge, tmp_path: Path) -> None:
+def test_lz4_of_magic_0_is_not_read_by_aiokafka(reference: KafkaReference, tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}.log"
-    write_batches(judge, path, [WrittenBatch((WrittenRecord(0),), magic=0, codec="lz4")])
+    write_batches(reference, path, [WrittenBatch((WrittenRecord(0),), magic=0, codec="lz4")])
     assert len(our_entries(path)[0].records) == 1
     with pytest.raises(Exception, match="LZ4 is not supported"):
         read_entries(path.read_bytes())

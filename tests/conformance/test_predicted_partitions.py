@@ -17,13 +17,13 @@ from kafka_index.core.log.append.settings import LogSettings
 from kafka_index.core.startup.partition_loading import LoadedPartition, Loading, load_partition
 from tests.support.segments import batch, marker
 
-from .campaign import drawn_cases
-from .judge import KafkaRefusal
-from .judged_log import DAY_MS
+from .campaign import random_cases
 from .kafka_loading import PartitionFiles, partition_files
+from .kafka_reference import KafkaRefusal
+from .reference_log import DAY_MS
 
 if TYPE_CHECKING:
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 TRANSIENT = (".swap", ".cleaned", ".deleted")
@@ -31,7 +31,7 @@ TRANSIENT = (".swap", ".cleaned", ".deleted")
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of one file of a drawn partition."""
+    """A change of one file of a random partition."""
 
     kind: str
     segment: int
@@ -256,9 +256,11 @@ CAREFUL = ("offset_overflow", "bad_size")
 @example(BELOW_ZERO)
 @example(BELOW_ZERO_AT_END)
 @given(cases())
-@drawn_cases(0.1)
-def test_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
-    files = partition_files(judge, scratch, case.logs)
+@random_cases(0.1)
+def test_partition_is_loaded_as_predicted(
+    reference: KafkaReference, scratch: Path, case: Case
+) -> None:
+    files = partition_files(reference, scratch, case.logs)
     files.load(settings=case.settings()).close()
     for fault in case.faults:
         apply(fault, files, list(case.logs))

@@ -1,7 +1,7 @@
 """A build's files are, byte for byte, the files that Kafka's own recovery leaves.
 
-Segments are the named ones and drawn ones, sound and damaged; `campaign` sets how many. Where
-recovery fails, a build fails for the same reason. A drawn segment on which the two differ is
+Segments are the named ones and random ones, sound and damaged; `campaign` sets how many. Where
+recovery fails, a build fails for the same reason. A random segment on which the two differ is
 shrunk, and kept as a golden one.
 """
 
@@ -18,10 +18,10 @@ from tests.support.golden_segments import (
     ends_in_a_wrapper_that_goes_back,
     recovered_by_build,
 )
-from tests.support.named import COMPRESSED, NAMED
+from tests.support.named_segments import COMPRESSED, NAMED
 from tests.support.strategies import segments
 
-from .campaign import drawn_cases
+from .campaign import random_cases
 from .recovering import kept_on_failure, recovered_by_kafka
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from tests.support.segments import Segment
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 
-def assert_same(judge: Judge, scratch: Path, test: str, segment: Segment) -> None:
+def assert_same(reference: KafkaReference, scratch: Path, test: str, segment: Segment) -> None:
     """Both refuse the segment for the same reason, or both leave the same."""
-    kafka = recovered_by_kafka(judge, scratch / "kafka", segment)
+    kafka = recovered_by_kafka(reference, scratch / "kafka", segment)
     with kept_on_failure(test, segment, kafka):
         built = recovered_by_build(scratch / "build", segment)
         assert (
@@ -46,9 +46,9 @@ def assert_same(judge: Judge, scratch: Path, test: str, segment: Segment) -> Non
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
 def test_named_segment_is_recovered_as_its_case_states_and_built_so(
-    judge: Judge, scratch: Path, case: Case
+    reference: KafkaReference, scratch: Path, case: Case
 ) -> None:
-    kafka = recovered_by_kafka(judge, scratch / "kafka", case.segment)
+    kafka = recovered_by_kafka(reference, scratch / "kafka", case.segment)
     if isinstance(case.expected, str):
         assert (kafka.reason or "").startswith(f"{case.expected}: ")
     else:
@@ -57,17 +57,17 @@ def test_named_segment_is_recovered_as_its_case_states_and_built_so(
     assert built == kafka or (case in COMPRESSED and built.refusal == "compressed_marker")
 
 
-@drawn_cases(share=0.25)
+@random_cases(share=0.25)
 @given(segment=segments(damaged=False))
 def test_random_segment_is_built_as_kafka_recovers_it(
-    judge: Judge, scratch: Path, segment: Segment
+    reference: KafkaReference, scratch: Path, segment: Segment
 ) -> None:
-    assert_same(judge, scratch, "sound", segment)
+    assert_same(reference, scratch, "sound", segment)
 
 
-@drawn_cases(share=0.75)
+@random_cases(share=0.75)
 @given(segment=segments(damaged=True))
 def test_damaged_segment_is_built_as_kafka_recovers_it(
-    judge: Judge, scratch: Path, segment: Segment
+    reference: KafkaReference, scratch: Path, segment: Segment
 ) -> None:
-    assert_same(judge, scratch, "damaged", segment)
+    assert_same(reference, scratch, "damaged", segment)

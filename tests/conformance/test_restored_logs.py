@@ -14,23 +14,23 @@ from kafka_index.core.records.record_batch import Record, write_record_batch
 from tests.support.builds import xfs_disk
 from tests.support.restoring import contents, copy_dump, logs, restore
 
-from .judged_log import load
+from .reference_log import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 PARTITION = "audit.trail-0"
 NOW_MS = 1_700_000_000_000
 
 
-def append_and_truncate(judge: Judge, directory: Path) -> None:
+def append_and_truncate(reference: KafkaReference, directory: Path) -> None:
     """Append to a log, and truncate it into its last segment, into an earlier one, and wholly."""
     batch = directory.parent / "batch"
     batch.write_bytes(write_record_batch([Record(NOW_MS, b"key", b"value")]))
     base_offsets = [int(log.stem) for log in logs(directory)]
-    with load(judge, directory, clean=True, now_ms=NOW_MS) as log:
+    with load(reference, directory, clean=True, now_ms=NOW_MS) as log:
         end = log.loaded.log_end_offset
         assert log.append_as_leader(batch, 99).state.log_end_offset == end + 1
         for offset in (end - 1, base_offsets[1] + 1, base_offsets[0] + 1):
@@ -40,7 +40,7 @@ def append_and_truncate(judge: Judge, directory: Path) -> None:
 
 @pytest.mark.parametrize("link", ["auto", "reflink", "copy"])
 def test_no_byte_of_the_dump_changes_when_a_broker_appends_and_truncates(
-    tmp_path: Path, judge: Judge, link: str
+    tmp_path: Path, reference: KafkaReference, link: str
 ) -> None:
     on_xfs = link == "reflink"
     with xfs_disk(tmp_path / "xfs") if on_xfs else nullcontext(tmp_path) as disk:
@@ -48,20 +48,20 @@ def test_no_byte_of_the_dump_changes_when_a_broker_appends_and_truncates(
         before = contents(dump)
         assert restore(dump, disk / "out", "--link", link).code == 0
 
-        append_and_truncate(judge, disk / "out" / PARTITION)
+        append_and_truncate(reference, disk / "out" / PARTITION)
 
         assert contents(dump) == before
 
 
 def test_truncation_of_a_hard_linked_log_changes_the_dump_as_warned(
-    tmp_path: Path, judge: Judge
+    tmp_path: Path, reference: KafkaReference
 ) -> None:
     dump = copy_dump(tmp_path / "dump", PARTITION)
     before = contents(dump)
     run = restore(dump, tmp_path / "out", "--link", "hard")
     assert "truncates the log of the dump" in run.done.stdout
 
-    append_and_truncate(judge, tmp_path / "out" / PARTITION)
+    append_and_truncate(reference, tmp_path / "out" / PARTITION)
 
     changed = {name for name, data in contents(dump).items() if data != before[name]}
     rolled = {str(log.relative_to(dump)) for log in logs(dump / PARTITION)[:-1]}

@@ -1,4 +1,4 @@
-"""Drawn partitions with drawn damage, restored: Kafka's own loader takes the result as it is.
+"""Random partitions with random damage, restored: Kafka's own loader takes the result as it is.
 
 It finds the start, end and producers that the restore has reported, cuts and deletes nothing, and
 would find the same if it recovered every segment. Every sound batch is in the result, or in a range
@@ -22,7 +22,7 @@ from kafka_index.core.log.scan.segment_scan import read_batches
 from kafka_index.core.parameters import KafkaSettings
 from tests.support.golden_segments import PARTITION
 
-from .campaign import drawn_cases
+from .campaign import random_cases
 from .kafka_loading import PartitionFiles, partition_files
 from .test_predicted_partitions import Case, apply, cases
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kafka_index.commands.restore.restored_partition import RestoredPartition
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 
 class Batch(NamedTuple):
@@ -74,11 +74,11 @@ def restored(root: Path, output: Path, case: Case, salvage: Salvage) -> Restored
 
 
 @given(cases(), st.sampled_from([Salvage.PREFIX, Salvage.BATCHES]))
-@drawn_cases(0.02)
+@random_cases(0.02)
 def test_restored_partition_is_loaded_without_changes(
-    judge: Judge, scratch: Path, case: Case, salvage: Salvage
+    reference: KafkaReference, scratch: Path, case: Case, salvage: Salvage
 ) -> None:
-    files = partition_files(judge, scratch, case.logs)
+    files = partition_files(reference, scratch, case.logs)
     files.load(settings=case.settings()).close()
     for fault in case.faults:
         apply(fault, files, list(case.logs))
@@ -95,7 +95,7 @@ def test_restored_partition_is_loaded_without_changes(
     if found.is_left_out:
         assert not directory.exists()
         return
-    assert_loaded_as_reported(PartitionFiles(judge, directory), case, found)
+    assert_loaded_as_reported(PartitionFiles(reference, directory), case, found)
     kept = set(batches(directory))
     for batch in batches(files.directory):
         is_lost = any(

@@ -17,13 +17,13 @@ from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.support.segments import PACKERS, marker, message
 
-from .campaign import drawn_cases
-from .judged_files import read_batches
+from .campaign import random_cases
+from .reference_files import read_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 _DROPPED = b"drop"
 _TIMES = (-1, 0, 5, 1_700_000_000_000, 1_700_000_009_999, 2**63 - 1)
@@ -33,7 +33,7 @@ _MAX_BYTES = 1 << 26
 _HEADER = slice(8), slice(12, 17), slice(21, 61)
 
 
-def drawn_log(rng: random.Random, codec: str) -> tuple[bytes, list[int]]:
+def random_log(rng: random.Random, codec: str) -> tuple[bytes, list[int]]:
     """A log, and the last offsets of the batches that stay even when they are empty."""
     log, offset, sequence, staying = b"", rng.choice((0, 7, 2**40)), 0, {}
     for _ in range(rng.randrange(1, 12)):
@@ -78,8 +78,8 @@ def drawn_log(rng: random.Random, codec: str) -> tuple[bytes, list[int]]:
 
 def rewritten(folder: Path, log: bytes) -> Path:
     """The log that our rewrite makes of another one."""
-    shutil.rmtree(folder / "drawn", ignore_errors=True)
-    source, target = folder / "drawn" / "in" / "topic-0", folder / "drawn" / "out"
+    shutil.rmtree(folder / "random", ignore_errors=True)
+    source, target = folder / "random" / "in" / "topic-0", folder / "random" / "out"
     for each in (source, target):
         each.mkdir(parents=True)
     base_offset = int.from_bytes(log[:8], "big")
@@ -95,44 +95,44 @@ def rewritten(folder: Path, log: bytes) -> Path:
     return path
 
 
-def filtered(judge: Judge, folder: Path, log: bytes, staying: list[int]) -> Path:
+def filtered(reference: KafkaReference, folder: Path, log: bytes, staying: list[int]) -> Path:
     """The log that Kafka's filter makes of it."""
     (folder / "before").write_bytes(log)
-    judge.demand("filter", folder / "before", folder / "after", _DROPPED.hex(), *staying)
+    reference.demand("filter", folder / "before", folder / "after", _DROPPED.hex(), *staying)
     return folder / "after"
 
 
-def described(judge: Judge, path: Path) -> list[tuple[object, ...]]:
+def described(reference: KafkaReference, path: Path) -> list[tuple[object, ...]]:
     """Each batch: its header, but for length and checksum, and its records as Kafka reads them."""
     data = path.read_bytes()
     return [
         (*(data[each.position_bytes :][part] for part in _HEADER), each.records, each.fault)
-        for each in read_batches(judge, path)
+        for each in read_batches(reference, path)
     ]
 
 
-@drawn_cases(0.03)
+@random_cases(0.03)
 @given(seed=st.integers(0, 2**63))
-def test_plain_logs_have_kafkas_bytes(judge: Judge, scratch: Path, seed: int) -> None:
-    log, staying = drawn_log(random.Random(seed), "none")
-    ours, kafkas = rewritten(scratch, log), filtered(judge, scratch, log, staying)
+def test_plain_logs_have_kafkas_bytes(reference: KafkaReference, scratch: Path, seed: int) -> None:
+    log, staying = random_log(random.Random(seed), "none")
+    ours, kafkas = rewritten(scratch, log), filtered(reference, scratch, log, staying)
     assert ours.read_bytes() == kafkas.read_bytes()
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-@drawn_cases(0.01)
+@random_cases(0.01)
 @given(seed=st.integers(0, 2**63))
 def test_packed_logs_have_kafkas_batches_and_records(
-    judge: Judge, scratch: Path, codec: str, seed: int
+    reference: KafkaReference, scratch: Path, codec: str, seed: int
 ) -> None:
-    log, staying = drawn_log(random.Random(seed), codec)
-    ours, kafkas = rewritten(scratch, log), filtered(judge, scratch, log, staying)
-    assert described(judge, ours) == described(judge, kafkas)
+    log, staying = random_log(random.Random(seed), codec)
+    ours, kafkas = rewritten(scratch, log), filtered(reference, scratch, log, staying)
+    assert described(reference, ours) == described(reference, kafkas)
 
 
 @pytest.mark.parametrize(("magic", "codec"), [(0, 1), (1, 1), (1, 3)])
 def test_old_messages_become_kafkas_batches(
-    judge: Judge, scratch: Path, magic: int, codec: int
+    reference: KafkaReference, scratch: Path, magic: int, codec: int
 ) -> None:
     keys = [b"a", _DROPPED, None, b"b"]
     inner = b"".join(
@@ -141,5 +141,5 @@ def test_old_messages_become_kafkas_batches(
     )
     last = 3
     log = message(last, magic, 1_700_000_000_003, PACKERS[codec](inner), attributes=codec)
-    ours, kafkas = rewritten(scratch, log), filtered(judge, scratch, log, [])
-    assert described(judge, ours) == described(judge, kafkas)
+    ours, kafkas = rewritten(scratch, log), filtered(reference, scratch, log, [])
+    assert described(reference, ours) == described(reference, kafkas)

@@ -16,18 +16,18 @@ from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.log.read.log_segment import LogSegment
 from kafka_index.core.logdir.partition_files import SegmentFile
 
-from .campaign import drawn_cases
-from .judged_partition import Refused
+from .campaign import random_cases
 from .kafka_answers import INT64_MAX, offsets_of, times_of
 from .partitions import Partition, partitions
-from .test_lookups import open_drawn, write_both
+from .reference_partition import Refused
+from .test_lookups import open_random, write_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from .judge import Judge
-from .judged_partition import Answer
+    from .kafka_reference import KafkaReference
+from .reference_partition import Answer
 
 INT64_MIN = -INT64_MAX - 1
 _NO_EPOCH = -1
@@ -56,24 +56,24 @@ def unnamed(answers: list[Answer]) -> list[Answer]:
     return [Refused("") if isinstance(answer, Refused) else answer for answer in answers]
 
 
-@drawn_cases(share=0.1)
+@random_cases(share=0.1)
 @given(partition=partitions(), data=st.data())
 def test_lookups_in_a_segment_equal_kafkas(
-    judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
+    reference: KafkaReference, scratch: Path, partition: Partition, data: st.DataObject
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
     config = IndexConfig(index_interval_bytes=partition.index_interval_bytes)
-    with open_drawn(judge, for_kafka, partition) as judged:
-        offsets = [INT64_MIN, -1, *offsets_of(judged), INT64_MAX]
-        times = [INT64_MIN, INT64_MIN + 1, -10, -9, *times_of(judged, offsets_of(judged))]
+    with open_random(reference, for_kafka, partition) as kafka_log:
+        offsets = [INT64_MIN, -1, *offsets_of(kafka_log), INT64_MAX]
+        times = [INT64_MIN, INT64_MIN + 1, -10, -9, *times_of(kafka_log, offsets_of(kafka_log))]
         starting = data.draw(st.sampled_from(offsets))
-        base_offset = data.draw(st.sampled_from(judged.base_offsets))
-        translated = judged.translate(base_offset, offsets)
-        found = judged.find(base_offset, times, starting)
-        offset_entries = judged.offset_entry_of(base_offset, offsets)
-        time_entries = judged.time_entry_of(base_offset, times)
-        largest = judged.largest_timestamp(base_offset)
-        is_last = base_offset == judged.base_offsets[-1]
+        base_offset = data.draw(st.sampled_from(kafka_log.base_offsets))
+        translated = kafka_log.translate(base_offset, offsets)
+        found = kafka_log.find(base_offset, times, starting)
+        offset_entries = kafka_log.offset_entry_of(base_offset, offsets)
+        time_entries = kafka_log.time_entry_of(base_offset, times)
+        largest = kafka_log.largest_timestamp(base_offset)
+        is_last = base_offset == kafka_log.base_offsets[-1]
     listed = segment_file(for_us, base_offset, is_last=is_last)
     with LogSegment(listed, config=config) as segment:
         assert [

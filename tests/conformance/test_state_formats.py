@@ -25,7 +25,7 @@ from kafka_index.core.index.aborted_txns import compare_aborted_txns
 from kafka_index.core.index.transaction_index import TransactionIndex
 from kafka_index.core.log.state.snapshots import decode_snapshot, encode_snapshot, order_of_put
 
-from .campaign import drawn_cases
+from .campaign import random_cases
 from .java_program import JavaProgram
 
 Ask = Callable[..., str]
@@ -61,7 +61,7 @@ ENTRIES = st.lists(
 ).map(lambda rows: np.array(rows, PRODUCER_STATE_ENTRY))
 
 
-@drawn_cases(share=0.075)
+@random_cases(share=0.075)
 @given(ENTRIES)
 def test_kafka_reads_our_snapshots_and_writes_the_same_bytes(
     kafka: Ask, scratch: Path, entries: np.ndarray
@@ -109,7 +109,7 @@ WILD_SNAPSHOTS = st.one_of(
 )
 
 
-@drawn_cases(share=0.075)
+@random_cases(share=0.075)
 @given(WILD_SNAPSHOTS)
 def test_snapshots_rejected_by_kafka_are_rejected(kafka: Ask, scratch: Path, data: bytes) -> None:
     wild, again = scratch / "wild.snapshot", scratch / "kafka.snapshot"
@@ -258,7 +258,7 @@ class BothIndexes:
         assert answer in expected
 
 
-@drawn_cases(share=0.075)
+@random_cases(share=0.075)
 @given(TXN_STEPS)
 def test_transaction_index_operations_equal_kafkas(
     kafka: Ask, scratch: Path, steps: list[tuple[str, *tuple[int, ...]]]
@@ -353,7 +353,7 @@ def collected_in(answers: list[list[tuple[bool, set[str]]]]) -> list[set[str]]:
     return found
 
 
-@drawn_cases(share=0.03)
+@random_cases(share=0.03)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=14),
     st.integers(0, 14),
@@ -433,7 +433,7 @@ def entries_text(epochs: LeaderEpochCache) -> str:
     return "epochs " + ";".join(f"{e.epoch},{e.start_offset}" for e in epochs.entries)
 
 
-@drawn_cases(share=0.075)
+@random_cases(share=0.075)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 60)), max_size=6), EPOCH_STEPS)
 def test_leader_epoch_operations_equal_kafkas(
     kafka: Ask,

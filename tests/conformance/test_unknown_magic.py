@@ -15,12 +15,12 @@ from tests.support.missing_offsets import NAME, checkpoint, write_partition
 from tests.support.restoring import restore
 from tests.support.segments import batch
 
-from .judged_log import load
+from .reference_log import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 WHOLE = batch(0) + batch(3) + batch(6)
 
@@ -34,7 +34,7 @@ def unserved(root: Path) -> str:
 @pytest.mark.parametrize("magic", [3, 127])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_consumers_stop_at_an_unknown_magic_and_restore_leaves_it_out(
-    judge: Judge, tmp_path: Path, magic: int, *, is_clean: bool
+    reference: KafkaReference, tmp_path: Path, magic: int, *, is_clean: bool
 ) -> None:
     damaged, other = tmp_path / "damaged", tmp_path / "other"
     for root, data in ((damaged, batch(0) + batch(3, magic=magic) + batch(6)), (other, WHOLE)):
@@ -57,7 +57,7 @@ def test_consumers_stop_at_an_unknown_magic_and_restore_leaves_it_out(
     assert filled.code == 0, filled.done.stderr
     assert (tmp_path / "filled" / NAME / f"{0:020d}.log").read_bytes() == WHOLE
 
-    with load(judge, damaged / NAME, clean=is_clean) as log:
+    with load(reference, damaged / NAME, clean=is_clean) as log:
         assert log.loaded.log_end_offset == 9
         first, behind = (log.consume(at, committed=False) for at in (0, 6))
     assert [each.offset for each in first.records] == [0, 1, 2]

@@ -20,14 +20,14 @@ from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
 from tests.support.golden_segments import PARTITION
 
-from .campaign import drawn_cases
-from .judge import KafkaRefusal
-from .judged_log import DAY_MS
+from .campaign import random_cases
 from .kafka_loading import PartitionFiles, partition_files
+from .kafka_reference import KafkaRefusal
+from .reference_log import DAY_MS
 from .test_predicted_partitions import KINDS, Writer
 
 if TYPE_CHECKING:
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 META = (
     "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.id=ECPTmqBMRHwwfPQiR6tadg\n"
@@ -164,9 +164,11 @@ def answers(files: PartitionFiles, case: Case, end: int) -> tuple[object, ...] |
 
 
 @given(cases())
-@drawn_cases(0.05)
-def test_file_mutation_is_reported_or_harmless(judge: Judge, scratch: Path, case: Case) -> None:
-    files = partition_files(judge, scratch, case.logs)
+@random_cases(0.05)
+def test_file_mutation_is_reported_or_harmless(
+    reference: KafkaReference, scratch: Path, case: Case
+) -> None:
+    files = partition_files(reference, scratch, case.logs)
     root = files.directory.parent
     files.load(settings={"index.interval.bytes": case.interval}).close()
     for path in files.directory.glob("*.deleted"):
@@ -204,7 +206,7 @@ def test_file_mutation_is_reported_or_harmless(judge: Judge, scratch: Path, case
         row.kind is FileKind.LOG and row.file_class is FileClass.TORN and not row.harmful
         for row in rows
     )
-    theirs = answers(PartitionFiles(judge, intact / PARTITION), case, end)
+    theirs = answers(PartitionFiles(reference, intact / PARTITION), case, end)
     ours = answers(files, case, end)
     if is_cut_tail:
         # The batch that was not written to its end is gone.

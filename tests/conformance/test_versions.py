@@ -15,22 +15,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden_segments import PARTITION, write_log
-from tests.support.named import AFTER, KEY, NAMED, VALUE, control, open_transaction, payload
+from tests.support.named_segments import (
+    AFTER,
+    KEY,
+    NAMED,
+    VALUE,
+    control,
+    open_transaction,
+    payload,
+)
 from tests.support.segments import CODEC_GZIP, Segment, batch, message, record, segment, wrapper
 from tests.support.strategies import segments
 
-from .campaign import drawn_cases
-from .judge import KafkaRefusal
-from .judged_files import WrittenBatch, WrittenRecord, write_batches
-from .judged_log import load
-from .judged_partition import Answer, Refused
-from .written_segments import drawn_segment
+from .campaign import random_cases
+from .kafka_reference import KafkaRefusal
+from .reference_files import WrittenBatch, WrittenRecord, write_batches
+from .reference_log import load
+from .reference_partition import Answer, Refused
+from .written_segments import random_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge, RecoverResult
-    from .judged_partition import JudgedPartition
+    from .kafka_reference import KafkaReference, RecoverResult
+    from .reference_partition import ReferencePartition
 
 FIRST, NEXT = batch(0), batch(3)
 #: A sound message but for what is packed in it.
@@ -40,59 +48,64 @@ SHORT_VALUE = "BufferUnderflowException"
 
 
 def recovered(
-    judge: Judge, directory: Path, drawn: Segment
+    reference: KafkaReference, directory: Path, generated: Segment
 ) -> tuple[RecoverResult, dict[str, bytes]]:
     """The report of recovery, and all files that it leaves unless it refuses."""
-    partition = write_log(directory, drawn).parent
-    result = judge.recover(
-        partition, drawn.base_offset, drawn.index_interval_bytes, drawn.segment_index_bytes
+    partition = write_log(directory, generated).parent
+    result = reference.recover(
+        partition,
+        generated.base_offset,
+        generated.index_interval_bytes,
+        generated.segment_index_bytes,
     )
     if result.error_class is not None:
         return result, {}
     return result, {path.name: path.read_bytes() for path in partition.iterdir()}
 
 
-def assert_recovered_alike(judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment) -> None:
+def assert_recovered_alike(
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, generated: Segment
+) -> None:
     """Both leave the same files, or refuse with the same exception."""
-    new, new_files = recovered(judge, scratch / "new", drawn)
-    old, old_files = recovered(old_judge, scratch / "old", drawn)
+    new, new_files = recovered(reference, scratch / "new", generated)
+    old, old_files = recovered(old_reference, scratch / "old", generated)
     if new.error_class == SHORT_VALUE:
         return
     assert old.error_class == new.error_class
     assert old.truncated_bytes == new.truncated_bytes
     # Of offsets that go back after the last index entry 4.3.1 may not find the end.
-    assert new.next_offset in {old.next_offset, drawn.base_offset}
+    assert new.next_offset in {old.next_offset, generated.base_offset}
     assert old_files == new_files
 
 
 @pytest.mark.parametrize(
-    "drawn",
+    "generated",
     [pytest.param(case.segment, id=case.name) for case in NAMED if case.expected != SHORT_VALUE],
 )
 def test_named_segment_is_recovered_equally_by_both_versions(
-    judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, generated: Segment
 ) -> None:
-    new, _ = recovered(judge, scratch / "new", drawn)
+    new, _ = recovered(reference, scratch / "new", generated)
     assert new.error_class != SHORT_VALUE
-    assert_recovered_alike(judge, old_judge, scratch, drawn)
+    assert_recovered_alike(reference, old_reference, scratch, generated)
 
 
-@drawn_cases(0.1)
-@given(drawn=segments(damaged=None))
+@random_cases(0.1)
+@given(generated=segments(damaged=None))
 def test_random_segment_is_recovered_equally_by_both_versions(
-    judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, generated: Segment
 ) -> None:
-    assert_recovered_alike(judge, old_judge, scratch, drawn)
+    assert_recovered_alike(reference, old_reference, scratch, generated)
 
 
 def test_end_of_a_log_whose_offsets_go_back_after_the_last_index_entry_is_found_by_3_9_1(
-    judge: Judge, old_judge: Judge, scratch: Path
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path
 ) -> None:
     log = b"".join(batch(base_offset, 10) for base_offset in (0, 10, 40, 20))
     # So that the third batch has an entry, and the last one has none.
     backward = Segment(log, index_interval_bytes=len(batch(0, 10)))
-    assert recovered(judge, scratch / "new", backward)[0].next_offset == 0
-    assert recovered(old_judge, scratch / "old", backward)[0].next_offset == 30
+    assert recovered(reference, scratch / "new", backward)[0].next_offset == 0
+    assert recovered(old_reference, scratch / "old", backward)[0].next_offset == 30
 
 
 @pytest.mark.parametrize(
@@ -106,20 +119,20 @@ def test_end_of_a_log_whose_offsets_go_back_after_the_last_index_entry_is_found_
     ],
 )
 def test_marker_with_a_short_value_is_rejected_by_4_3_1_and_ends_the_scan_of_3_9_1(
-    judge: Judge, old_judge: Judge, scratch: Path, marker: bytes
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, marker: bytes
 ) -> None:
     short = segment(open_transaction(), marker, AFTER)
-    assert recovered(judge, scratch / "new", short)[0].error_class == SHORT_VALUE
-    assert recovered(old_judge, scratch / "old", short)[0].truncated_bytes == len(AFTER)
+    assert recovered(reference, scratch / "new", short)[0].error_class == SHORT_VALUE
+    assert recovered(old_reference, scratch / "old", short)[0].truncated_bytes == len(AFTER)
 
 
 def opened(
-    judge: Judge, scratch: Path, log: bytes, base_offset: int = 0, interval: int = 4096
-) -> JudgedPartition:
+    reference: KafkaReference, scratch: Path, log: bytes, base_offset: int = 0, interval: int = 4096
+) -> ReferencePartition:
     """A partition of one segment, its index files built."""
-    directory = scratch / judge.version
+    directory = scratch / reference.version
     write_log(directory, Segment(log, base_offset))
-    return judge.open_partition(directory / PARTITION, interval)
+    return reference.open_partition(directory / PARTITION, interval)
 
 
 SIZE = len(FIRST)
@@ -168,17 +181,19 @@ TRANSLATED: dict[str, tuple[bytes, int, Answer, Answer]] = {
 
 
 @pytest.mark.parametrize("name", TRANSLATED)
-def test_offsets_are_translated(judge: Judge, old_judge: Judge, scratch: Path, name: str) -> None:
+def test_offsets_are_translated(
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, name: str
+) -> None:
     log, offset, new, old = TRANSLATED[name]
-    for version, expected in ((judge, new), (old_judge, old)):
+    for version, expected in ((reference, new), (old_reference, old)):
         with opened(version, scratch, log) as partition:
             assert partition.translate(0, [offset]) == [expected]
 
 
 def test_error_names_the_base_offset_in_4_3_1_and_the_requested_offset_in_3_9_1(
-    judge: Judge, old_judge: Judge, scratch: Path
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path
 ) -> None:
-    for version, name in ((judge, 3), (old_judge, 4)):
+    for version, name in ((reference, 3), (old_reference, 4)):
         directory = scratch / version.version
         write_log(directory, segment(FIRST, NEXT))
         with load(version, directory / PARTITION, clean=False) as log:
@@ -186,30 +201,30 @@ def test_error_names_the_base_offset_in_4_3_1_and_the_requested_offset_in_3_9_1(
 
 
 def test_partition_that_begins_with_an_unreadable_wrapper_is_loaded_by_3_9_1_only(
-    judge: Judge, old_judge: Judge, scratch: Path
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path
 ) -> None:
     directory = scratch / "unreadable"
     write_log(directory, segment(UNREADABLE, AFTER))
-    with load(old_judge, directory / PARTITION) as log:
+    with load(old_reference, directory / PARTITION) as log:
         assert log.loaded.log_end_offset == 23
     with pytest.raises(KafkaRefusal, match="KafkaException"):
-        load(judge, directory / PARTITION)
+        load(reference, directory / PARTITION)
 
 
-@drawn_cases(0.05)
+@random_cases(0.05)
 @given(seed=st.integers(0, 2**63))
 def test_lookups_in_intact_segments_equal_in_both_versions_except_names(
-    judge: Judge, old_judge: Judge, scratch: Path, seed: int
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, seed: int
 ) -> None:
-    drawn = drawn_segment(random.Random(seed))
+    generated = random_segment(random.Random(seed))
     path = scratch / "written.log"
-    write_batches(judge, path, drawn.batches)
+    write_batches(reference, path, generated.batches)
     log = path.read_bytes()
     with (
-        opened(judge, scratch, log, drawn.base_offset, interval=0) as new,
-        opened(old_judge, scratch, log, drawn.base_offset, interval=0) as old,
+        opened(reference, scratch, log, generated.base_offset, interval=0) as new,
+        opened(old_reference, scratch, log, generated.base_offset, interval=0) as old,
     ):
-        base_offset = drawn.base_offset
+        base_offset = generated.base_offset
         batches = new.batches(base_offset)
         assert old.batches(base_offset) == batches
         offsets = sorted(
@@ -236,11 +251,11 @@ def _nameless(answers: list[Answer]) -> list[Answer]:
 
 
 def test_both_versions_index_each_batch_of_an_append(
-    judge: Judge, old_judge: Judge, scratch: Path
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path
 ) -> None:
     batches = [WrittenBatch((WrittenRecord(i, 1000 + i),)) for i in range(5)]
     entries = []
-    for version in (judge, old_judge):
+    for version in (reference, old_reference):
         directory = scratch / version.version / PARTITION
         shutil.rmtree(directory.parent, ignore_errors=True)
         sizes = write_batches(version, scratch / "appended", batches)

@@ -1,7 +1,7 @@
 """Batches from Kafka's own builders are built as Kafka recovers it, and read as Kafka reads it.
 
-Each segment is written by the builders of both versions, since one of them must not be the judge of
-what only it writes.
+Each segment is written by the builders of both versions, so that no version is compared with
+itself only.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from tests.support.golden_segments import recovered_by_build
 from tests.support.record_tables import read_contents, read_records
 from tests.support.segments import Segment
 
-from .campaign import drawn_cases
-from .judged_files import read_batches, write_batches
+from .campaign import random_cases
 from .recovering import recovered_by_kafka
-from .written_segments import FORMATS, NAMED, WrittenSegment, drawn_segment
+from .reference_files import read_batches, write_batches
+from .written_segments import FORMATS, NAMED, WrittenSegment, random_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
-VERSIONS = ("judge", "old_judge")
+VERSIONS = ("reference", "old_reference")
 INTERVALS = (0, 300, 4096)
 EVERY = [pytest.param(segment, id=segment.name) for segment in (*FORMATS, *NAMED)]
 
 
-def written(judge: Judge, scratch: Path, segment: WrittenSegment) -> bytes:
+def written(reference: KafkaReference, scratch: Path, segment: WrittenSegment) -> bytes:
     """The segment's bytes by a version's builders."""
     path = scratch / "written.log"
-    sizes = write_batches(judge, path, segment.batches)
+    sizes = write_batches(reference, path, segment.batches)
     log = path.read_bytes()
     assert sum(sizes) == len(log)
     return log
 
 
 def assert_built_as_recovered(
-    judge: Judge, scratch: Path, log: bytes, base_offset: int, interval: int
+    reference: KafkaReference, scratch: Path, log: bytes, base_offset: int, interval: int
 ) -> None:
     segment = Segment(log, base_offset, interval)
-    kafka = recovered_by_kafka(judge, scratch / "kafka", segment)
+    kafka = recovered_by_kafka(reference, scratch / "kafka", segment)
     assert recovered_by_build(scratch / "build", segment) == kafka
 
 
-def assert_read_alike(judge: Judge, scratch: Path, log: bytes) -> None:
+def assert_read_alike(reference: KafkaReference, scratch: Path, log: bytes) -> None:
     """Our records of every entry, and what is in them, are what Kafka's iteration hands out."""
     path = scratch / "read.log"
     path.write_bytes(log)
-    for batch in read_batches(judge, path):
+    for batch in read_batches(reference, path):
         end = batch.position_bytes + batch.size_bytes
         entry = np.frombuffer(log[batch.position_bytes : end], np.uint8)
         try:
@@ -81,10 +81,10 @@ def assert_read_alike(judge: Judge, scratch: Path, log: bytes) -> None:
 def test_written_segment_is_built_as_kafka_recovers_it(
     request: pytest.FixtureRequest, scratch: Path, version: str, segment: WrittenSegment
 ) -> None:
-    judge = request.getfixturevalue(version)
-    log = written(judge, scratch, segment)
+    reference = request.getfixturevalue(version)
+    log = written(reference, scratch, segment)
     for interval in INTERVALS:
-        assert_built_as_recovered(judge, scratch, log, segment.base_offset, interval)
+        assert_built_as_recovered(reference, scratch, log, segment.base_offset, interval)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -92,30 +92,30 @@ def test_written_segment_is_built_as_kafka_recovers_it(
 def test_written_segment_is_read_as_kafka_reads_it(
     request: pytest.FixtureRequest, scratch: Path, version: str, segment: WrittenSegment
 ) -> None:
-    judge = request.getfixturevalue(version)
-    log = written(judge, scratch, segment)
-    assert read_batches(judge, scratch / "written.log")
-    assert_read_alike(judge, scratch, log)
+    reference = request.getfixturevalue(version)
+    log = written(reference, scratch, segment)
+    assert read_batches(reference, scratch / "written.log")
+    assert_read_alike(reference, scratch, log)
 
 
-@drawn_cases(0.1)
+@random_cases(0.1)
 @given(seed=st.integers(0, 2**63))
 def test_random_written_segment_is_built_and_read_as_by_kafka(
-    judge: Judge, old_judge: Judge, scratch: Path, seed: int
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
-    segment = drawn_segment(rng)
-    writer = rng.choice((judge, old_judge))
+    segment = random_segment(rng)
+    writer = rng.choice((reference, old_reference))
     log = written(writer, scratch, segment)
-    assert_read_alike(judge, scratch, log)
-    assert_built_as_recovered(judge, scratch, log, segment.base_offset, rng.choice(INTERVALS))
+    assert_read_alike(reference, scratch, log)
+    assert_built_as_recovered(reference, scratch, log, segment.base_offset, rng.choice(INTERVALS))
 
 
 @pytest.mark.parametrize("segment", EVERY)
 def test_each_version_reads_segments_written_by_the_other(
-    judge: Judge, old_judge: Judge, scratch: Path, segment: WrittenSegment
+    reference: KafkaReference, old_reference: KafkaReference, scratch: Path, segment: WrittenSegment
 ) -> None:
-    for writer, reader in ((judge, old_judge), (old_judge, judge)):
+    for writer, reader in ((reference, old_reference), (old_reference, reference)):
         write_batches(writer, scratch / "written.log", segment.batches)
         assert read_batches(reader, scratch / "written.log") == read_batches(
             writer, scratch / "written.log"

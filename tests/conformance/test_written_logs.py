@@ -13,10 +13,10 @@ import pytest
 import kafka_index
 from tests.support.command_line import DUMP, run_here
 
-from .judged_log import LogState, Producer, load
+from .reference_log import LogState, Producer, load
 
 if TYPE_CHECKING:
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 _DAYS_10000_MS = 10_000 * 86_400_000
 _PARTITIONS = sorted(
@@ -33,12 +33,12 @@ class Loaded(NamedTuple):
     producers: list[Producer]
 
 
-def loaded(judge: Judge, directory: Path, scratch: Path) -> Loaded:
+def loaded(reference: KafkaReference, directory: Path, scratch: Path) -> Loaded:
     """Load a copy of a partition as after a clean shutdown."""
     copy = scratch / directory.name
     shutil.copytree(directory, copy)
     try:
-        with load(judge, copy, now_ms=_DAYS_10000_MS, producer_expiration_ms=2**31 - 1) as log:
+        with load(reference, copy, now_ms=_DAYS_10000_MS, producer_expiration_ms=2**31 - 1) as log:
             return Loaded(log.state(), log.epochs(), log.producers())
     finally:
         shutil.rmtree(copy)
@@ -55,10 +55,10 @@ def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", _PARTITIONS)
 def test_kafka_finds_offsets_epochs_and_producers_as_before(
-    judge: Judge, scratch: Path, rewritten: Path, name: str
+    reference: KafkaReference, scratch: Path, rewritten: Path, name: str
 ) -> None:
-    before = loaded(judge, DUMP / name, scratch)
-    after = loaded(judge, rewritten / name, scratch)
+    before = loaded(reference, DUMP / name, scratch)
+    after = loaded(reference, rewritten / name, scratch)
 
     assert after.state.log_end_offset == before.state.log_end_offset
     assert after.state.base_offsets == before.state.base_offsets
@@ -68,7 +68,7 @@ def test_kafka_finds_offsets_epochs_and_producers_as_before(
     assert [each[5:] for each in after.producers] == [each[5:] for each in before.producers]
 
 
-def test_kafka_loads_an_import(judge: Judge, scratch: Path, tmp_path: Path) -> None:
+def test_kafka_loads_an_import(reference: KafkaReference, scratch: Path, tmp_path: Path) -> None:
     table = kafka_index.read_records(DUMP, topics="orders.*").read_all()
     pq.write_table(table, tmp_path / "records.parquet")
     arguments = ("--input", tmp_path / "records.parquet", "--output", tmp_path / "logs")
@@ -80,7 +80,7 @@ def test_kafka_loads_an_import(judge: Judge, scratch: Path, tmp_path: Path) -> N
     for directory in directories:
         partition = int(directory.name.rpartition("-")[2])
         rows = table.filter(pc.equal(table["partition"], partition))
-        found = loaded(judge, directory, scratch)
+        found = loaded(reference, directory, scratch)
         assert found.state.log_end_offset == rows["offset"][-1].as_py() + 1
         assert found.state.base_offsets[0] == rows["offset"][0].as_py()
         assert len(found.state.base_offsets) > 1

@@ -1,16 +1,16 @@
-"""Segments as Kafka's own builders write them: what each is made of, by name, and drawn ones."""
+"""Segments as Kafka's own builders write them: what each is made of, by name, and random ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .judged_files import EmptyBatch, EndMarker, LeaderChange, WrittenBatch, WrittenRecord
+from .reference_files import EmptyBatch, EndMarker, LeaderChange, WrittenBatch, WrittenRecord
 
 if TYPE_CHECKING:
     import random
 
-    from .judged_files import Written
+    from .reference_files import Written
 
 CODECS = {
     0: ("none", "gzip", "snappy", "lz4"),
@@ -178,7 +178,7 @@ NAMED: tuple[WrittenSegment, ...] = (
 )
 
 
-def drawn_segment(rng: random.Random) -> WrittenSegment:
+def random_segment(rng: random.Random) -> WrittenSegment:
     """A segment of any of these things, in any order, that a partition could hold."""
     base_offset = rng.choice((0, 1, 1000, 2**40))
     offset = base_offset
@@ -186,13 +186,13 @@ def drawn_segment(rng: random.Random) -> WrittenSegment:
     open_producers: set[int] = set()
     for _ in range(rng.randrange(1, 12)):
         offset += rng.choice((0, 0, 0, 1, 50))
-        batch = _drawn_batch(rng, offset, open_producers)
+        batch = _random_batch(rng, offset, open_producers)
         batches.append(batch)
         offset = _end(batch)
-    return WrittenSegment("drawn", tuple(batches), base_offset)
+    return WrittenSegment("random", tuple(batches), base_offset)
 
 
-def _drawn_batch(rng: random.Random, offset: int, open_producers: set[int]) -> Written:
+def _random_batch(rng: random.Random, offset: int, open_producers: set[int]) -> Written:
     kind = rng.randrange(20)
     if kind == 0:
         return LeaderChange(offset, rng.randrange(9), START_MS)
@@ -205,7 +205,7 @@ def _drawn_batch(rng: random.Random, offset: int, open_producers: set[int]) -> W
     magic = rng.choice((0, 1, 2, 2, 2, 2))
     count = rng.choice((1, 1, 2, 5, 30))
     batch = WrittenBatch(
-        tuple(_drawn_records(rng, offset, count, magic)),
+        tuple(_random_records(rng, offset, count, magic)),
         magic=magic,
         codec=rng.choice(CODECS[magic]),
         log_append_time_ms=START_MS + rng.randrange(99) if magic and rng.random() < 0.2 else None,
@@ -234,7 +234,7 @@ def _drawn_batch(rng: random.Random, offset: int, open_producers: set[int]) -> W
     )
 
 
-def _drawn_records(rng: random.Random, offset: int, count: int, magic: int) -> list[WrittenRecord]:
+def _random_records(rng: random.Random, offset: int, count: int, magic: int) -> list[WrittenRecord]:
     records: list[WrittenRecord] = []
     for _ in range(count):
         timestamp = START_MS + rng.randrange(-500, 500)

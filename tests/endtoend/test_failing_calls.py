@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builds import small_disk
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import Argument, run_here
 from tests.support.killed_runs import Ended, Failure, KilledRuns
 from tests.support.restoring import contents, copy_dump
@@ -28,7 +28,7 @@ _ENVIRONMENT = 3
 NEVER = 1_000_000
 #: Open files that a run lacks at most.
 _FEW_FILES = 24
-_STEPS = drawn(60, one_in=60)
+_STEPS = sample_size(60, one_in=60)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Ctrl-C at any moment of any command is one line and an exit code: in imports and in the work.
 
-A moment is a number of calls, drawn, so that neither the speed of the machine nor its load moves
-it: the process sends itself the signal, as a terminal would.
+The process sends itself the signal after a random number of calls, so that the moment does not
+depend on the speed or load of the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 import kafka_index
 from kafka_index.cli.app import COMMANDS
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import DUMP, ROOT, run_program
 
 #: Counts from the first line of the command line on. A parent may have ignored the signal.
@@ -86,7 +86,7 @@ def run(name: str, moment: int, folder: Path) -> subprocess.CompletedProcess[str
     return run_program(sys.executable, "-c", PROGRAM, str(moment), *line.split())
 
 
-@pytest.mark.parametrize("seed", range(drawn(50, one_in=50)))
+@pytest.mark.parametrize("seed", range(sample_size(50, one_in=50)))
 @pytest.mark.parametrize("name", LINES)
 def test_an_interrupt_at_any_moment_is_one_line(name: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(f"{name} {seed}")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.servers.faults import MANY, NONE, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import SETTINGS, build_here, copy_partitions
 from tests.support.remote import download, new_bucket, upload
 
-BUILDS = drawn(200, one_in=33)
+BUILDS = sample_size(200, one_in=33)
 PARTITIONS = ("orders.eu-west-0", "payments-0")
 HIDDEN = (".kafka-index", ".kafka-index-state")
 

@@ -23,7 +23,7 @@ from tests.cluster.conftest import event_log
 from tests.servers.faults import FaultProxy, Faults, fault_proxy
 from tests.servers.processes import free_port
 from tests.servers.s3 import S3Server
-from tests.support.campaign import drawn, in_turn
+from tests.support.campaign import in_turn, sample_size
 from tests.support.command_line import COMMAND, Argument, copy_partitions, environment, run_here
 from tests.support.remote import download, new_bucket, upload
 from tests.support.tiered import ENCRYPTED, setting
@@ -263,7 +263,7 @@ def test_a_command_that_fails(command: str, failure: str, place: Place, tmp_path
 
 
 @pytest.mark.parametrize("key", ["right", "wrong", "no key"])
-@pytest.mark.parametrize("command", list(TIERED)[: drawn(len(TIERED), one_in=len(TIERED))])
+@pytest.mark.parametrize("command", list(TIERED)[: sample_size(len(TIERED), one_in=len(TIERED))])
 def test_a_command_with_the_key_of_remote_segments(
     command: str, key: str, place: Place, tmp_path: Path
 ) -> None:
@@ -291,8 +291,8 @@ def test_a_command_with_the_key_of_remote_segments(
 
 
 @pytest.mark.usefixtures("quick_java")
-@pytest.mark.parametrize("failure", ["", "wrong secret"][: drawn(2, one_in=2)])
-@pytest.mark.parametrize("command", list(ON_SPARK)[: drawn(len(ON_SPARK), one_in=3)])
+@pytest.mark.parametrize("failure", ["", "wrong secret"][: sample_size(2, one_in=2)])
+@pytest.mark.parametrize("command", list(ON_SPARK)[: sample_size(len(ON_SPARK), one_in=3)])
 def test_a_command_on_spark(command: str, failure: str, place: Place, tmp_path: Path) -> None:
     (tmp_path / "left").mkdir()
     events = tmp_path / "left" / "events"
@@ -321,7 +321,7 @@ def test_a_command_on_spark(command: str, failure: str, place: Place, tmp_path: 
 
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize(
-    ("command", "failure"), in_turn(ON_SPARK, list(IN_TASKS))[: drawn(9, one_in=9)]
+    ("command", "failure"), in_turn(ON_SPARK, list(IN_TASKS))[: sample_size(9, one_in=9)]
 )
 def test_a_task_of_spark_that_fails(
     command: str, failure: str, place: Place, tmp_path: Path

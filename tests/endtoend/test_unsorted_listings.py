@@ -14,7 +14,7 @@ from kafka_index import read_records
 from kafka_index.core.cluster.remote.options import TieredOptions
 from tests.servers.faults import FaultProxy, Shuffle, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 from tests.support.remote import new_bucket, upload
 from tests.support.restoring import copy_dump
@@ -92,7 +92,7 @@ _COMMANDS: dict[str, Callable[[Stored, Path], list[object]]] = {
     "build tiered": lambda at, out: ["--tiered", at.remote, "--output", out / "indexes"],
 }
 #: Whether objects move across pages.
-_ORDERS = (True, False)[: drawn(2, one_in=2)]
+_ORDERS = (True, False)[: sample_size(2, one_in=2)]
 
 
 @pytest.mark.parametrize("command", _COMMANDS)

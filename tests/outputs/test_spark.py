@@ -13,7 +13,7 @@ from tests.outputs import test_build, test_export, test_logs, test_lookup
 from tests.outputs.output_tests import OutputTests, Subject
 from tests.outputs.places import NEVER, LocalPlace
 from tests.support.builds import finish, kill, start, workers_of
-from tests.support.campaign import drawn, spread
+from tests.support.campaign import sample_size, spread
 from tests.support.command_line import run_here
 from tests.support.failing_tasks import let_tasks_fail
 from tests.support.gates import Gate, Step
@@ -74,7 +74,7 @@ def test_failing_tasks_leave_old_or_new_output_and_rerun_completes_it(
 
 @pytest.mark.usefixtures("quick_java", "spark")
 @pytest.mark.parametrize(
-    ("subject", "step"), STEPS[: drawn(len(STEPS), one_in=2)], indirect=["subject"]
+    ("subject", "step"), STEPS[: sample_size(len(STEPS), one_in=2)], indirect=["subject"]
 )
 def test_killed_run_leaves_old_or_new_output_and_rerun_in_a_session_completes_it(
     subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step
@@ -95,7 +95,7 @@ def test_killed_run_leaves_old_or_new_output_and_rerun_in_a_session_completes_it
 
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize(
-    ("subject", "master", "code"), RETRIES[: 1 + drawn(2, one_in=2)], indirect=["subject"]
+    ("subject", "master", "code"), RETRIES[: 1 + sample_size(2, one_in=2)], indirect=["subject"]
 )
 def test_killed_workers_are_retried_or_end_the_run(
     subject: Subject, tmp_path: Path, master: str, code: int

@@ -83,7 +83,7 @@ class FaultProxy:
     proxy runs. `before`: called with method and path before a request is passed on; may block, and
     may return a status that is answered instead. `listings`: makes another page of objects of the
     server's; `Shuffle` is such a
-    callable. What is planned takes the place of what is drawn.
+    callable. What is planned takes the place of what is generated.
     """
 
     upstream: str
@@ -192,13 +192,13 @@ class FaultProxy:
         if self._planned is not None:
             self._number += 1
             return self._planned[0] if self._number in self._planned[1] else None
-        faults, drawn = self.faults, self._random.random()
+        faults, generated = self.faults, self._random.random()
         if self._failed[request] >= faults.in_a_row:
             self._failed[request] = 0
             return None
         for name in ("unavailable", "dropped", "unanswered", "cut", "stalled", "delayed"):
-            drawn -= getattr(faults, name)
-            if drawn < 0:
+            generated -= getattr(faults, name)
+            if generated < 0:
                 self._failed[request] += name != "delayed"
                 return name
         self._failed[request] = 0

@@ -28,7 +28,7 @@ class HdfsServer:
 def running_hdfs(folder: Path) -> Iterator[HdfsServer]:
     """Run an HDFS whose blocks and edits lie in a folder.
 
-    Raises `JudgeUnavailable` when Java or Maven is missing, or the jars cannot be fetched.
+    Raises `KafkaUnavailable` when Java or Maven is missing, or the jars cannot be fetched.
     """
     jars = built_folder() / "minihdfs"
     ensure_made(jars, project_hash(_PROJECT), lambda: fetch_jars(_PROJECT, jars))

@@ -32,7 +32,7 @@ from tests.support.damaged_dumps import (
     remove_segment_of_unknown_topic,
     write_dump,
 )
-from tests.support.partition_twin import expected_read
+from tests.support.partition_model import expected_read
 from tests.support.record_tables import batch_of, rows_of, write_partition
 from tests.support.segments import batch, marker
 from tests.support.tiered import ENCRYPTED, setting

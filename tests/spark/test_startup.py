@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import COMMAND, DUMP, ROOT, environment
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import scaled, wait_for
@@ -44,7 +44,7 @@ def marked(mark: str) -> list[int]:
         (signal.SIGTERM, 143, "terminated", 0.0),
         (signal.SIGTERM, 143, "terminated", 1.0),
         (signal.SIGINT, 130, "interrupted", 3.0),
-    ][: drawn(5, one_in=2)],
+    ][: sample_size(5, one_in=2)],
 )
 def test_signal_while_spark_starts_leaves_no_process(
     tmp_path: Path, number: signal.Signals, code: int, word: str, after_seconds: float
@@ -92,7 +92,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("line", OTHERS[: drawn(len(OTHERS), one_in=3)])
+@pytest.mark.parametrize("line", OTHERS[: sample_size(len(OTHERS), one_in=3)])
 def test_interrupt_while_spark_starts_is_one_line_in_every_command(
     line: str, tmp_path: Path
 ) -> None:

@@ -103,7 +103,7 @@ def blank_page(browser: Browser) -> OpenPage:
 
 
 def open_page(browser: Browser, path: Path) -> OpenPage:
-    """Open a report, and wait until it is drawn."""
+    """Open a report, and wait until it is generated."""
     opened = blank_page(browser)
     opened.page.goto(path.as_uri())
     opened.page.wait_for_selector("body[data-ready]")

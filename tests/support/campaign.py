@@ -13,7 +13,7 @@ _Other = TypeVar("_Other")
 _IN_FULL = os.environ.get("KAFKA_INDEX_CAMPAIGN") == "1"
 
 
-def drawn(full: int, *, one_in: int = 10) -> int:
+def sample_size(full: int, *, one_in: int = 10) -> int:
     """Return how many cases this run draws, of so many in full."""
     return full if _IN_FULL else max(full // one_in, 1)
 
@@ -33,7 +33,7 @@ def in_turn(
     cases: Iterable[_Case], others: Sequence[_Other], *, at_once: int = 1
 ) -> list[tuple[_Case, _Other]]:
     """Return each case with each of the others in the campaign, else with so many in turn."""
-    taken = drawn(len(others), one_in=len(others)) * at_once
+    taken = sample_size(len(others), one_in=len(others)) * at_once
     return [
         (case, others[(number * at_once + more) % len(others)])
         for number, case in enumerate(cases)

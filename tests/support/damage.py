@@ -1,4 +1,4 @@
-"""Damage to the bytes of a drawn segment, at any place: what disks, crashes and bad copies do.
+"""Damage to the bytes of a random segment, at any place: what disks, crashes and bad copies do.
 
 A segment is damaged as the list of its entries, which is changed in place. Further damage finds
 the entries that the first has left.
@@ -18,7 +18,7 @@ from tests.support.segments import BATCH_HEADER_SIZE, INT32_MAX, LOG_OVERHEAD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.drawn_entries import Choices
+    from tests.support.random_entries import Choices
 
     Damage = Callable[[Choices, list[bytes], int], None]
 

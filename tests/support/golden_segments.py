@@ -1,6 +1,6 @@
 """Golden segments: small segments and what Kafka's recovery left of them, kept in ``tests/golden``.
 
-Most are in one Parquet file, which ``make golden`` writes. A drawn segment on which a build and
+Most are in one Parquet file, which ``make golden`` writes. A random segment on which a build and
 Kafka once differed is a file of its own in ``found``, until it is needed no longer.
 """
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import LookupFinding
-from tests.support.partition_twin import Twin
+from tests.support.partition_model import PartitionModel
 from tests.support.partitions import (
     Partition,
     Row,
@@ -37,11 +37,11 @@ def answers(plain: Partition, directory: Path) -> tuple[list[list[Row]], list[Lo
 
 def right_answers(plain: Partition) -> list[list[Row]]:
     """The expected `answers`."""
-    twin = Twin(plain)
+    model = PartitionModel(plain)
     rows = []
     for resolve in FURTHER:
-        rows.append([twin.offset(offset, resolve) for offset in plain.offsets])
-        rows.append([twin.time(time, resolve) for time in plain.times])
+        rows.append([model.offset(offset, resolve) for offset in plain.offsets])
+        rows.append([model.time(time, resolve) for time in plain.times])
     return [[row.without_entry for row in one] for one in rows]
 
 

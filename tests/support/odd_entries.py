@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from tests.support.drawn_entries import PRODUCERS, data_batch, draw_entry, draw_offset, draw_time
+from tests.support.random_entries import PRODUCERS, data_batch, draw_entry, draw_offset, draw_time
 from tests.support.segments import (
     CODEC_GZIP,
     INT32_MAX,
@@ -22,7 +22,7 @@ from tests.support.segments import (
 )
 
 if TYPE_CHECKING:
-    from tests.support.drawn_entries import Choices, Entry, State
+    from tests.support.random_entries import Choices, Entry, State
 
 _ANY_PRODUCER = (-1, *PRODUCERS, 10)
 _CROWD = 40

@@ -21,11 +21,11 @@ from kafka_index.core.log.choices import Resolve, UpperBound
 from kafka_index.core.log.read.answers import GAP, LookupFinding
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.partition_files import SegmentFile
+from tests.support import seek_model
 from tests.support import segments as build
-from tests.support import walk_twin
+from tests.support.seek_model import OffsetEntry, TimeEntry
 from tests.support.segments import CODECS, WRAPPER_CODECS, packed_batch
 from tests.support.segments import wrapper as wrapped_messages
-from tests.support.walk_twin import OffsetEntry, TimeEntry
 
 DIRECTORY = "topic-0"
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -167,7 +167,7 @@ class Segment:
             (position, batch.last_offset, batch.max_timestamp)
             for position, batch in zip(self.positions, self.batches, strict=True)
         ]
-        return walk_twin.index_entries(columns, interval)
+        return seek_model.index_entries(columns, interval)
 
 
 def offset_file(segment: Segment, entries: Iterable[OffsetEntry]) -> bytes:

@@ -1,8 +1,8 @@
 """Hypothesis strategies that draw whole segments.
 
-A segment is drawn as one string of bytes: a specification of itself, one of each entry and one of
-each damage; `segment_of` makes the segment of these. An entry whose specification is all zeros is
-not there, so that shrinking takes entries away wherever they are.
+A segment is generated as one byte string: a specification of the segment, of each entry and of
+each damage. `segment_of` makes the segment from it. An entry with a specification of zeros is
+left out, so that shrinking can remove any entry.
 
 Most of a segment is sound. A wild one has odd entries of a few kinds in it, and no others, so that
 each kind has segments of its own: what is odd in one way is often refused before what is odd in
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from tests.support.damage import damage
-from tests.support.drawn_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.odd_entries import ODDITIES
+from tests.support.random_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.segments import INT32_MAX, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.support.drawn_entries import Entry
+    from tests.support.random_entries import Entry
 
 DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
 MAX_ENTRIES = 30
@@ -33,25 +33,25 @@ MAX_ODDITIES = 3
 BASE_OFFSETS = (0, 0, 0, 1, 1000, 2**31 - 5, 2**40, 2**62)
 _INTERVALS = (0, 0, 1, 90, 200, 500, 1000, 4096, INT32_MAX)
 
-#: Size of what a segment is drawn as.
+#: Size of what a segment is generated as.
 DRAWN_BYTES = SPEC_BYTES * (1 + MAX_DAMAGES + MAX_ENTRIES)
 
 
 def segments(*, damaged: bool | None = None) -> st.SearchStrategy[Segment]:
     """A segment and the settings to recover it with; damaged, sound, or (None) one of both."""
     return st.binary(min_size=DRAWN_BYTES, max_size=DRAWN_BYTES).map(
-        lambda drawn: segment_of(drawn, damaged=damaged)
+        lambda generated: segment_of(generated, damaged=damaged)
     )
 
 
-def segment_of(drawn: bytes, *, damaged: bool | None = None) -> Segment:
+def segment_of(generated: bytes, *, damaged: bool | None = None) -> Segment:
     """The segment that these bytes describe.
 
     `drawn`: specifications: of the segment's own settings, of damages, of entries. `damaged`: as
     for `segments`.
     """
     spec, *others = (
-        drawn[start : start + SPEC_BYTES] for start in range(0, DRAWN_BYTES, SPEC_BYTES)
+        generated[start : start + SPEC_BYTES] for start in range(0, DRAWN_BYTES, SPEC_BYTES)
     )
     choices = Choices(spec)
     base_offset = choices.pick(BASE_OFFSETS)

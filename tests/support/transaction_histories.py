@@ -1,4 +1,4 @@
-"""Drawn histories of transactions: what coordinators and leaders append, one after the other.
+"""Random histories of transactions: what coordinators and leaders append, one after the other.
 
 Every append has its place in one order over all logs, so that a test can cut each log at a moment
 of its own, and know of each batch whether it was there.

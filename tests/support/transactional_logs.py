@@ -10,8 +10,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
-from tests.support.segments import batch, marker
-from tests.support.twins import (
+from tests.support.kernel_models import (
     ABORT,
     COMMIT,
     CONTROL,
@@ -21,6 +20,7 @@ from tests.support.twins import (
     TRANSACTIONAL,
     ProducerRow,
 )
+from tests.support.segments import batch, marker
 
 _DATA, _PLAIN, _ABORT, _COMMIT = range(4)
 

@@ -1,4 +1,4 @@
-"""The ends of logs, over drawn histories of transactions that were cut at known moments."""
+"""The ends of logs, over random histories of transactions that were cut at known moments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kafka_index.core.cluster.transaction_boundary import BackupLog, find_transa
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.decompression import shared_budget
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.transaction_histories import PARTITIONS, Append, History
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kafka_index.core.format.names import TopicPartition
 
-_SEEDS = drawn(3000, one_in=40)
+_SEEDS = sample_size(3000, one_in=40)
 _NEVER = 1 << 60
 
 
@@ -48,7 +48,7 @@ class _Run:
         self._settled = settled
         self._parts = random.Random(seed)
 
-    def drawn_ends(self, rng: random.Random) -> dict[TopicPartition, int]:
+    def random_ends(self, rng: random.Random) -> dict[TopicPartition, int]:
         """Ends of all logs, each at a moment of its own, as clocks that differ give them."""
         found = {
             partition: self._offset(partition, rng.randrange(self._settled, self.history.moment))
@@ -61,13 +61,13 @@ class _Run:
         }
 
     def logs(self, ends: Mapping[TopicPartition, int]) -> list[BackupLog]:
-        """The logs, joined out of drawn parts, with ends that are asked for."""
+        """The logs, joined out of random parts, with ends that are asked for."""
         return [
             BackupLog(
                 partition,
                 list_dump([str(directory)], topics=None).segments,
                 self._offset(partition, self._settled),
-                self._drawn_parts(partition),
+                self._random_parts(partition),
                 ends.get(partition, INT64_MAX),
             )
             for partition, directory in self.directories.items()
@@ -77,7 +77,7 @@ class _Run:
         later = [each.offset for each in self.history.logs[partition] if each.moment >= moment]
         return later[0] if later else _NEVER
 
-    def _drawn_parts(self, partition: TopicPartition) -> list[tuple[int, int]]:
+    def _random_parts(self, partition: TopicPartition) -> list[tuple[int, int]]:
         """Parts that begin where segments do, and between."""
         begin = {int(path.stem) for path in self.directories[partition].iterdir()}
         parts: list[tuple[int, int]] = []
@@ -182,7 +182,7 @@ def test_logs_are_truncated_until_transactions_are_complete(
     cut_more = 0
     for seed in range(_SEEDS):
         run = _Run(seed, tmp_path / str(seed), apart=60)
-        ends = run.drawn_ends(random.Random(seed))
+        ends = run.random_ends(random.Random(seed))
         found = run.clamped(ends)
         assert run.with_ends(found).torn() == [], seed
         assert all(found[partition] <= end for partition, end in ends.items()), seed

@@ -402,15 +402,15 @@ def test_single_backup_is_verified(repository: Repository, tmp_path: Path) -> No
 # -------------------------------------------------------------------------------------- expire
 
 
-def drawn_runs(seed: int) -> list[str]:
-    """Return runs at drawn times of some months."""
+def random_runs(seed: int) -> list[str]:
+    """Return runs at random times of some months."""
     draw = random.Random(seed)
     return sorted({backup_id_at(NOON - draw.randrange(150 * DAY_MS)) for _ in range(200)})
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_expiration_keeps_daily_weekly_and_monthly_backups(seed: int) -> None:
-    runs = drawn_runs(seed)
+    runs = random_runs(seed)
     request = ExpireBackupsRequest(uri="unused", keep_last=3)
     kept = keep_reasons({run: backup_id_ms(run) for run in runs}, request)
     days = sorted({run[:8] for run in runs})
@@ -443,10 +443,10 @@ def test_expiration_uses_the_day_of_the_capture(local: str) -> None:
 
 
 def test_expiration_keeps_the_newest_backup() -> None:
-    runs = {run: backup_id_ms(run) for run in drawn_runs(1)}
+    runs = {run: backup_id_ms(run) for run in random_runs(1)}
     request = ExpireBackupsRequest(uri="unused", keep_last=0, **NEWEST_ONLY)
     kept = keep_reasons(runs, request)
-    assert kept == {max(drawn_runs(1)): "the newest complete backup"}
+    assert kept == {max(random_runs(1)): "the newest complete backup"}
 
 
 def aged(root: str, seconds: float) -> None:

@@ -11,13 +11,13 @@ import pytest
 
 import kafka_index
 from tests.commands.backup.repositories import verify
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import Argument, run_here
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.restoring import contents, copy_dump
 
 _FAILURES = (Failure.KILL, Failure.DISK, Failure.FULL, Failure.DENIED)
-_DRAWN = drawn(200, one_in=40)
+_RANDOM_CASES = sample_size(200, one_in=40)
 _DONE, _ENVIRONMENT = 0, 3
 #: A step that no run reaches.
 _NEVER = 1_000_000
@@ -58,7 +58,7 @@ def calls(dump: Path, runs: KilledRuns) -> dict[Failure, int]:
 
 
 @pytest.mark.parametrize("failure", _FAILURES)
-@pytest.mark.parametrize("number", range(_DRAWN))
+@pytest.mark.parametrize("number", range(_RANDOM_CASES))
 def test_repository_after_a_failed_call_is_unchanged_or_has_one_complete_backup_more(
     tmp_path: Path,
     dump: Path,
@@ -69,7 +69,7 @@ def test_repository_after_a_failed_call_is_unchanged_or_has_one_complete_backup_
 ) -> None:
     repository = shutil.copytree(dump.parent / "repository", tmp_path / "repository")
     before = contents(repository)
-    step = 1 + number * calls[failure] // _DRAWN
+    step = 1 + number * calls[failure] // _RANDOM_CASES
     ended = runs.failing(repository, step, failure, *command(dump, repository))
 
     assert ended.code in (_DONE, _ENVIRONMENT, -signal.SIGKILL), ended

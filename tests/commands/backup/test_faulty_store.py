@@ -24,7 +24,7 @@ from tests.commands.backup.repositories import verify
 from tests.commands.backup.stand_in import PARTITIONS, StoppedBroker
 from tests.servers.faults import MANY, NONE, FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.killed_runs import Ended, Failure, KilledRuns
 from tests.support.remote import new_bucket
@@ -36,8 +36,8 @@ _FAULTS = ("unavailable", "dropped", "unanswered", "cut")
 _BACKUPS = ("first", "next", "two")
 _OTHERS = ("list", "verify", "expire", "restore", "read")
 _KEEP = ("--keep-last", 2, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
-_ROUNDS = drawn(60, one_in=60)
-_STEPS = drawn(240, one_in=40)
+_ROUNDS = sample_size(60, one_in=60)
+_STEPS = sample_size(240, one_in=40)
 _PREPARED = ("tests.commands.backup.hasty_rules", "tests.servers.no_waits")
 #: Objects are deleted, too, once there were rounds for a minute.
 _RULES = HastyRules(longest_run=30, clocks=10, settled=0.3)

@@ -28,19 +28,19 @@ from kafka_index.core.fs.registry import store_of
 from tests.commands.backup.hasty_rules import HastyRules
 from tests.commands.backup.repositories import NEWEST_ONLY, expire, verify
 from tests.commands.backup.stand_in import PARTITIONS, StoppedBroker
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import Argument
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.timeouts import scaled
 
-_SECONDS = drawn(640, one_in=70)
+_SECONDS = sample_size(640, one_in=70)
 #: In full, a folder and a bucket.
-_PLACES = ("folder", "bucket")[: drawn(2, one_in=2)]
+_PLACES = ("folder", "bucket")[: sample_size(2, one_in=2)]
 #: In full, slower ones, for a busy machine.
 _RULES = (
     HastyRules(longest_run=3, clocks=1.2, settled=1),
     HastyRules(longest_run=10, clocks=4, settled=3),
-)[drawn(2, one_in=2) - 1]
+)[sample_size(2, one_in=2) - 1]
 _KEEP = ("--keep-last", 1, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
 _DONE, _ENVIRONMENT = 0, 3
 _WANTED = ("expired runs", "deleted objects", "reads", "slow reads", "verifications")
@@ -86,7 +86,7 @@ class _Beside:
 
 
 class _Killed:
-    """Runs of the command line, of which some are killed, after a drawn time or at a drawn call."""
+    """Runs of the command line. Some are killed after a random time or at a random call."""
 
     def __init__(self, runs: KilledRuns, root: str, draw: random.Random) -> None:
         self._runs, self._root, self._draw = runs, root, draw
@@ -177,7 +177,7 @@ class _Race:
         self.counts["deleted objects"] += found.deleted_objects
         time.sleep(0.1)
 
-    def judged(self, act: Callable[[], None]) -> None:
+    def checked(self, act: Callable[[], None]) -> None:
         """Read something, which may fail only where it takes longer than a day.
 
         It may fail, too, where processes have stood still for longer than the rules allow for.
@@ -244,7 +244,7 @@ def test_listed_backup_stays_complete_under_concurrent_expiration(
         beside.loop(race.expire)
         beside.loop(race.watch)
         for act in (race.read, race.read_slowly, race.verify):
-            beside.loop(partial(race.judged, act))
+            beside.loop(partial(race.checked, act))
         beside.join()
 
     print(dict(race.counts), race.longest_pause_s)

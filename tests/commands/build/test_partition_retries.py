@@ -23,7 +23,7 @@ from kafka_index.core.log.recovery.settings import BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.output.publish import sweep
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.segments import batch
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
@@ -66,7 +66,7 @@ class _Killer:
 
 _KILLER = _Killer()
 #: Every step in the campaign.
-_STRIDE = 3 // drawn(3, one_in=3)
+_STRIDE = 3 // sample_size(3, one_in=3)
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from kafka_index.commands.export.table_commit import (
 from kafka_index.core.errors import PublishError
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.query.records import list_partitions
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import COMMAND, Argument, environment, run_here
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.lake_tables import FORMATS, DeltaOfTest, IcebergOfTest, LakeOfTest
@@ -102,9 +102,9 @@ def test_killed_commit_is_finished_by_the_same_command(
     calls = runs.failing(Path(), 1 << 40, Failure.CALL, "export", *command).calls
     assert lake.values("topic") == new
     draw = random.Random(f"{scenario} {type(lake).__name__}")
-    kills = [(Failure.CALL, draw.randrange(1, calls)) for _ in range(drawn(25))]
-    kills += [(Failure.KILL, draw.randrange(1, 70)) for _ in range(drawn(20))]
-    kills += [(Failure.TIME, draw.randrange(1, 400)) for _ in range(drawn(10))]
+    kills = [(Failure.CALL, draw.randrange(1, calls)) for _ in range(sample_size(25))]
+    kills += [(Failure.KILL, draw.randrange(1, 70)) for _ in range(sample_size(20))]
+    kills += [(Failure.TIME, draw.randrange(1, 400)) for _ in range(sample_size(10))]
     for failure, step in kills:
         lake.copy_from(template)
         place = lake.folder if failure is Failure.KILL else Path()

@@ -115,7 +115,7 @@ class Dump:
 
 
 def draw_dump(root: Path, seed: str) -> Dump:
-    """Write drawn copies of a drawn partition, with drawn damage."""
+    """Write random copies of a random partition, with random damage."""
     draw = random.Random(seed)
     kind = draw.choice(KINDS)
     history, cleaned_to = _history(draw, kind)
@@ -151,7 +151,7 @@ def _history(draw: random.Random, kind: str) -> tuple[Segments, int]:
         segments.append([])
         for _ in range(draw.randrange(3, 14)):
             epoch += draw.random() < 0.08
-            one = _drawn_batch(draw, kind, offset, magic, open_since)
+            one = _random_batch(draw, kind, offset, magic, open_since)
             if one.data[16] == 2:
                 data = bytearray(one.data)
                 data[_EPOCH] = epoch.to_bytes(4)
@@ -175,7 +175,7 @@ def _rolled(draw: random.Random, segments: Segments) -> Segments:
     return [batches[start:end] for start, end in pairwise(starts)]
 
 
-def _drawn_batch(
+def _random_batch(
     draw: random.Random, kind: str, offset: int, magic: int, open_since: dict[int, int]
 ) -> Batch:
     count, time = draw.choice([1, 1, 2, 3, 7]), _BASE_MS + offset
@@ -249,7 +249,7 @@ def _damage(draw: random.Random, dump: Dump) -> None:
 
 
 def _damaged(draw: random.Random, what: str, data: bytes, places: list[tuple[int, Batch]]) -> bytes:
-    """Return a log with drawn damage, from the places of its batches."""
+    """Return a log with random damage, from the places of its batches."""
     at, one = draw.choice(places)
     if what == "flip":
         # No checksum covers the length, the leader epoch and the magic.
@@ -412,7 +412,7 @@ def _ranges(batches: list[Batch]) -> str:
     return ", ".join(f"{each.first}-{each.last}" for each in batches)
 
 
-def draw_and_judge(root: Path, seed: str) -> list[str]:
+def start_random_directory(root: Path, seed: str) -> list[str]:
     """Draw a dump and how it is salvaged; return what is wrong, with what was done to the dump."""
     draw = random.Random(f"{seed} salvage")
     dump = draw_dump(root, seed)

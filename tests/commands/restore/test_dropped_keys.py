@@ -12,7 +12,7 @@ import kafka_index
 from kafka_index.commands.restore.restored_partition import STATE_FILE
 from kafka_index.core.errors import ConfigError, InputError
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import SETTINGS, Argument, run_here
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.record_tables import write_partition
@@ -21,7 +21,7 @@ from tests.support.segments import marker
 
 NAMES = ("customer-profiles-0", "imported-history-0", "page-views-1", "payments-0", "payments-1")
 INTERNAL = ("__consumer_offsets-0", "__transaction_state-0", "__cluster_metadata-0")
-_DRAWN = drawn(60, one_in=20)
+_RANDOM_CASES = sample_size(60, one_in=20)
 _NEVER = 1_000_000
 _SEVENTH = 7
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "is_control")
@@ -329,7 +329,7 @@ def test_damage_is_salvaged_and_what_is_left_is_without_them(
     assert rows(tmp_path / "out") == without(rows(tmp_path / "plain"), keys)
 
 
-@pytest.mark.parametrize("number", range(_DRAWN))
+@pytest.mark.parametrize("number", range(_RANDOM_CASES))
 def test_a_killed_restore_is_completed_with_the_same_keys_alone(
     dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path, number: int
 ) -> None:
@@ -343,7 +343,7 @@ def test_a_killed_restore_is_completed_with_the_same_keys_alone(
     with KilledRuns(*command(tmp_path / "warm-up")) as runs:
         counted = tmp_path / "counted"
         calls = runs.failing(counted, _NEVER, Failure.KILL, *command(counted)).calls
-        killed = runs.run(out, 1 + number * calls // _DRAWN, *command(out))
+        killed = runs.run(out, 1 + number * calls // _RANDOM_CASES, *command(out))
     if not killed or (out / MARKER).exists():
         return
     for log in out.glob("[a-z]*-[0-9]/*.log"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builds import small_disk
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 from tests.support.restoring import (
     MARKER,
@@ -28,7 +28,7 @@ _DISKS = ("out", "metadata", "reports")
 _ORDERS = list(permutations(_DISKS))
 #: The room of each when the restore begins: none, for a part, or for all.
 _CASES = list(product(_ORDERS, product(("none", "part", "all"), repeat=3)))
-_DRAWN = drawn(len(_CASES), one_in=27)
+_RANDOM_CASES = sample_size(len(_CASES), one_in=27)
 _DAMAGE, _ENVIRONMENT = 1, 3
 _PAGE = 4096
 
@@ -63,7 +63,9 @@ def whole(dump: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "number", range(0, len(_CASES), len(_CASES) // _DRAWN), ids=lambda number: f"case-{number}"
+    "number",
+    range(0, len(_CASES), len(_CASES) // _RANDOM_CASES),
+    ids=lambda number: f"case-{number}",
 )
 def test_disks_that_fill_up_in_any_order_leave_nothing_that_mounts_in_part(
     tmp_path: Path, dump: Path, whole: dict[str, bytes], number: int

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from kafka_index.commands.restore.request import Salvage
-from tests.commands.restore.generated_dumps import draw_and_judge, kept_batches, restore
-from tests.support.campaign import drawn
+from tests.commands.restore.generated_dumps import kept_batches, restore, start_random_directory
+from tests.support.campaign import sample_size
 from tests.support.missing_offsets import NAME, write_partition
 from tests.support.segments import WRAPPER_CODECS, message, wrapper
 
-DUMPS = int(os.environ.get("KAFKA_INDEX_DUMPS") or drawn(1000))
+DUMPS = int(os.environ.get("KAFKA_INDEX_DUMPS") or sample_size(1000))
 SEED = os.environ.get("KAFKA_INDEX_SEED") or "0"
 #: A failure names the dumps of its part.
 PARTS = 10
@@ -36,6 +36,6 @@ def test_batches_intact_in_any_copy_are_restored(tmp_path: Path, part: int) -> N
     faults = []
     for number in range(part, DUMPS, PARTS):
         root = tmp_path / str(number)
-        faults += draw_and_judge(root, f"{SEED}-{number}")
+        faults += start_random_directory(root, f"{SEED}-{number}")
         shutil.rmtree(root)
     assert not faults, "\n".join(faults)

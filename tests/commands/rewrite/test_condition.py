@@ -13,7 +13,7 @@ import pytest
 from kafka_index.core.errors import InputError
 from kafka_index.core.log.filter.selection import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.records.record_table import record_schema
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 
 MAY = 1_714_521_600_000
 #: From Kafka's smallest to its largest; those of DuckDB end between.
@@ -74,9 +74,9 @@ def test_times_are_compared_as_milliseconds(condition: str, expected: tuple[int,
     assert selected(condition) == list(expected)
 
 
-def test_drawn_times_are_compared_as_python_does() -> None:
+def test_random_times_are_compared_as_python_does() -> None:
     draw = random.Random(5)
-    for _ in range(drawn(60, one_in=3)):
+    for _ in range(sample_size(60, one_in=3)):
         symbol = draw.choice(list(_COMPARISONS))
         microseconds = draw.choice([0, 1, 999, 1000, 1001, draw.randrange(10**9)])
         zone = draw.choice([0, 90, -690])

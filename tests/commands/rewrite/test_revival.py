@@ -15,7 +15,7 @@ import kafka_index
 from kafka_index.commands.rewrite.job import RewriteSettings, match, plan_rewrite
 from kafka_index.core.log.filter.selection import Condition, Selection
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 from tests.support.record_tables import write_partition
 from tests.support.segments import marker
@@ -27,7 +27,7 @@ _LEVELS = ("read_uncommitted", "read_committed")
 
 @dataclass(frozen=True)
 class Written:
-    """A record of a drawn log: its transaction is a producer and a number."""
+    """A record of a random log: its transaction is a producer and a number."""
 
     offset: int
     key: bytes
@@ -118,7 +118,7 @@ def is_refused(root: Path, log: Log, dropped: set[int]) -> bool:
     return found.match.revived is not None
 
 
-def drawn_log(draw: random.Random, *, leaves_open: bool) -> Log:
+def random_log(draw: random.Random, *, leaves_open: bool) -> Log:
     log = Log()
     for _ in range(draw.randrange(2, 14)):
         action = draw.random()
@@ -138,8 +138,8 @@ def drawn_log(draw: random.Random, *, leaves_open: bool) -> Log:
 def test_what_comes_back_for_any_reader_is_refused(tmp_path: Path, *, leaves_open: bool) -> None:
     draw = random.Random(41)
     refusals = needless = 0
-    for _ in range(drawn(150, one_in=3)):
-        log = drawn_log(draw, leaves_open=leaves_open)
+    for _ in range(sample_size(150, one_in=3)):
+        log = random_log(draw, leaves_open=leaves_open)
         records = log.written()
         if not records:
             continue
@@ -192,8 +192,8 @@ def test_a_record_keeps_an_older_one_from_coming_back_only_where_it_is_seen(
 def test_refused_are_the_revivals_that_readers_of_either_level_would_see(tmp_path: Path) -> None:
     draw = random.Random(17)
     outcomes = set()
-    for number in range(drawn(30, one_in=4)):
-        log = drawn_log(draw, leaves_open=False)
+    for number in range(sample_size(30, one_in=4)):
+        log = random_log(draw, leaves_open=False)
         dropped = [each.offset for each in log.records if draw.random() < 0.4]
         if not 0 < len(dropped) < len(log.records):
             continue

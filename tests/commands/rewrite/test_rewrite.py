@@ -642,7 +642,7 @@ def test_a_finished_rewrite_is_reported_again_and_not_written_to(tmp_path: Path)
     assert "the output is that of another rewrite" in other
 
 
-def test_drawn_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:
+def test_random_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:
     draw = random.Random(11)
     names = [b"drop", b"a", b"b", None]
     for number in range(5):
@@ -665,7 +665,7 @@ def test_drawn_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:
             if draw.random() < 0.2:
                 segments[start], log, start = log, b"", offset
         segments[start] = log
-        write_partition(tmp_path / "in", segments, f"drawn-{number}")
+        write_partition(tmp_path / "in", segments, f"random-{number}")
     rewritten(
         tmp_path / "in", tmp_path / "out", "--drop-keys", keys_file(tmp_path, "drop"), "--force"
     )
@@ -673,7 +673,7 @@ def test_drawn_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:
     before = [row for row in rows(tmp_path / "in") if row["key"] != b"drop"]
     assert rows(tmp_path / "out") == before
     for number in range(5):
-        directory = tmp_path / "out" / f"drawn-{number}"
+        directory = tmp_path / "out" / f"random-{number}"
         with (
             PartitionLogWriter(tmp_path / "in" / directory.name, was_clean=False) as source,
             PartitionLogWriter(directory) as log_,

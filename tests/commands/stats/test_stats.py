@@ -18,7 +18,7 @@ from kafka_index import LogStats, RunOutcome
 from kafka_index.commands.stats import replica_counts, sketches
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.child_processes import without_override
 from tests.support.command_line import DUMP, run_here
 from tests.support.damaged_dumps import (
@@ -32,14 +32,14 @@ from tests.support.damaged_dumps import (
     remove_segment,
     write_dump,
 )
-from tests.support.drawn_records import Drawing, draw_log, draw_sound_log
 from tests.support.metadata import write_log
+from tests.support.random_records import Drawing, draw_log, draw_sound_log
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import GZIP, batch, marker, wrapper
 from tests.support.tiered import ENCRYPTED, setting
 
 _SEED = 36
-_LOGS = drawn(400, one_in=5)
+_LOGS = sample_size(400, one_in=5)
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 #: The numbers of records, as columns of the report; the value of a tombstone is null.
@@ -91,7 +91,7 @@ def test_numbers_of_a_dump_equal_those_of_its_export(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(_LOGS))
-def test_numbers_of_drawn_logs_equal_those_of_their_export(tmp_path: Path, number: int) -> None:
+def test_numbers_of_random_logs_equal_those_of_their_export(tmp_path: Path, number: int) -> None:
     log = draw_sound_log(Drawing(_SEED + number))
     write_partition(tmp_path / "data", log.segments)
 
@@ -99,7 +99,7 @@ def test_numbers_of_drawn_logs_equal_those_of_their_export(tmp_path: Path, numbe
 
 
 @pytest.mark.parametrize("number", range(_LOGS // 2))
-def test_damaged_drawn_logs_have_the_records_and_outcome_of_their_export(
+def test_damaged_random_logs_have_the_records_and_outcome_of_their_export(
     tmp_path: Path, number: int
 ) -> None:
     log = draw_log(Drawing(9000 + number))

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.restoring import copy_dump
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
-KILLS = drawn(300, one_in=60)
+KILLS = sample_size(300, one_in=60)
 OLDER = b"an older one"
 #: A step that no run reaches.
 NEVER = 1_000_000

@@ -1,4 +1,4 @@
-"""Drawn directories after Kafka's own start, and the records that it lost."""
+"""Random directories after Kafka's own start, and the records that it lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The judge's answer: why a broker exits, or what it serves of each partition."""
+    """The reference program's answer: why a broker exits, or what it serves of each partition."""
 
     starts: bool
     reason: str
@@ -89,7 +89,7 @@ def _committed(text: str) -> tuple[set[int], int, list[int]]:
 
 
 def topic_fields(cluster: ClusterImage, node_id: int) -> list[str]:
-    """Return the metadata of one broker as the judge takes it for a start."""
+    """Return the metadata of one broker as the reference program takes it for a start."""
     return [
         f"{topic.name}={topic_id}={len(topic.partitions)}={node_id}="
         + ",".join(topic.partitions[one].directories[0] for one in sorted(topic.partitions))

@@ -17,7 +17,7 @@ from kafka_index import restore_dump
 from tests.commands.restore.generated_dumps import Batch, Dump, draw_dump, kept_batches
 from tests.conformance.campaign import SEED
 from tests.conformance.test_generated_dumps import committed_offsets, consumed
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.missing_offsets import NAME, write_partition
 
 from .broker import Broker, Home
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.conformance.judge import Judge
-    from tests.conformance.judged_log import ConsumedRecord
+    from tests.conformance.kafka_reference import KafkaReference
+    from tests.conformance.reference_log import ConsumedRecord
 
-DUMPS = drawn(200, one_in=5)
+DUMPS = sample_size(200, one_in=5)
 
 
 def merge(dumps: dict[str, Dump], root: Path) -> list[Path]:
@@ -72,7 +72,7 @@ def digest(records: Iterable[ConsumedRecord]) -> Digest:
 
 
 def test_consumers_get_the_intact_records_of_generated_dumps(
-    judge: Judge, room: Path, tmp_path: Path
+    reference: KafkaReference, room: Path, tmp_path: Path
 ) -> None:
     home = Home(room / "generated-dumps")
     Broker(home)  # formats its directories
@@ -91,7 +91,7 @@ def test_consumers_get_the_intact_records_of_generated_dumps(
             tmp_path / topic / "whole",
             {each[0].first: b"".join(one.data for one in each) for each in dump.history},
         )
-        (records, _), *_ = consumed(judge, tmp_path / topic / "whole" / NAME, clean=False)
+        (records, _), *_ = consumed(reference, tmp_path / topic / "whole" / NAME, clean=False)
         kept = kept_batches(home.data / f"{topic}-0")
         if not kept or not max((home.data / f"{topic}-0").glob("*.log")).stat().st_size:
             # A consumer waits before an empty segment for its first record.

@@ -1,8 +1,8 @@
-"""Restores that are killed at drawn moments, judged by Kafka's own start after each.
+"""Restores that are killed at random moments, checked by Kafka's own start after each.
 
 Before the same command line is run again, a broker exits over the output, or all of it is there;
-afterwards all of it is. The judge is that of drawn directories (``Starting.java``), and for some a
-broker. ``make campaign`` kills three hundred, of which four are on Spark; other runs a few.
+afterwards all of it is. ``Starting.java`` starts the output as in the test of random directories;
+some outputs are started by a broker. ``make campaign`` kills 300 restores, four of them on Spark.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pytest
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_cluster
 from kafka_index.core.records.decompression import DecompressionBudget
-from tests.conformance.judge import Judge
-from tests.support.campaign import drawn
+from tests.conformance.kafka_reference import KafkaReference
+from tests.support.campaign import sample_size
 from tests.support.command_line import COMMAND, environment
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.restoring import MARKER, contents
@@ -39,8 +39,8 @@ TOPICS = (
 )
 NAMES = [topic.name for topic in TOPICS]
 NODE = 1
-IN_FULL = drawn(10) == 10
-KILLS = drawn(296, one_in=60)
+IN_FULL = sample_size(10) == 10
+KILLS = sample_size(296, one_in=60)
 #: A broker is started on these, too, before and after.
 STARTED = set(range(0, KILLS, 24))
 _SEED = 20
@@ -105,26 +105,26 @@ def dump(room: Path, runs: KilledRuns) -> Dump:
 
 
 @pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    """A judge of its own: it keeps what it has started."""
-    with Judge() as started:
+def reference() -> Iterator[KafkaReference]:
+    """A reference program of its own: it keeps what it has started."""
+    with KafkaReference() as started:
         yield started
 
 
-def judged(judge: Judge, dump: Dump, root: Path) -> Started:
+def started_copy(reference: KafkaReference, dump: Dump, root: Path) -> Started:
     """Start a copy of an output."""
-    copy = root.with_name(f"{root.name}-judged")
+    copy = root.with_name(f"{root.name}-copy")
     shutil.copytree(root, copy)
     topics = topic_fields(dump.cluster, NODE)
     (copy / "data").mkdir(exist_ok=True)
-    reply = judge.demand("start", NODE, copy / "metadata", copy / "data", *topics)
+    reply = reference.demand("start", NODE, copy / "metadata", copy / "data", *topics)
     shutil.rmtree(copy)
     return Started.of(reply[1:])
 
 
-def check(judge: Judge, dump: Dump, root: Path, *, is_over: bool) -> None:
+def check(reference: KafkaReference, dump: Dump, root: Path, *, is_over: bool) -> None:
     """Check that a broker exits over an output, or that all of it is there."""
-    started = judged(judge, dump, root)
+    started = started_copy(reference, dump, root)
     has_marker = (root / "data" / MARKER).exists()
     assert started.starts or not (is_over or has_marker), started.reason
     if started.starts:
@@ -155,7 +155,7 @@ def check_broker(dump: Dump, root: Path, *, is_over: bool) -> None:
 
 @pytest.mark.parametrize("number", range(KILLS))
 def test_broker_rejects_a_killed_restore_or_finds_it_complete(
-    tmp_path: Path, dump: Dump, judge: Judge, runs: KilledRuns, number: int
+    tmp_path: Path, dump: Dump, reference: KafkaReference, runs: KilledRuns, number: int
 ) -> None:
     draw = random.Random(_SEED * KILLS + number)
     # A broker starts on a directory after the last steps.
@@ -167,7 +167,7 @@ def test_broker_rejects_a_killed_restore_or_finds_it_complete(
     was_killed = runs.run(root, draw.randrange(last, dump.steps + 1), *given)
     is_over = (root / "data" / MARKER).exists()
     assert was_killed or is_over
-    check(judge, dump, root, is_over=is_over)
+    check(reference, dump, root, is_over=is_over)
     if number in STARTED:
         check_broker(dump, root, is_over=is_over)
 
@@ -176,14 +176,14 @@ def test_broker_rejects_a_killed_restore_or_finds_it_complete(
     assert code == 0
     assert dump.differences(root) == []
     if number in STARTED:
-        check(judge, dump, root, is_over=True)
+        check(reference, dump, root, is_over=True)
         check_broker(dump, root, is_over=True)
 
 
 @pytest.mark.skipif(not IN_FULL, reason="make campaign kills these")
 @pytest.mark.parametrize("number", range(4))
 def test_restore_on_spark_that_is_killed_is_completed(
-    tmp_path: Path, dump: Dump, judge: Judge, number: int
+    tmp_path: Path, dump: Dump, reference: KafkaReference, number: int
 ) -> None:
     root = tmp_path / "out"
     root.mkdir()
@@ -196,9 +196,9 @@ def test_restore_on_spark_that_is_killed_is_completed(
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     is_over = process.returncode == 0
-    check(judge, dump, root, is_over=is_over)
+    check(reference, dump, root, is_over=is_over)
 
     done = subprocess.run(given, env=environment(), check=False, capture_output=True, text=True)
 
     assert done.returncode == (2 if is_over else 0), done.stderr
-    check(judge, dump, root, is_over=True)
+    check(reference, dump, root, is_over=True)

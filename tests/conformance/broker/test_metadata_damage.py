@@ -1,6 +1,6 @@
 """Damaged quorum states and metadata logs: what a node starts on, and what the commands say of it.
 
-The judge starts Kafka's own Raft manager, until it leads and has read its metadata
+The reference program starts Kafka's own Raft manager, until it leads and has read its metadata
 (``StartingRaft.java``); in ``make campaign`` brokers start on some of the directories, too.
 """
 
@@ -17,8 +17,8 @@ import pytest
 import kafka_index
 from kafka_index.core.startup.metadata_log import why_not_quorum_state
 from kafka_index.core.startup.prediction import Verdict
-from tests.conformance.judge import Judge
-from tests.support.campaign import drawn
+from tests.conformance.kafka_reference import KafkaReference
+from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 
 from .broker import Broker, BrokerError, Home
@@ -29,7 +29,7 @@ from .topics import Topic, Traffic
 TOPIC = Topic("kept", (Traffic(batches=20),), {}, 2)
 #: So that there are snapshots of the metadata log.
 SETTINGS = {"metadata.log.max.record.bytes.between.snapshots": "3000"}
-_IN_FULL = drawn(10) == 10
+_IN_FULL = sample_size(10) == 10
 #: One of so many cases.
 _EVERY = 1 if _IN_FULL else 7
 #: The Raft manager is content with these, and the loader of the metadata is not.
@@ -51,10 +51,10 @@ def stopped(room: Path) -> Home:
 
 
 @pytest.fixture(scope="module")
-def raft() -> Iterator[Judge]:
-    """A judge of its own: it keeps what it has started."""
-    with Judge() as judge:
-        yield judge
+def raft() -> Iterator[KafkaReference]:
+    """A reference program of its own: it keeps what it has started."""
+    with KafkaReference() as reference:
+        yield reference
 
 
 def damaged(stopped: Home, root: Path, damage: Damage) -> Home:
@@ -63,8 +63,8 @@ def damaged(stopped: Home, root: Path, damage: Damage) -> Home:
     return home
 
 
-def starts(raft: Judge, home: Home) -> bool:
-    copy = home.copy_to(home.root.with_name(f"{home.root.name}-judged"))
+def starts(raft: KafkaReference, home: Home) -> bool:
+    copy = home.copy_to(home.root.with_name(f"{home.root.name}-copy"))
     reply = raft.demand("start-raft", 1, copy.metadata, copy.data)
     # What a start deletes later may still be under way.
     shutil.rmtree(copy.root, ignore_errors=True)
@@ -98,7 +98,7 @@ def stopped_settings(home: Home) -> Path:
 
 @pytest.mark.parametrize("name", list(QUORUM_STATES)[::_EVERY])
 def test_quorum_state_is_read_as_kafka_reads_it(
-    tmp_path: Path, stopped: Home, raft: Judge, name: str
+    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
     is_started = starts(raft, home)
@@ -110,7 +110,7 @@ def test_quorum_state_is_read_as_kafka_reads_it(
 
 @pytest.mark.parametrize("name", list(QUORUM_STATES)[2 :: 5 * _EVERY])
 def test_commands_know_on_which_quorum_state_a_node_starts(
-    tmp_path: Path, stopped: Home, raft: Judge, name: str
+    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
     check_commands(home, tmp_path / "out", is_started=starts(raft, home))
@@ -118,7 +118,7 @@ def test_commands_know_on_which_quorum_state_a_node_starts(
 
 @pytest.mark.parametrize("name", list(METADATA_LOGS)[2::_EVERY])
 def test_commands_know_on_which_metadata_log_a_node_starts(
-    tmp_path: Path, stopped: Home, raft: Judge, name: str
+    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", METADATA_LOGS[name])
     is_started = name not in _LOADER_EXITS and starts(raft, home)
@@ -127,7 +127,7 @@ def test_commands_know_on_which_metadata_log_a_node_starts(
 
 @pytest.mark.parametrize("name", _STARTED)
 def test_broker_starts_on_quorum_states_as_the_reference_does(
-    tmp_path: Path, stopped: Home, raft: Judge, name: str
+    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", METADATA_LOGS.get(name) or QUORUM_STATES[name])
     is_started = name not in _LOADER_EXITS and starts(raft, home)

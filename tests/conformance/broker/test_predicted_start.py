@@ -26,7 +26,7 @@ from kafka_index.core.startup.prediction import (
     StartPrediction,
     Verdict,
 )
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.timeouts import wait_for
 
 from .broker import CLEAN_SHUTDOWN, Broker, BrokerError, Home
@@ -50,7 +50,7 @@ RETAINING = {"log.initial.task.delay.ms": "0", "log.retention.check.interval.ms"
 NOT_RETAINING = {"log.initial.task.delay.ms": "86400000"}
 NAMES = [(topic.name, number) for topic in (TOPIC, PAYMENTS) for number in range(topic.partitions)]
 _IN_TURN = 2
-DIRECTORIES = 100 if drawn(100) == 100 else _IN_TURN
+DIRECTORIES = 100 if sample_size(100) == 100 else _IN_TURN
 #: One directory in so many may hold what keeps the whole broker from starting.
 _ONE_IN = 5
 _SEED = 4_3_1
@@ -190,14 +190,14 @@ def change(data: Path, draw: random.Random, number: int) -> dict[str, State]:
         some = draw.choice([folder for folder in folders if folder.exists() and logs(folder)])
         states[some.name] = draw.choice(REFUSED)
         states[some.name](some, draw)
-    drawn_freely = number >= _IN_TURN
-    if number == 1 or (drawn_freely and draw.random() < 0.5):
+    random_freely = number >= _IN_TURN
+    if number == 1 or (random_freely and draw.random() < 0.5):
         (data / CLEAN_SHUTDOWN).unlink()
-    if number == 1 or (drawn_freely and draw.random() < 0.3):
+    if number == 1 or (random_freely and draw.random() < 0.3):
         (data / "recovery-point-offset-checkpoint").unlink()
-    if number == 0 or (drawn_freely and draw.random() < 0.3):
-        topic, partition = draw.choice(NAMES) if drawn_freely else NAMES[0]
-        offset = draw.choice((5, 300, 10_000_000)) if drawn_freely else 10_000_000
+    if number == 0 or (random_freely and draw.random() < 0.3):
+        topic, partition = draw.choice(NAMES) if random_freely else NAMES[0]
+        offset = draw.choice((5, 300, 10_000_000)) if random_freely else 10_000_000
         text = f"0\n1\n{topic} {partition} {offset}\n"
         (data / "log-start-offset-checkpoint").write_text(text)
     return states

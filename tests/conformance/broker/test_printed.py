@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.kafka_jars import JudgeUnavailable, needing_kafka
+from tests.conformance.kafka_jars import KafkaUnavailable, needing_kafka
 from tests.support.command_line import DUMP, ROOT, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS
 from tools.docs.console_blocks import OURS, fits, steps_of
@@ -73,7 +73,7 @@ def test_kcat_is_required_for_the_comparison(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("KAFKA_INDEX_REQUIRE_JUDGE", "1")
+    monkeypatch.setenv("KAFKA_INDEX_REQUIRE_KAFKA", "1")
     with pytest.raises(pytest.fail.Exception, match="package kcat"), needing_kafka():
         _program(_KCAT)
 
@@ -95,7 +95,7 @@ def test_tool_prints_the_output_on_the_page(tool: str, broker: Broker, tmp_path:
 def _program(tool: str) -> list[str]:
     if tool == _KCAT:
         if shutil.which(tool) is None:
-            raise JudgeUnavailable("kcat is missing: install Debian's package kcat")
+            raise KafkaUnavailable("kcat is missing: install Debian's package kcat")
         return [tool]
     return java(_TOOLS[tool], level="error")
 

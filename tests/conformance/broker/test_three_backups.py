@@ -1,4 +1,4 @@
-"""Three brokers under load are backed up together, by commands that are killed at drawn moments.
+"""Three brokers under load are backed up together, by commands that are killed at random moments.
 
 Each run that all brokers are in has every record that was acknowledged before it, once, at its
 offset, in the leaders' copies, which nobody else stores; transactions are whole in it, as all
@@ -27,7 +27,7 @@ import kafka_index
 from kafka_index.core.fs.backup.manifest import Manifest, PartitionBackup, content_of, is_consistent
 from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.paths import open_repository
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import COMMAND, environment
 from tests.support.timeouts import TIMEOUT_SECONDS
 
@@ -39,7 +39,7 @@ from .topics import Topic
 _LOOSE = Topic(
     "loose", (), {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}, 1
 )
-_ROUNDS = drawn(36, one_in=36)
+_ROUNDS = sample_size(36, one_in=36)
 _RECORDS = 300
 #: A process imports, looks, meets, cuts, waits up to ten seconds, and stores.
 _LONGEST_S = 14.0
@@ -104,7 +104,7 @@ def back_up(
     return found
 
 
-def drawn_kills(rng: random.Random, longest_s: float) -> dict[int, float]:
+def random_kills(rng: random.Random, longest_s: float) -> dict[int, float]:
     """Draw which processes are killed, and when."""
     nodes = rng.sample(NODES, rng.choice((1, 1, 2)))
     return {node: rng.random() * longest_s for node in nodes}
@@ -212,7 +212,7 @@ def test_backups_of_three_brokers_have_all_acknowledged_records(room: Path) -> N
         with loading(cluster.bootstrap, ledger, "a-") as end:
             await_load(ledger, _RECORDS)
             for number in range(_ROUNDS):
-                kills = drawn_kills(rng, _LONGEST_S) if number % 6 != 2 else {}
+                kills = random_kills(rng, _LONGEST_S) if number % 6 != 2 else {}
                 rounds.append(back_up(homes, repository, ledger, "--wait", "5s", kills=kills))
             rounds.append(back_up(homes, repository, ledger))
             end()
@@ -235,7 +235,7 @@ def test_backups_of_three_brokers_have_all_acknowledged_records(room: Path) -> N
     print(f"{sum(len(each.killed) for each in rounds)} kills, {counts}")
 
 
-@pytest.mark.skipif(drawn(10) != 10, reason="make campaign runs it")
+@pytest.mark.skipif(sample_size(10) != 10, reason="make campaign runs it")
 def test_unclean_election_begins_another_history(room: Path) -> None:
     """A run has the history of the leader of its time, also beside the agent of the old one."""
     root, repository, nothing = room / "elected", room / "elected-backups", room / "elected.ledger"

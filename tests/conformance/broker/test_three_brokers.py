@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 from tests.support.timeouts import wait_for
 
@@ -56,7 +56,7 @@ _SURPRISES = (
 #: The records of a poll at most, and so of a transaction of copies (``Load.consumer``).
 _POLLED = 60
 _RENAMED_SUFFIX = ".new"
-_RECORDS = drawn(1600, one_in=4)
+_RECORDS = sample_size(1600, one_in=4)
 
 Partition = tuple[str, int]
 
@@ -227,7 +227,7 @@ def _restored(loaded: Loaded, way: Way, room: Path, limits: Limits) -> tuple[Res
 
 
 # Three brokers and their load, which need a quiet machine for minutes.
-@pytest.mark.skipif(drawn(10) != 10, reason="make campaign restores these")
+@pytest.mark.skipif(sample_size(10) != 10, reason="make campaign restores these")
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_producers_and_consumers_continue_on_the_restored_cluster(
     room: Path, loaded: Loaded, way: Way

@@ -94,8 +94,8 @@ class ReadTests:
         with closing(directory.store.open(path)) as source:
 
             @given(st.lists(st.tuples(position, st.integers(0, 9 << 20)), max_size=6))
-            def check(drawn: list[tuple[int, int]]) -> None:
-                ranges = sorted((start, min(start + size, len(data))) for start, size in drawn)
+            def check(generated: list[tuple[int, int]]) -> None:
+                ranges = sorted((start, min(start + size, len(data))) for start, size in generated)
                 starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
                 found = source.read_ranges(starts, ends)
                 assert [bytes(each) for each in found] == [data[start:end] for start, end in ranges]

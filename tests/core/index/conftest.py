@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.index_twins import OFFSET, TIME, Kind
+from tests.support.index_models import OFFSET, TIME, Kind
 
 
 @pytest.fixture(params=[OFFSET, TIME], ids=lambda kind: str(kind.name))

@@ -14,7 +14,7 @@ from kafka_index.core.errors import (
     PublishError,
 )
 from tests.support.child_processes import as_nobody, open_to_all
-from tests.support.index_twins import Kind
+from tests.support.index_models import Kind
 
 
 def written(kind: Kind, path: Path, entries: int) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.errors import PublishError
-from tests.support.index_twins import Kind
+from tests.support.index_models import Kind
 
 ROOM = 256 * 1024
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from kafka_index.core.errors import ConfigError, KafkaIndexError
 from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIndex
-from tests.support.campaign import drawn
-from tests.support.index_twins import BASE, OFFSET, TIME, Kind
+from tests.support.campaign import sample_size
+from tests.support.index_models import BASE, OFFSET, TIME, Kind
 
 Index = OffsetIndex | TimeIndex
 Step = tuple[str, tuple[int, ...]]
@@ -87,7 +87,7 @@ def looks_of(index: Index) -> PartitionInspector:
 
 
 @pytest.mark.parametrize("one", [OFFSET, TIME], ids=lambda one: str(one.name))
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(steps=STEPS, room=st.integers(12, 9000), growing=st.booleans())
 def test_in_memory_index_equals_file_index_after_every_operation(
     one: Kind, *, steps: list[Step], room: int, growing: bool

@@ -8,7 +8,7 @@ import pytest
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.index.sparse_indexes import IN_MEMORY, AbstractIndex, LazyIndex
-from tests.support.index_twins import OFFSET, Kind
+from tests.support.index_models import OFFSET, Kind
 
 
 def written(kind: Kind, path: Path, entries: int) -> Path:

@@ -19,7 +19,7 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.index.slot_search import BULK_LOOKUPS
 from kafka_index.core.index.sparse_indexes import OffsetIndex, OffsetPosition
-from tests.support.index_twins import OffsetTwin
+from tests.support.index_models import OffsetIndexModel
 
 BASE = 45
 Entry = tuple[int, int]
@@ -121,21 +121,21 @@ OFFSETS = st.integers(BASE - 1, BASE + 60) | st.sampled_from((BASE + 2**31 - 1, 
 def test_bulk_append_equals_single_appends(
     *, entries: list[Entry], room: int, sizes: list[int], growing: bool
 ) -> None:
-    twin = OffsetTwin(BASE, room)
+    model = OffsetIndexModel(BASE, room)
     with tempfile.TemporaryDirectory() as folder:
         index = OffsetIndex(f"{folder}/0.index", BASE, room * 8, growing=growing)
         for size in [*sizes, len(entries)]:
             part, entries = entries[:size], entries[size:]
             expected = next(
-                ((n, error) for n, entry in enumerate(part) if (error := twin.append(*entry))),
+                ((n, error) for n, entry in enumerate(part) if (error := model.append(*entry))),
                 (len(part), None),
             )
             taken, refusal = index.try_append_many(
                 longs(*(offset for offset, _ in part)), longs(*(at for _, at in part))
             )
             assert (taken, _name(refusal)) == expected
-            assert entries_of(index) == twin.entries
-            assert index.last_offset == (twin.entries[-1][0] if twin.entries else BASE)
+            assert entries_of(index) == model.entries
+            assert index.last_offset == (model.entries[-1][0] if model.entries else BASE)
         index.close()
 
 
@@ -159,16 +159,16 @@ TARGETS = st.integers(-10, 300) | st.sampled_from(
 def test_lookups_and_truncation_equal_those_of_a_list(
     relative: list[int], targets: list[int], end: int
 ) -> None:
-    twin = OffsetTwin(BASE, 100, [(BASE + one, one // 2) for one in relative])
+    model = OffsetIndexModel(BASE, 100, [(BASE + one, one // 2) for one in relative])
     with tempfile.TemporaryDirectory() as folder:
         path = file_of(Path(folder) / "0.index", *((one, one // 2) for one in relative))
         index = OffsetIndex(path, BASE)
-        expected = [twin.lookup(target) for target in targets]
+        expected = [model.lookup(target) for target in targets]
         offsets, positions = index.lookup_many(longs(*targets))
         assert list(zip(offsets.tolist(), positions.tolist(), strict=True)) == expected
         assert [index.lookup(target) for target in targets] == expected
         index.truncate_to(end)
-        twin.truncate_to(end)
-        assert entries_of(index) == twin.entries
-        assert index.last_offset == (twin.entries[-1][0] if twin.entries else BASE)
+        model.truncate_to(end)
+        assert entries_of(index) == model.entries
+        assert index.last_offset == (model.entries[-1][0] if model.entries else BASE)
         index.close()

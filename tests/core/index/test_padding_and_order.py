@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kafka_index.core.index.slot_search import BULK_LOOKUPS
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.kernels.search import NOT_FOUND
-from tests.support.index_twins import BASE, OFFSET, TIME, Kind
+from tests.support.index_models import BASE, OFFSET, TIME, Kind
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -120,11 +120,11 @@ def pairs(columns: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[tuple[in
 
 
 @given(st.sets(st.integers(0, 120), max_size=50).map(sorted), TARGETS)
-def test_ceilings_are_the_first_entries_at_or_above(keys: list[int], drawn: list[int]) -> None:
+def test_ceilings_are_the_first_entries_at_or_above(keys: list[int], generated: list[int]) -> None:
     index = OffsetIndex("<memory>", BASE, 1000)
     index.append_many(np.array(keys, np.int64) + BASE, 7 * np.array(keys, np.int64))
     expected = []
-    for target in drawn:
+    for target in generated:
         # Kafka's search never compares the very first key for equality.
         above = [
             slot
@@ -132,7 +132,7 @@ def test_ceilings_are_the_first_entries_at_or_above(keys: list[int], drawn: list
             if key + BASE > target or (slot and key + BASE == target)
         ]
         expected.append(above[0] if above else NOT_FOUND)
-    stored = np.maximum(np.array(drawn, np.int64), BASE - 1) - BASE
+    stored = np.maximum(np.array(generated, np.int64), BASE - 1) - BASE
     assert index.ceiling_slots(stored).tolist() == expected
 
 

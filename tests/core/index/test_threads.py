@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kafka_index.core.index.sparse_indexes import OffsetIndex
-from tests.support.index_twins import Kind
+from tests.support.index_models import Kind
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 SECONDS = 1.0

@@ -20,7 +20,7 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.index.slot_search import BULK_LOOKUPS
 from kafka_index.core.index.sparse_indexes import TimeIndex
-from tests.support.index_twins import TimeTwin
+from tests.support.index_models import TimeIndexModel
 
 BASE = 45
 Entry = tuple[int, int]
@@ -124,22 +124,22 @@ def runs(draw: st.DrawFn) -> list[Entry]:
 def test_bulk_append_equals_single_appends(
     *, entries: list[Entry], room: int, parts: list[tuple[int, bool]], growing: bool
 ) -> None:
-    twin = TimeTwin(BASE, room)
+    model = TimeIndexModel(BASE, room)
     with tempfile.TemporaryDirectory() as folder:
         index = TimeIndex(f"{folder}/0.timeindex", BASE, room * 12, growing=growing)
         for size, skip in [*parts, (len(entries), False)]:
             part, entries = entries[:size], entries[size:]
             expected: tuple[int, str | None] = (len(part), None)
             for number, entry in enumerate(part):
-                error = twin.maybe_append(*entry, skip_full_check=skip)
+                error = model.maybe_append(*entry, skip_full_check=skip)
                 if error is not None:
                     expected = number, error
                     break
             columns = np.array(part, np.int64).reshape(-1, 2).T.copy()
             taken, refusal = index.try_maybe_append_many(*columns, skip_full_check=skip)
             assert (taken, _name(refusal)) == expected
-            assert entries_of(index) == twin.entries
-            assert index.last_entry == (twin.entries[-1] if twin.entries else (-1, BASE))
+            assert entries_of(index) == model.entries
+            assert index.last_entry == (model.entries[-1] if model.entries else (-1, BASE))
         index.close()
 
 
@@ -158,11 +158,11 @@ TARGETS = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 200)
 @example([100, 110, 120], [-5, 99, 100, 115, 120, 2**62])
 def test_lookups_equal_those_of_a_list(times: list[int], targets: list[int]) -> None:
     entries = [(time, number // 2) for number, time in enumerate(times)]
-    twin = TimeTwin(BASE, 100, [(time, BASE + offset) for time, offset in entries])
+    model = TimeIndexModel(BASE, 100, [(time, BASE + offset) for time, offset in entries])
     wanted = targets + times
     with tempfile.TemporaryDirectory() as folder:
         index = TimeIndex(file_of(Path(folder) / "0.timeindex", *entries), BASE)
-        expected = [twin.lookup(target) for target in wanted]
+        expected = [model.lookup(target) for target in wanted]
         timestamps, offsets = index.lookup_many(np.array(wanted, np.int64))
         assert list(zip(timestamps.tolist(), offsets.tolist(), strict=True)) == expected
         assert [index.lookup(target) for target in wanted] == expected

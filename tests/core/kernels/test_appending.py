@@ -1,4 +1,4 @@
-"""Plans of appends against their plain twin, and what a leader writes into batches."""
+"""Plans of appends against their plain model, and what a leader writes into batches."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.support import segments as built
 INT32_MAX = 2**31 - 1
 
 
-class TwinFullError(Exception):
+class ModelFullError(Exception):
     """Kafka throws in the middle of an append."""
 
 
 @dataclass
-class TwinSegment:
+class SegmentModel:
     """A segment that counts what it would hold."""
 
     base_offset: int
@@ -84,7 +84,7 @@ class TwinSegment:
                 self.largest = timestamp, last_offset
             if self.bytes_since_entry > self.interval:
                 if self.is_full:
-                    raise TwinFullError
+                    raise ModelFullError
                 self.offset_entries.append((last_offset, self.size))
                 if self.largest[0] > (self.time_entries[-1][0] if self.time_entries else -1):
                     self.time_entries.append(self.largest)
@@ -112,11 +112,11 @@ def table(appends: list[list[tuple[int, int, int]]]) -> IncomingBatches:
     return IncomingBatches(np.empty(0, np.uint8), columns, nothing, nothing)
 
 
-def append_all(twin: TwinSegment, appends: list[list[tuple[int, int, int]]]) -> None:
-    """Append to the twin, which is never to be rolled."""
+def append_all(model: SegmentModel, appends: list[list[tuple[int, int, int]]]) -> None:
+    """Append to the model, which is never to be rolled."""
     for append in appends:
-        assert not twin.should_roll(append, NOW_MS)
-        twin.append(append)
+        assert not model.should_roll(append, NOW_MS)
+        model.append(append)
 
 
 @given(
@@ -148,7 +148,7 @@ def test_append_plan_equals_the_reference_implementation(
         segment_index_bytes=index_bytes,
     )
     limits = growth_limits(settings, 0, jitter_ms=1, created_ms=NOW_MS, now_ms=NOW_MS)
-    twin = TwinSegment(
+    model = SegmentModel(
         0, segment_bytes, wait_ms, interval, index_bytes // 8, index_bytes // 12, NOW_MS
     )
     ends = np.cumsum([len(append) for append in appends])
@@ -156,23 +156,23 @@ def test_append_plan_equals_the_reference_implementation(
     def plan() -> None:
         found = plan_for_segment(table(appends), ends, 0, limits, new_growth(0), may_roll=True)
         taken = appends[: found.next_append]
-        append_all(twin, taken)
+        append_all(model, taken)
         assert found.must_roll == (len(taken) < len(appends))
         if found.must_roll:
-            assert twin.should_roll(appends[len(taken)], NOW_MS)
-        assert found.state[GROWTH_SIZE] == twin.size
+            assert model.should_roll(appends[len(taken)], NOW_MS)
+        assert found.state[GROWTH_SIZE] == model.size
         offsets = table(appends).columns.last_offset[found.rows]
         entries = zip(offsets.tolist(), found.positions_bytes.tolist(), strict=True)
-        assert list(entries) == twin.offset_entries
+        assert list(entries) == model.offset_entries
         times = zip(found.timestamps_ms.tolist(), found.timestamp_offsets.tolist(), strict=True)
         kept = [one for one in dict.fromkeys(times) if one[0] >= 0]
-        assert kept == twin.time_entries
+        assert kept == model.time_entries
 
     try:
         plan()
     except IndexFullError:
-        with pytest.raises(TwinFullError):
-            append_all(twin, appends)
+        with pytest.raises(ModelFullError):
+            append_all(model, appends)
 
 
 @pytest.mark.parametrize("timestamp_type", [0, 8])

@@ -18,7 +18,7 @@ from kafka_index.core.kernels.search import (
     gallop_floor,
     is_ascending,
 )
-from tests.support import twins
+from tests.support import kernel_models
 
 Entry = tuple[int, int]
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
@@ -109,12 +109,12 @@ def find(
 
 @given(files_and_targets(), st.data())
 def test_galloping_search_equals_linear_search(
-    drawn: tuple[Layout, list[Entry], list[int]], data: st.DataObject
+    generated: tuple[Layout, list[Entry], list[int]], data: st.DataObject
 ) -> None:
-    layout, entries, targets = drawn
+    layout, entries, targets = generated
     keys = [key for key, _ in entries]
     for target in targets:
-        floor = twins.floor_slot(keys, target)
+        floor = kernel_models.floor_slot(keys, target)
         begin = data.draw(st.integers(NOT_FOUND, floor))
         assert gallop(layout, keys, target, begin) == floor
 
@@ -130,23 +130,23 @@ def test_galloping_search_reaches_the_last_entry(count: int) -> None:
 
 @given(files_and_targets())
 def test_bulk_lookup_equals_linear_search(
-    drawn: tuple[Layout, list[Entry], list[int]],
+    generated: tuple[Layout, list[Entry], list[int]],
 ) -> None:
-    layout, entries, targets = drawn
+    layout, entries, targets = generated
     targets.sort()
-    slots = [twins.floor_slot([key for key, _ in entries], target) for target in targets]
+    slots = [kernel_models.floor_slot([key for key, _ in entries], target) for target in targets]
     expected = [(-1, 0) if slot < 0 else entries[slot] for slot in slots]
     assert find(layout, entries, targets) == expected
 
 
 @given(files_and_targets(), st.integers(0, 2**62), st.integers(0, 2**62), st.integers(-1, 9))
 def test_bases_are_added_to_what_is_found(
-    drawn: tuple[Layout, list[Entry], list[int]], key_base: int, value_base: int, missing: int
+    generated: tuple[Layout, list[Entry], list[int]], key_base: int, value_base: int, missing: int
 ) -> None:
-    layout, entries, targets = drawn
+    layout, entries, targets = generated
     entries = [(key % 2**61, value) for key, value in entries if key < 2**61]
     targets = sorted(min(target, 2**61) for target in targets)
-    slots = [twins.floor_slot([key for key, _ in entries], target) for target in targets]
+    slots = [kernel_models.floor_slot([key for key, _ in entries], target) for target in targets]
     expected = [
         (missing, value_base)
         if slot < 0

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from kafka_index.core.kernels import batch_header
 from kafka_index.core.kernels import find_records as finder
 from kafka_index.core.kernels.records import EMPTY_SECTION, RecordSection
-from tests.support import walk_twin
-from tests.support.campaign import drawn
+from tests.support import seek_model
+from tests.support.campaign import sample_size
+from tests.support.seek_model import Damage, Given
 from tests.support.segments import batch, message, packed_batch, record
-from tests.support.walk_twin import Damage, Given
 
 SNAPPY = 2
 MAGIC_AT = 16
@@ -143,7 +143,7 @@ def answer(log: Log, start: int, target: int, starting_offset: int | None) -> An
     if start < 0:
         return (start,)
     try:
-        found = walk_twin.search_record(
+        found = seek_model.search_record(
             log.data, start, target, log.given, starting_offset=starting_offset
         )
     except Damage as damage:
@@ -167,7 +167,7 @@ class _Unpacked(dict[int, Given]):
 # -------------------------------------------------------------------------------- searches
 
 
-@settings(max_examples=drawn(150, one_in=4))
+@settings(max_examples=sample_size(150, one_in=4))
 @given(logs(), st.data())
 def test_shared_search_by_offset_is_a_search_for_each(log: Log, data: st.DataObject) -> None:
     broken = damaged(data, log) if data.draw(st.booleans()) else log
@@ -181,7 +181,7 @@ def test_shared_search_by_offset_is_a_search_for_each(log: Log, data: st.DataObj
 def _start(log: Log, target: int) -> int:
     """The first batch that ends at or after an offset."""
     try:
-        for header in walk_twin.headers_from(log.data, 0):
+        for header in seek_model.headers_from(log.data, 0):
             if header.last_offset >= target:
                 return header.position
     except Damage as damage:
@@ -189,7 +189,7 @@ def _start(log: Log, target: int) -> int:
     return batch_header.AT_END
 
 
-@settings(max_examples=drawn(150, one_in=4))
+@settings(max_examples=sample_size(150, one_in=4))
 @given(logs(), st.integers(0, 20), st.data())
 def test_shared_search_by_timestamp_is_a_search_for_each(
     log: Log, starting_offset: int, data: st.DataObject
@@ -199,7 +199,7 @@ def test_shared_search_by_timestamp_is_a_search_for_each(
     starts = []
     for target in targets:
         try:
-            starts.append(walk_twin.search_time(broken.data, 0, target))
+            starts.append(seek_model.search_time(broken.data, 0, target))
         except Damage as damage:
             starts.append(int(batch_header.damage_at(damage.position)))
     assert find(broken, targets, starts, starting_offset) == [

@@ -17,7 +17,8 @@ from kafka_index.core.kernels.headers import (
     HEADER_CONTROL_TYPE,
     read_headers,
 )
-from tests.support import twins, walk_twin
+from tests.support import kernel_models, seek_model
+from tests.support.seek_cases import UNTOUCHED, Log, address_of, logs, longs
 from tests.support.segments import (
     LOG_APPEND_TIME,
     Segment,
@@ -29,7 +30,6 @@ from tests.support.segments import (
     message,
 )
 from tests.support.strategies import segments
-from tests.support.walking import UNTOUCHED, Log, address_of, logs, longs
 
 
 def headers(*entries: bytes, start: int = 0) -> list[list[int]]:
@@ -43,19 +43,19 @@ def headers(*entries: bytes, start: int = 0) -> list[list[int]]:
 
 def by_hand(entry: bytes) -> list[int]:
     """Magic, checksum, base timestamp, producer epoch, base sequence and record count."""
-    stored = twins.checksums(entry)[0]
+    stored = kernel_models.checksums(entry)[0]
     magic = struct.unpack_from(">b", entry, 16)[0]
     if magic < 2:
         timestamp = struct.unpack_from(">q", entry, 18)[0] if magic else -1
         return [magic, stored, timestamp, -1, -1, 1]
-    fields = twins.BATCH_HEADER.unpack_from(entry)
+    fields = kernel_models.BATCH_HEADER.unpack_from(entry)
     return [magic, stored, fields[7], *fields[10:]]
 
 
 @settings(deadline=None)
 @given(segments(damaged=False))
 def test_header_fields_equal_those_of_the_entry(one: Segment) -> None:
-    rows = twins.scan_log(one.log, one.base_offset)[2]
+    rows = kernel_models.scan_log(one.log, one.base_offset)[2]
     entries = [one.log[row.position : row.position + row.size] for row in rows]
     assert [row[:6] for row in headers(*entries)] == [by_hand(entry) for entry in entries]
 
@@ -100,7 +100,7 @@ HEADERS = [
 def test_fields_of_a_header_are_read_as_with_struct(entry: bytes) -> None:
     data = np.frombuffer(entry, np.uint8)
     start = address_of(data)
-    header = walk_twin.header_at(entry, 0)
+    header = seek_model.header_at(entry, 0)
     assert (
         batch_header.batch_size(start, len(entry)),
         batch_header.magic_of(start),
@@ -164,7 +164,7 @@ def test_record_batch_smaller_than_its_header_has_a_bad_size(magic: int) -> None
 )
 def test_checksums_of_both_formats_are_those_of_the_libraries(entry: bytes) -> None:
     window = np.frombuffer(b"xyz" + entry, np.uint8)
-    assert batch_header.batch_checksums(window, 3, len(entry)) == twins.checksums(entry)
+    assert batch_header.batch_checksums(window, 3, len(entry)) == kernel_models.checksums(entry)
 
 
 @given(st.integers(0, 2**62))

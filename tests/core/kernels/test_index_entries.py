@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kafka_index.core.kernels.index_entries import choose_entries
 from kafka_index.core.kernels.search import number_runs, put_back_runs, radix_sort
-from tests.support import twins
+from tests.support import kernel_models
 
 Batch = tuple[int, int, int]
 TIMES = st.integers(-3, 30) | st.sampled_from((-(2**63), 2**63 - 1))
@@ -49,7 +49,7 @@ def chosen(parts: list[list[Batch]], interval: int) -> tuple[list[Batch], Batch]
 
 @given(batches(), st.sampled_from((0, 1, 100, 250, 4096)))
 def test_index_entries_equal_the_reference_implementation(rows: list[Batch], interval: int) -> None:
-    assert chosen([rows], interval) == twins.choose_entries(rows, interval)
+    assert chosen([rows], interval) == kernel_models.choose_entries(rows, interval)
 
 
 @given(batches(), st.integers(0, 40), st.integers(0, 40))
@@ -76,10 +76,10 @@ def test_time_entry_points_to_the_batch_with_the_larger_timestamp() -> None:
 def test_keys_are_sorted_by_their_high_bits_and_else_keep_their_order(
     low_bits: int, high_bits: int
 ) -> None:
-    drawn = np.random.default_rng(high_bits).integers(0, 1 << (low_bits + high_bits), 3000)
-    expected = sorted(drawn.tolist(), key=lambda key: key >> low_bits)
+    generated = np.random.default_rng(high_bits).integers(0, 1 << (low_bits + high_bits), 3000)
+    expected = sorted(generated.tolist(), key=lambda key: key >> low_bits)
 
-    found = radix_sort(drawn.copy(), np.empty_like(drawn), low_bits, high_bits)
+    found = radix_sort(generated.copy(), np.empty_like(generated), low_bits, high_bits)
 
     assert found.tolist() == expected
 

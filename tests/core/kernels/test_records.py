@@ -32,10 +32,10 @@ from kafka_index.core.kernels.record_fields import (
 )
 from kafka_index.core.kernels.records import RecordSection, check_records, next_record
 from kafka_index.core.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
-from tests.support.campaign import drawn
-from tests.support.named import body
+from tests.support.campaign import sample_size
+from tests.support.named_segments import body
+from tests.support.seek_model import read_all
 from tests.support.segments import record, varint
-from tests.support.walk_twin import read_all
 
 NULL = varint(-1)
 INT32S = st.one_of(st.integers(-70, 70), st.integers(-9000, 9000), st.integers(-(2**31), 2**31 - 1))
@@ -162,7 +162,7 @@ def code_of(data: bytes, count: int = 1) -> int:
     return decode(data, count)[1]
 
 
-@settings(deadline=None, max_examples=drawn(500, one_in=4))
+@settings(deadline=None, max_examples=sample_size(500, one_in=4))
 @given(sections(), INT64S, INT64S, st.one_of(st.none(), INT64S))
 def test_random_bytes_are_parsed_as_by_the_reference(
     section: tuple[bytes, int], base_offset: int, base_timestamp: int, append_timestamp: int | None
@@ -173,14 +173,14 @@ def test_random_bytes_are_parsed_as_by_the_reference(
     assert (records, code == RECORD_SOUND) == expected
 
 
-@settings(deadline=None, max_examples=drawn(200, one_in=4))
+@settings(deadline=None, max_examples=sample_size(200, one_in=4))
 @given(st.binary(max_size=40), st.integers(0, 4))
 def test_invalid_records_are_parsed_as_by_the_reference(data: bytes, count: int) -> None:
     records, code = decode(data, count)
     assert (records, code == RECORD_SOUND) == read_all(data, count)
 
 
-@settings(deadline=None, max_examples=drawn(200, one_in=4))
+@settings(deadline=None, max_examples=sample_size(200, one_in=4))
 @given(sections(), st.binary(min_size=16, max_size=16))
 def test_bytes_after_the_batch_are_not_read(section: tuple[bytes, int], after: bytes) -> None:
     assert decode(*section, after=after) == decode(*section, after=bytes(16))

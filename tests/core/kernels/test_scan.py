@@ -25,10 +25,10 @@ from kafka_index.core.kernels.scan import (
     are_contiguous,
     scan_batches,
 )
-from tests.support import twins
-from tests.support.campaign import drawn
+from tests.support import kernel_models
+from tests.support.campaign import sample_size
 from tests.support.cases import Case
-from tests.support.named import NAMED
+from tests.support.named_segments import NAMED
 from tests.support.segments import DELETE_HORIZON, Segment, batch, marker, message, segment
 from tests.support.strategies import segments
 
@@ -50,23 +50,26 @@ def call(
     return code, int(end), count
 
 
-def rows_of(columns: NDArray[np.int64], count: int) -> list[twins.Row]:
+def rows_of(columns: NDArray[np.int64], count: int) -> list[kernel_models.Row]:
     """The rows, with zeros for what is undefined without a producer."""
     filled = BatchColumns(*columns[:, :count].copy())
     for column in (filled.producer_epoch, filled.base_sequence):
         column[filled.producer_id < 0] = 0
-    # The twin has all columns but those of a marker's record.
+    # The model has all columns but those of a marker's record.
     shown = (*filled[:-4], filled.magic, filled.record_count)
-    return [twins.Row(*cells) for cells in zip(*(column.tolist() for column in shown), strict=True)]
+    return [
+        kernel_models.Row(*cells)
+        for cells in zip(*(column.tolist() for column in shown), strict=True)
+    ]
 
 
 def scan(
     one: Segment, *, verify_crc: bool = True, capacity: int = 64
-) -> tuple[int, int, list[twins.Row]]:
+) -> tuple[int, int, list[kernel_models.Row]]:
     """Scan a whole log, as many calls as it takes."""
     window = np.frombuffer(one.log, np.uint8)
     columns = np.empty((SCAN_COLUMNS, capacity), np.int64)
-    rows: list[twins.Row] = []
+    rows: list[kernel_models.Row] = []
     code, position = SCAN_ROWS_FULL, 0
     while code == SCAN_ROWS_FULL:
         code, position, count = call(
@@ -81,34 +84,34 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> tuple[int, int]:
     return code, position
 
 
-@settings(deadline=None, max_examples=drawn(300, one_in=4))
+@settings(deadline=None, max_examples=sample_size(300, one_in=4))
 @given(one=segments(), verify_crc=st.booleans(), capacity=st.integers(1, 40))
 def test_random_log_is_scanned_as_by_the_reference(
     *, one: Segment, verify_crc: bool, capacity: int
 ) -> None:
-    expected = twins.scan_log(one.log, one.base_offset, verify_crc=verify_crc)
+    expected = kernel_models.scan_log(one.log, one.base_offset, verify_crc=verify_crc)
     assert scan(one, verify_crc=verify_crc, capacity=capacity) == expected
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
 def test_named_segments_are_scanned_as_by_the_reference(case: Case) -> None:
     one = case.segment
-    assert scan(one) == twins.scan_log(one.log, one.base_offset)
+    assert scan(one) == kernel_models.scan_log(one.log, one.base_offset)
 
 
-@settings(deadline=None, max_examples=drawn(200, one_in=4))
+@settings(deadline=None, max_examples=sample_size(200, one_in=4))
 @given(st.binary(max_size=300), st.integers(0, 2**40))
 def test_random_bytes_are_scanned_as_by_the_reference(log: bytes, base_offset: int) -> None:
     one = Segment(log, base_offset)
-    assert scan(one, verify_crc=False) == twins.scan_log(log, base_offset, verify_crc=False)
+    assert scan(one, verify_crc=False) == kernel_models.scan_log(log, base_offset, verify_crc=False)
 
 
-@settings(deadline=None, max_examples=drawn(150, one_in=4))
+@settings(deadline=None, max_examples=sample_size(150, one_in=4))
 @given(segments(), st.data())
 def test_scan_of_any_window_equals_the_full_scan(one: Segment, data: st.DataObject) -> None:
     log = np.frombuffer(one.log, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 7), np.int64)
-    rows: list[twins.Row] = []
+    rows: list[kernel_models.Row] = []
     position, code, got_on = 0, SCAN_NEED_BYTES, True
     while code in {SCAN_NEED_BYTES, SCAN_ROWS_FULL}:
         start = data.draw(st.integers(0, position))
@@ -119,7 +122,7 @@ def test_scan_of_any_window_equals_the_full_scan(one: Segment, data: st.DataObje
         )
         got_on = position > before
         rows += rows_of(columns, count)
-    assert (code, position, rows) == twins.scan_log(one.log, one.base_offset)
+    assert (code, position, rows) == kernel_models.scan_log(one.log, one.base_offset)
 
 
 @pytest.mark.parametrize("magic", range(-128, 128))
@@ -130,7 +133,7 @@ def test_every_magic_is_read_as_kafka_reads_it(magic: int) -> None:
     assert [row.max_timestamp for row in rows] == [
         -1 if magic == 0 else 77 if magic < 2 else 1007
     ] * 2
-    assert rows == twins.scan_log(entry * 2, 0)[2]
+    assert rows == kernel_models.scan_log(entry * 2, 0)[2]
 
 
 @pytest.mark.parametrize("entry", [batch(0), message(0, 0, value=b"v"), message(0, 1, value=b"v")])
@@ -193,7 +196,7 @@ def test_scan_appends_to_existing_rows() -> None:
     result = call(log, 0, len(log), len(entry), 0, columns, count=2)
     assert result == (SCAN_END, len(log), 3)
     assert [list(column[:2]) for column in columns] == [[-9, -9]] * SCAN_COLUMNS
-    assert rows_of(columns[:, 2:], 1) == twins.scan_log(entry * 2, 0)[2][1:]
+    assert rows_of(columns[:, 2:], 1) == kernel_models.scan_log(entry * 2, 0)[2][1:]
 
 
 def test_transaction_marker_has_coordinator_epoch_and_timestamp() -> None:

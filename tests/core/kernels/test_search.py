@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.format.records import OFFSET_ENTRY, TIME_ENTRY, WARM_BYTES
 from kafka_index.core.kernels.search import NOT_FOUND, find_floor, find_floors
-from tests.support import twins
+from tests.support import kernel_models
 
 PAGE = 4096
 PLAIN = 0
@@ -70,7 +70,7 @@ def pages_touched(entries: Entries, count: int, target: int, warm_entries: int) 
 @given(st.lists(INT32S, unique=True, max_size=60).map(sorted), st.lists(INT64S | INT32S))
 def test_offset_index_search_equals_linear_search(keys: list[int], targets: list[int]) -> None:
     wanted = targets + keys + [key - 1 for key in keys]
-    expected = [twins.floor_slot(keys, target) for target in wanted]
+    expected = [kernel_models.floor_slot(keys, target) for target in wanted]
     entries = offset_entries(keys)
     assert floors(entries, wanted, warm(entries)) == expected
     assert floors(entries, wanted, PLAIN) == expected
@@ -79,7 +79,7 @@ def test_offset_index_search_equals_linear_search(keys: list[int], targets: list
 @given(st.lists(INT64S, unique=True, max_size=60).map(sorted), st.lists(INT64S))
 def test_time_index_search_equals_linear_search(keys: list[int], targets: list[int]) -> None:
     wanted = targets + keys
-    expected = [twins.floor_slot(keys, target) for target in wanted]
+    expected = [kernel_models.floor_slot(keys, target) for target in wanted]
     entries = time_entries(keys)
     assert floors(entries, wanted, warm(entries)) == expected
     assert floors(entries, wanted, PLAIN) == expected

@@ -14,7 +14,7 @@ from kafka_index.core.kernels.decompress import new_contexts, unpack
 from kafka_index.core.kernels.memory import UNPACK_NO_ROOM, UNPACK_REFUSED, UNPACK_SLACK_BYTES
 from kafka_index.core.records.decompression import decompress
 from kafka_index.core.records.record_batch import compress
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.segments import GZIP, LZ4, PACKERS, SNAPPY, ZSTD, snappy_block
 
 CODECS = pytest.mark.parametrize("codec", PACKERS, ids=("gzip", "snappy", "lz4", "zstd"))
@@ -69,7 +69,7 @@ def test_compressed_bytes_are_decompressed(codec: int, data: bytes) -> None:
 
 
 @CODECS
-@settings(deadline=None, max_examples=drawn(300, one_in=4))
+@settings(deadline=None, max_examples=sample_size(300, one_in=4))
 @given(data=texts(), change=st.data())
 def test_modified_stream_is_decompressed_as_by_the_libraries_or_rejected(
     codec: int, data: bytes, change: st.DataObject

@@ -81,7 +81,7 @@ def fate_of(name: str, state: str) -> Fate:
 
 def expected(command: str, name: str, fate: Fate) -> tuple[set[int], bool]:
     """Return the exit codes that are right, and whether the file has to be named."""
-    # A checkpoint is judged where the data directory is listed, whatever a command reads of it.
+    # A checkpoint is checked where the data directory is listed, whatever a command reads of it.
     if name in CHECKPOINTS and fate is Fate.FAILS:
         return {1}, True
     if name not in READ[command] or fate is Fate.SOUND:

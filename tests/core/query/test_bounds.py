@@ -26,8 +26,8 @@ PAIRS = 1000
 MAY = 1_714_521_600_000
 
 
-class Drawn:
-    """A partition of batches of any codec with gaps, drawn, in several segments."""
+class RandomPartition:
+    """A partition of batches of any codec with gaps, generated, in several segments."""
 
     def __init__(self, seed: int, segments: int = 4, batches: int = 250) -> None:
         random = np.random.default_rng(seed)
@@ -54,18 +54,18 @@ class Drawn:
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["indexed", "logs alone"])
-def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    partition = Drawn(7)
-    root = tmp_path_factory.mktemp("drawn")
+def generated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    partition = RandomPartition(7)
+    root = tmp_path_factory.mktemp("random")
     return Folder(
         partition, write_partition(root, partition.logs, indexed=request.param), request.param
     )
 
 
 class Folder:
-    """A drawn partition and where it is."""
+    """A random partition and where it is."""
 
-    def __init__(self, partition: Drawn, path: Path, is_indexed: bool) -> None:  # noqa: FBT001
+    def __init__(self, partition: RandomPartition, path: Path, is_indexed: bool) -> None:  # noqa: FBT001
         self.partition = partition
         self.path = path
         self.is_indexed = is_indexed
@@ -98,18 +98,18 @@ def read(plan: ReadPlan) -> tuple[pa.Table, int]:
     return table, sum(reader.bytes_read for reader in readers)
 
 
-def test_bounded_read_equals_a_slice_and_reads_few_bytes(drawn: Folder) -> None:
+def test_bounded_read_equals_a_slice_and_reads_few_bytes(generated: Folder) -> None:
     random = np.random.default_rng(1)
-    first, end = drawn.rows[0][0] - 3, drawn.partition.end + 3
+    first, end = generated.rows[0][0] - 3, generated.partition.end + 3
     # Without index files each of them builds the indexes that it needs.
-    for _ in range(PAIRS if drawn.is_indexed else PAIRS // 20):
+    for _ in range(PAIRS if generated.is_indexed else PAIRS // 20):
         start, stop = sorted(random.integers(first, end, 2).tolist())
-        table, bytes_read = read(plan_of(drawn.path, max(start, 0), stop))
-        expected = [row for row in drawn.rows if start <= row[0] < stop]
+        table, bytes_read = read(plan_of(generated.path, max(start, 0), stop))
+        expected = [row for row in generated.rows if start <= row[0] < stop]
         assert rows_of(table, "offset", "value") == expected
-        if drawn.is_indexed and expected:
-            allowed = INTERVAL + 2 * drawn.partition.largest_batch
-            assert bytes_read <= drawn.entry_span(start, stop) + allowed
+        if generated.is_indexed and expected:
+            allowed = INTERVAL + 2 * generated.partition.largest_batch
+            assert bytes_read <= generated.entry_span(start, stop) + allowed
 
 
 def test_range_within_one_batch_reads_only_that_batch(tmp_path: Path) -> None:
@@ -178,15 +178,15 @@ def test_read_ends_at_the_high_watermark_if_that_is_the_bound(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("max_bytes", [1, 5000, 40_000, 10**9])
-def test_union_of_splits_equals_a_full_read(drawn: Folder, max_bytes: int) -> None:
-    planned = plan_read(drawn.path, max_split_bytes=max_bytes)
+def test_union_of_splits_equals_a_full_read(generated: Folder, max_bytes: int) -> None:
+    planned = plan_read(generated.path, max_split_bytes=max_bytes)
     plan = pickle.loads(pickle.dumps(planned))  # noqa: S301, because it was made here
     table, _ = read(plan)
-    assert rows_of(table, "offset", "value") == drawn.rows
-    whole = sum(map(len, drawn.partition.logs.values()))
+    assert rows_of(table, "offset", "value") == generated.rows
+    whole = sum(map(len, generated.partition.logs.values()))
     assert plan.size_bytes == whole
     if max_bytes >= 40_000:
-        limit = max_bytes + 2 * (INTERVAL + drawn.partition.largest_batch)
+        limit = max_bytes + 2 * (INTERVAL + generated.partition.largest_batch)
         assert all(split.size_bytes <= limit for split in plan.splits)
         assert len(plan.splits) >= whole // limit
 

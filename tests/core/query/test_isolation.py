@@ -23,7 +23,7 @@ COMMITTED = "read_committed"
 COLUMNS = ("offset", "is_aborted")
 
 
-class Twin:
+class IsolationModel:
     """The records of a consumer: a broker's aborted transactions, then its own filter."""
 
     def __init__(self, log: bytes) -> None:
@@ -109,12 +109,12 @@ def test_isolation_depends_on_markers_and_not_on_transaction_indexes(
     logs = segments(7)
     folder = write_partition(tmp_path, logs)
     build_with_wrong_indexes(folder, WRONG[wrong])
-    twin = Twin(b"".join(logs.values()))
+    model = IsolationModel(b"".join(logs.values()))
     found = kafka_index.read_records(folder, isolation=COMMITTED).read_all()
-    assert found["offset"].to_pylist() == twin.committed_offsets
-    aborted = set(twin.aborted_offsets)
+    assert found["offset"].to_pylist() == model.committed_offsets
+    aborted = set(model.aborted_offsets)
     table = kafka_index.read_records(folder, columns=COLUMNS).read_all()
-    assert rows_of(table, *COLUMNS) == [(one, one in aborted) for one in twin.data_offsets]
+    assert rows_of(table, *COLUMNS) == [(one, one in aborted) for one in model.data_offsets]
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 0xFF])
@@ -144,13 +144,13 @@ def test_aborted_and_unstable_records_are_skipped(
     folder = write_partition(tmp_path, logs)
     if prepare is not None:
         prepare(folder)
-    twin = Twin(b"".join(logs.values()))
-    assert twin.stable < twin.end
+    model = IsolationModel(b"".join(logs.values()))
+    assert model.stable < model.end
     found = kafka_index.read_records(folder, isolation=COMMITTED).read_all()
-    assert found["offset"].to_pylist() == twin.committed_offsets
-    aborted = set(twin.aborted_offsets)
+    assert found["offset"].to_pylist() == model.committed_offsets
+    aborted = set(model.aborted_offsets)
     table = kafka_index.read_records(folder, columns=COLUMNS).read_all()
-    assert rows_of(table, *COLUMNS) == [(one, one in aborted) for one in twin.data_offsets]
+    assert rows_of(table, *COLUMNS) == [(one, one in aborted) for one in model.data_offsets]
 
 
 @pytest.mark.parametrize("prepare", [None, build])
@@ -161,14 +161,14 @@ def test_read_from_any_offset_skips_transactions_aborted_later(
     folder = write_partition(tmp_path, logs)
     if prepare is not None:
         prepare(folder)
-    twin = Twin(b"".join(logs.values()))
-    for start in range(0, twin.end, 17):
+    model = IsolationModel(b"".join(logs.values()))
+    for start in range(0, model.end, 17):
         end = start + 40
         reader = kafka_index.read_records(
             folder, isolation=COMMITTED, starting_offsets=start, ending_offsets=end
         )
         found = reader.read_all()["offset"].to_pylist()
-        assert found == [one for one in twin.committed_offsets if start <= one < end]
+        assert found == [one for one in model.committed_offsets if start <= one < end]
 
 
 def test_high_watermark_keeps_transactions_open_that_ended_above_it(tmp_path: Path) -> None:
@@ -192,14 +192,14 @@ def test_high_watermark_keeps_transactions_open_that_ended_above_it(tmp_path: Pa
 def test_at_a_clean_stop_the_last_snapshot_has_the_open_transactions(tmp_path: Path) -> None:
     logs = segments(4)
     folder = write_partition(tmp_path, logs)
-    twin = Twin(b"".join(logs.values()))
+    model = IsolationModel(b"".join(logs.values()))
     build(folder)
     # As a broker leaves it: with a snapshot at the end of the log, here a different one.
     empty = min(folder.glob("*.snapshot"))
-    (folder / f"{twin.end:020d}.snapshot").write_bytes(empty.read_bytes())
+    (folder / f"{model.end:020d}.snapshot").write_bytes(empty.read_bytes())
     with PartitionLog.open(folder) as log:
         stable = read_transactions(log.files, 0, log.end_offset).last_stable_offset
-    assert stable != twin.stable
+    assert stable != model.stable
 
 
 def test_control_batches_without_a_transaction_have_no_effect(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Every reader delivers what is sound of a damaged log, names the damage, and ends with 1.
 
-Compared with a plain walk over the bytes (`tests.support.partition_twin`): the batches that are
+Compared with a plain walk over the bytes (`tests.support.partition_model`): the batches that are
 delivered, and the first place of damage.
 """
 
@@ -23,11 +23,11 @@ from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import plan_read
 from kafka_index.core.query.settings import ReadSettings
 from tests.servers.s3 import S3Server
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.command_line import json_rows, run_here
 from tests.support.damage import damage
-from tests.support.drawn_entries import Choices
-from tests.support.partition_twin import Expected, expected_read
+from tests.support.partition_model import Expected, expected_read
+from tests.support.random_entries import Choices
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.remote import new_bucket, upload
 from tests.support.segments import GZIP, INT32_MAX, PACKERS, message
@@ -273,7 +273,7 @@ def test_remote_logs_have_the_same_end_as_local_ones(
 def test_random_damage_is_always_reported(tmp_path: Path) -> None:
     folder = write_partition(tmp_path / "in", {0: b""})
     damaged = 0
-    for seed in range(drawn(2000, one_in=10)):
+    for seed in range(sample_size(2000, one_in=10)):
         drawing = random.Random(seed)
         pieces = sound_batches()[: drawing.randrange(1, BATCHES)]
         for _ in range(drawing.choice((1, 1, 2))):

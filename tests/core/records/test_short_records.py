@@ -33,19 +33,19 @@ class Row(NamedTuple):
     value: bytes | None
 
 
-def drawn_field(random: Random) -> bytes | None:
+def random_field(random: Random) -> bytes | None:
     return None if random.random() < 0.1 else random.randbytes(random.choice(SIZES))
 
 
-def drawn_batch(random: Random, base_offset: int, codec: int = 0) -> tuple[bytes, list[Row]]:
+def random_batch(random: Random, base_offset: int, codec: int = 0) -> tuple[bytes, list[Row]]:
     """A batch of records of all shapes, most of them short, and its rows."""
     uses_append_time = random.random() < 0.3
     rows, records = [], []
     for number in range(random.randrange(1, 40)):
         headers = ((b"h", b"1"),) if random.random() < 0.05 else ()
         is_odd = random.random() < 0.1
-        key = drawn_field(random) if is_odd else b"key %d" % number
-        value = drawn_field(random) if is_odd else random.randbytes(random.randrange(150))
+        key = random_field(random) if is_odd else b"key %d" % number
+        value = random_field(random) if is_odd else random.randbytes(random.randrange(150))
         delta = random.choice(DELTAS) if is_odd else number
         timestamp_delta = random.choice(DELTAS) if is_odd else 3 * number
         records.append(record(delta, timestamp_delta, key, value, headers))
@@ -99,7 +99,7 @@ def test_records_of_alternating_shapes_are_read(codec: int) -> None:
     random = Random(codec)
     entries, expected = [], []
     for number in range(60):
-        entry, rows = drawn_batch(random, 100_000 * number, codec)
+        entry, rows = random_batch(random, 100_000 * number, codec)
         entries.append(entry)
         expected += rows
     for chunk_records in (7, 100, 5000):
@@ -110,7 +110,7 @@ def test_records_of_alternating_shapes_are_read(codec: int) -> None:
 def test_only_requested_fields_are_read(parts: RecordParts) -> None:
     entries, expected = [], []
     for number in range(20):
-        entry, rows = drawn_batch(Random(number), 100_000 * number)
+        entry, rows = random_batch(Random(number), 100_000 * number)
         entries.append(entry)
         expected += [
             Row(
@@ -128,7 +128,7 @@ def test_only_requested_fields_are_read(parts: RecordParts) -> None:
 def test_records_outside_the_bounds_are_skipped(base_offset: int) -> None:
     random = Random(base_offset)
     for _ in range(40):
-        entry, rows = drawn_batch(random, base_offset)
+        entry, rows = random_batch(random, base_offset)
         first = base_offset + random.choice((-40_000, -8193, -1, 0, 5, 8192))
         last = base_offset + random.choice((-1, 0, 20, 8191, 40_000))
         first, last = max(first, INT64_MIN), min(last, INT64_MAX)

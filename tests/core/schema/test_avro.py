@@ -14,7 +14,7 @@ from kafka_index.core.schema.align import align
 from kafka_index.core.schema.avro import AvroSchema
 from kafka_index.core.schema.bodies import DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.random_avro import RandomAvro, bodies_of, encode, is_equal, read, text_of
 
 MAX_BYTES = 64 << 20
@@ -65,13 +65,13 @@ def decode(schema: Any, datums: list[bytes | None], selection: Any = None) -> An
     return found
 
 
-@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+@pytest.mark.parametrize("seed", range(sample_size(40, one_in=5)))
 def test_random_values_equal_those_of_fastavro(seed: int) -> None:
     random = Random(seed)
     for _ in range(25):
         source = RandomAvro(random)
         schema = source.record()
-        values = [source.value(schema) for _ in range(drawn(1000, one_in=50))]
+        values = [source.value(schema) for _ in range(sample_size(1000, one_in=50))]
         datums: list[bytes | None] = [*encode(schema, values)]
         datums.insert(random.randrange(len(datums)), None)
         parsed = AvroSchema(json.dumps(schema))
@@ -85,7 +85,7 @@ def test_random_values_equal_those_of_fastavro(seed: int) -> None:
                 assert is_equal(schema, read(schema, datum), value), (schema, value)
 
 
-@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+@pytest.mark.parametrize("seed", range(sample_size(40, one_in=5)))
 def test_damaged_bytes_fail_where_fastavro_fails(seed: int) -> None:
     random = Random(1000 + seed)
     for _ in range(25):
@@ -139,7 +139,7 @@ def _is_overlong(datum: bytes) -> bool:
     return any(all(byte & 0x80 for byte in datum[at : at + 10]) for at in range(len(datum) - 9))
 
 
-@pytest.mark.parametrize("seed", range(drawn(20, one_in=4)))
+@pytest.mark.parametrize("seed", range(sample_size(20, one_in=4)))
 def test_versions_have_each_value_in_one_column(seed: int) -> None:
     random = Random(2000 + seed)
     for _ in range(20):

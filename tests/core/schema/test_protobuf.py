@@ -18,7 +18,7 @@ from kafka_index.core.schema import protobuf
 from kafka_index.core.schema.align import align
 from kafka_index.core.schema.protobuf import ProtobufFile
 from kafka_index.core.schema.wire import Reason
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.random_avro import bodies_of
 from tests.support.random_protobuf import fill, is_equal, message_class, random_file
 
@@ -36,13 +36,13 @@ def decode(message: Any, datums: list[bytes | None], selection: Any = None) -> A
     return found
 
 
-@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+@pytest.mark.parametrize("seed", range(sample_size(40, one_in=5)))
 def test_random_messages_equal_those_of_upb(seed: int) -> None:
     random = Random(seed)
     for _ in range(25):
         message = ProtobufFile(random_file(random)).message((0,))
         kind = message_class(message)
-        written = [fill(random, kind()) for _ in range(drawn(1000, one_in=50))]
+        written = [fill(random, kind()) for _ in range(sample_size(1000, one_in=50))]
         datums: list[bytes | None] = [one.SerializeToString() for one in written]
         datums.append(None)
         found = decode(message, datums)
@@ -54,7 +54,7 @@ def test_random_messages_equal_those_of_upb(seed: int) -> None:
             assert is_equal(one, value), (message._descriptor.file.name, one, value)
 
 
-@pytest.mark.parametrize("seed", range(drawn(40, one_in=5)))
+@pytest.mark.parametrize("seed", range(sample_size(40, one_in=5)))
 def test_damaged_messages_fail_where_upb_fails(seed: int) -> None:
     random = Random(1000 + seed)
     for _ in range(25):

@@ -213,7 +213,7 @@ def test_last_header_counts_and_null_is_none(headers: Headers, expected: int) ->
     assert row.key == SchemaKey(KeyKind.ID, expected)
 
 
-# ------------------------------------------------------------------------------- drawn columns
+# ------------------------------------------------------------------------------- random columns
 
 MAGIC = st.sampled_from([b"\0", b"\0\0\0\0", b"\0" * 8, b"\1", b"\3\0", b"\3\5", b""])
 VALUES = st.none() | st.builds(bytes.__add__, MAGIC, st.binary(max_size=24))

@@ -17,8 +17,8 @@ from kafka_index.core.errors import CorruptLogError, InputError
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import TAIL, UNREADABLE, LookupFinding
 from kafka_index.core.log.read.partition_log import PartitionLog
-from tests.support.campaign import drawn
-from tests.support.partition_twin import NO_RECORD, Twin
+from tests.support.campaign import sample_size
+from tests.support.partition_model import NO_RECORD, PartitionModel
 from tests.support.partitions import (
     DIRECTORY,
     PLAIN,
@@ -386,7 +386,7 @@ def test_log_truncated_while_mapped_is_unreadable_and_others_are_not(
 # ------------------------------------------------------------------- one segment and the others
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(plain=partitions(start_inside=False, bounded=False), data=st.data())
 def test_damage_to_a_segment_changes_no_answer_from_others(
     plain: Partition, data: st.DataObject
@@ -400,10 +400,10 @@ def test_damage_to_a_segment_changes_no_answer_from_others(
     if data.draw(st.booleans()):
         del log_bytes[data.draw(st.integers(0, len(log_bytes))) :]
     broken = plain.replaced(number, bytes(log_bytes))
-    twin = Twin(plain)
+    model = PartitionModel(plain)
     with written(broken, indexes=data.draw(st.booleans())) as log:
         for resolve in (Resolve.BATCH, Resolve.RECORD):
-            expected = {one: twin.offset(one, resolve) for one in plain.offsets}
+            expected = {one: model.offset(one, resolve) for one in plain.offsets}
             unharmed = {
                 one: row for one, row in expected.items() if _is_of_others(plain, number, one, row)
             }

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.core.log.read.answers import GAP
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.index_files import (
     ENTRY_BYTES,
     OFFSET,
@@ -68,12 +68,12 @@ RISING = partitions(start_inside=False, bounded=False, rising=True)
 DAMAGED = st.one_of(st.tuples(UNORDERED, st.just((OFFSET,))), st.tuples(RISING, st.just(SUFFIXES)))
 
 
-@settings(max_examples=drawn(100, one_in=4))
-@given(drawn=DAMAGED, data=st.data())
+@settings(max_examples=sample_size(100, one_in=4))
+@given(generated=DAMAGED, data=st.data())
 def test_missing_or_damaged_indexes_change_no_answer(
-    drawn: tuple[Partition, tuple[str, ...]], data: st.DataObject
+    generated: tuple[Partition, tuple[str, ...]], data: st.DataObject
 ) -> None:
-    plain, suffixes = drawn
+    plain, suffixes = generated
     with tempfile.TemporaryDirectory() as folder:
         directory = plain.write(Path(folder))
         for segment in plain.segments:
@@ -86,12 +86,12 @@ def test_missing_or_damaged_indexes_change_no_answer(
         assert answers(plain, directory)[0] == right_answers(plain)
 
 
-@settings(max_examples=drawn(100, one_in=4))
-@given(drawn=DAMAGED, data=st.data())
+@settings(max_examples=sample_size(100, one_in=4))
+@given(generated=DAMAGED, data=st.data())
 def test_index_files_of_an_older_log_change_no_answer(
-    drawn: tuple[Partition, tuple[str, ...]], data: st.DataObject
+    generated: tuple[Partition, tuple[str, ...]], data: st.DataObject
 ) -> None:
-    plain, suffixes = drawn
+    plain, suffixes = generated
     with tempfile.TemporaryDirectory() as folder:
         directory = plain.write(Path(folder))
         for segment in plain.segments:

@@ -16,7 +16,7 @@ from kafka_index.core.errors import CorruptLogError, InputError
 from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.log_segment import LogSegment
-from tests.support.partition_twin import Twin
+from tests.support.partition_model import PartitionModel
 from tests.support.partitions import (
     INT64_MAX,
     INT64_MIN,
@@ -99,12 +99,12 @@ def test_segment_answers_like_a_partition_with_one_segment(
     plain: Partition, resolve: Resolve, *, indexes: bool
 ) -> None:
     alone = Partition(plain.segments[:1], plain.interval, plain.segments[0].base_offset)
-    twin = Twin(alone)
+    model = PartitionModel(alone)
     within = [one for one in plain.offsets if alone.log_start_offset <= one < alone.log_end_offset]
     times = [one for one in plain.times if one >= 0]
     with opened(alone, indexes=indexes) as segment:
-        assert look_up(segment, within, resolve) == [twin.offset(one, resolve) for one in within]
-        assert look_up_times(segment, times, resolve) == [twin.time(one, resolve) for one in times]
+        assert look_up(segment, within, resolve) == [model.offset(one, resolve) for one in within]
+        assert look_up_times(segment, times, resolve) == [model.time(one, resolve) for one in times]
 
 
 # ----------------------------------------------------------------------------- single questions

@@ -14,7 +14,7 @@ from kafka_index.core.format.config import IndexConfig
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import NO_INDEX
 from kafka_index.core.log.read.partition_log import PartitionLog
-from tests.support.partition_twin import Twin
+from tests.support.partition_model import PartitionModel
 from tests.support.partitions import (
     DIRECTORY,
     PLAIN,
@@ -31,16 +31,16 @@ from tests.support.partitions import (
 )
 
 
-def assert_twins(log: PartitionLog, partition: Partition, resolve: Resolve) -> None:
-    twin = Twin(partition)
+def assert_equal_to_model(log: PartitionLog, partition: Partition, resolve: Resolve) -> None:
+    model = PartitionModel(partition)
     offsets, times = partition.offsets, partition.times
     by_offset = ask_offsets(log, offsets, resolve)
     by_time = ask_times(log, times, resolve)
     assert dict(zip(offsets, by_offset, strict=True)) == {
-        offset: twin.offset(offset, resolve) for offset in offsets
+        offset: model.offset(offset, resolve) for offset in offsets
     }
     assert dict(zip(times, by_time, strict=True)) == {
-        time: twin.time(time, resolve) for time in times
+        time: model.time(time, resolve) for time in times
     }
 
 
@@ -51,7 +51,7 @@ def assert_twins(log: PartitionLog, partition: Partition, resolve: Resolve) -> N
 @given(partition=partitions())
 def test_answers_equal_a_full_scan(resolve: Resolve, partition: Partition) -> None:
     with written(partition) as log:
-        assert_twins(log, partition, resolve)
+        assert_equal_to_model(log, partition, resolve)
         assert faults(log) == []
 
 
@@ -60,7 +60,7 @@ def test_answers_equal_a_full_scan(resolve: Resolve, partition: Partition) -> No
 @given(partition=partitions())
 def test_answers_without_index_files_are_equal(resolve: Resolve, partition: Partition) -> None:
     with written(partition, indexes=False) as log:
-        assert_twins(log, partition, resolve)
+        assert_equal_to_model(log, partition, resolve)
         assert {finding.kind for finding in faults(log)} <= {NO_INDEX}
 
 
@@ -76,7 +76,7 @@ def test_answers_with_built_indexes_are_equal(partition: Partition) -> None:
             build_segment_files(directory / f"{segment.name}.log", target, config=config)
         with partition.open(directory, indexes=target.parent) as log:
             for resolve in Resolve:
-                assert_twins(log, partition, resolve)
+                assert_equal_to_model(log, partition, resolve)
             assert faults(log) == []
 
 

@@ -20,7 +20,7 @@ from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read import fetched_log, segment_indexes
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.partition_files import SegmentFile
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.index_files import damaged_indexes
 from tests.support.partitions import DIRECTORY, ask_offsets, ask_times
 from tests.support.segments import GZIP, batch, message, packed_batch
@@ -167,7 +167,7 @@ def test_answers_by_range_requests_equal_a_full_read(
             assert ranged.take_findings() == whole.take_findings()
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(dump=dumps(), gap_pages=st.sampled_from((0, 0, 2)), data=st.data())
 def test_damaged_indexes_do_not_change_answers_by_ranges(
     dump: tuple[list[bytes], int], gap_pages: int, data: st.DataObject

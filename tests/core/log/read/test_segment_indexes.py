@@ -33,8 +33,8 @@ from tests.support.partitions import (
     simple,
     time_file,
 )
+from tests.support.seek_model import OffsetEntry, TimeEntry
 from tests.support.segments import INT32_MAX
-from tests.support.walk_twin import OffsetEntry, TimeEntry
 
 #: Offsets 0..19 at the times 100..290, two records a batch, an entry a batch; then 20..29.
 TIMES = [[100 + 10 * offset, 105 + 10 * offset] for offset in range(0, 20, 2)]

@@ -16,11 +16,11 @@ from kafka_index.core.format.records import TIME_ENTRY
 from kafka_index.core.kernels.scan import CHUNK_BATCHES
 from kafka_index.core.log.scan.segment_scan import read_batches
 from kafka_index.core.records.batch_table import BATCH_SCHEMA, ScanStop
-from tests.support import twins
+from tests.support import kernel_models
 from tests.support.batch_sources import Built, Cell, build, chunk_of, rows, streamed, write_log
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.cases import Case
-from tests.support.named import NAMED
+from tests.support.named_segments import NAMED
 from tests.support.segments import (
     Segment,
     batch,
@@ -57,7 +57,7 @@ def test_data_batch_has_all_its_fields(tmp_path: Path) -> None:
             "leader_epoch": 6,
             "magic": 2,
             "attributes": 0x10,
-            "crc": twins.checksums(DATA)[0],
+            "crc": kernel_models.checksums(DATA)[0],
             "base_timestamp_ms": 500,
             "max_timestamp_ms": 900,
             "producer_id": 77,
@@ -107,13 +107,13 @@ def test_rows_of_many_chunks_keep_their_values(tmp_path: Path, *, verify_crc: bo
     assert len(batches) > 1
     assert all(one.schema == BATCH_SCHEMA for one in batches)
     rows = pa.Table.from_batches(batches)
-    expected = twins.scan_log(log, 0)[2]
+    expected = kernel_models.scan_log(log, 0)[2]
     for name in ("base_offset", "last_offset", "max_timestamp"):
         column = name + "_ms" * name.endswith("timestamp")
         assert rows[column].to_pylist() == [getattr(row, name) for row in expected]
     assert rows["position_bytes"].to_pylist() == [row.position for row in expected]
     checksums = [
-        twins.checksums(log[row.position : row.position + row.size])[0] for row in expected
+        kernel_models.checksums(log[row.position : row.position + row.size])[0] for row in expected
     ]
     assert rows["crc"].to_pylist() == checksums
 
@@ -165,7 +165,7 @@ def reason(one: Segment) -> tuple[str, int] | None:
     return None if stop is None else (stop.code, stop.position_bytes)
 
 
-@settings(deadline=None, max_examples=drawn(150, one_in=4))
+@settings(deadline=None, max_examples=sample_size(150, one_in=4))
 @given(segments(), st.lists(st.integers(0, 40), max_size=6))
 def test_chunk_size_does_not_change_index_files_and_stops(one: Segment, cuts: list[int]) -> None:
     whole, parts = built(one), built(one, cuts)
@@ -190,14 +190,14 @@ def test_named_segments_are_indexed_equally_batch_by_batch(case: Case) -> None:
     assert one_by_one.stop == built(case.segment).stop
 
 
-@settings(deadline=None, max_examples=drawn(100, one_in=4))
+@settings(deadline=None, max_examples=sample_size(100, one_in=4))
 @given(segments(damaged=False))
 def test_index_entries_equal_the_reference_rule(one: Segment) -> None:
     result = built(one)
     if result.stop is not None:
         return
-    batches = twins.scan_log(one.log, one.base_offset)[2]
-    chosen, (_, latest, latest_offset) = twins.choose_entries(
+    batches = kernel_models.scan_log(one.log, one.base_offset)[2]
+    chosen, (_, latest, latest_offset) = kernel_models.choose_entries(
         [(row.position, row.last_offset, row.max_timestamp) for row in batches],
         one.index_interval_bytes,
     )

@@ -22,11 +22,11 @@ from kafka_index.core.log.scan.segment_scan import ByteStreamSource, LogFileSour
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records import batch_table as source
 from kafka_index.core.records.batch_table import ScanStop
-from tests.support import twins
+from tests.support import kernel_models
 from tests.support.batch_sources import file_source, rows, stored, streamed, write_log
-from tests.support.campaign import drawn
+from tests.support.campaign import sample_size
 from tests.support.cases import Case
-from tests.support.named import NAMED
+from tests.support.named_segments import NAMED
 from tests.support.page_cache import are_still_resident, evict, resident_pages
 from tests.support.segments import Segment, batch, message
 from tests.support.strategies import segments
@@ -65,7 +65,7 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> ScanStop | None:
 # ----------------------------------------------------------------------------- equal sources
 
 
-@settings(deadline=None, max_examples=drawn(200, one_in=4))
+@settings(deadline=None, max_examples=sample_size(200, one_in=4))
 @given(one=segments(), cuts=CUTS, verify_crc=st.booleans())
 def test_scan_of_any_chunk_size_equals_scan_of_the_file(
     *, one: Segment, cuts: list[int], verify_crc: bool
@@ -102,7 +102,7 @@ def test_scan_of_many_windows_returns_every_batch(tmp_path: Path) -> None:
     assert len(log) > 3 << 20
     expected = [
         (row.position, row.size, row.base_offset, row.last_offset, row.max_timestamp)
-        for row in twins.scan_log(log, 0)[2]
+        for row in kernel_models.scan_log(log, 0)[2]
     ]
     for one in (file_source(write_log(tmp_path, log)), streamed(log, range(0, len(log), 99_991))):
         assert [row[:5] for row in rows(one)] == expected
@@ -170,7 +170,7 @@ def test_bad_size_is_reported() -> None:
 
 
 def test_bad_checksum_is_named_with_the_stored_and_the_right_one() -> None:
-    right = f"0x{twins.checksums(batch(3))[1]:08x}"
+    right = f"0x{kernel_models.checksums(batch(3))[1]:08x}"
     assert stop_of(SOUND, batch(3, crc=1), SOUND) == ScanStop(
         source.BAD_CRC, AT, "0x00000001", right
     )

@@ -20,21 +20,21 @@ from kafka_index.core.log.state.partition_state import (
     SegmentState,
 )
 from kafka_index.core.log.state.snapshots import decode_snapshot
-from tests.support.campaign import drawn
-from tests.support.transactional_logs import histories
-from tests.support.twins import (
+from tests.support.campaign import sample_size
+from tests.support.kernel_models import (
     ABORT,
     COMMIT,
     CONTROL,
     TRANSACTIONAL,
+    ProducerModel,
     ProducerRow,
-    ProducerTwin,
     Refusal,
     ScanEnd,
     aborted_rows,
     columns,
     entry_rows,
 )
+from tests.support.transactional_logs import histories
 
 Outcome = tuple[object, ...]
 
@@ -47,18 +47,18 @@ def cut(rows: list[ProducerRow], cuts: list[int]) -> list[list[ProducerRow]]:
 
 def by_hand(segments: list[list[ProducerRow]]) -> list[Outcome]:
     """The state at the end of each segment, up to the first that recovery fails on."""
-    twin = ProducerTwin()
+    model = ProducerModel()
     outcomes: list[Outcome] = []
     for rows in segments:
-        twin.begin_segment()
+        model.begin_segment()
         try:
             for row in rows:
-                twin.follow(row)
+                model.follow(row)
         except ScanEnd:
             pass
         except Refusal as refusal:
             return [*outcomes, (str(refusal),)]
-        outcomes.append((dict(twin.producers), list(twin.epochs), list(twin.aborted)))
+        outcomes.append((dict(model.producers), list(model.epochs), list(model.aborted)))
     return outcomes
 
 
@@ -83,7 +83,7 @@ def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Out
     return outcomes
 
 
-@settings(deadline=None, max_examples=drawn(600, one_in=4))
+@settings(deadline=None, max_examples=sample_size(600, one_in=4))
 @given(histories(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from((1, 3, 1000)))
 def test_merged_segment_states_equal_one_scan(
     rows: list[ProducerRow], cuts: list[int], chunk: int
@@ -92,7 +92,7 @@ def test_merged_segment_states_equal_one_scan(
     assert by_folding(segments, chunk) == by_hand(segments)
 
 
-@settings(deadline=None, max_examples=drawn(600, one_in=4))
+@settings(deadline=None, max_examples=sample_size(600, one_in=4))
 @given(histories(wild=True), st.lists(st.integers(0, 40), max_size=3))
 def test_merged_states_of_random_segments_equal_one_scan(
     rows: list[ProducerRow], cuts: list[int]
@@ -107,7 +107,7 @@ def test_merged_states_of_random_segments_equal_one_scan(
         assert folded[-1] == passed[-1]
 
 
-@settings(deadline=None, max_examples=drawn(100, one_in=4))
+@settings(deadline=None, max_examples=sample_size(100, one_in=4))
 @given(histories())
 def test_state_of_a_segment_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ProducerRow]

@@ -1,7 +1,7 @@
-"""Entries of a drawn segment, each out of its own choices, as a broker or its cleaner leaves them.
+"""Entries of a random segment, each out of its own choices, as a broker or its cleaner leaves them.
 
 The state that a broker would have (next offset, clock, open transactions) goes from entry to entry,
-so that most of a drawn segment is sound.
+so that most of a random segment is sound.
 """
 
 from __future__ import annotations

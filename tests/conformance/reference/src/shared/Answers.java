@@ -58,7 +58,7 @@ final class Answers {
         return String.join("\t", reply);
     }
 
-    /** One question that Kafka cannot answer does not take the others with it; a fault of the judge's does. */
+    /** One question that Kafka cannot answer does not take the others with it; a fault of this program does. */
     static String guarded(long target, Question question) {
         try {
             return question.ask(target);

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka_index.core.log.choices import Resolve
-from tests.support import twins, walk_twin
+from tests.support import kernel_models, seek_model
 from tests.support.partitions import Batch, Partition, Row, Segment
-from tests.support.walk_twin import OffsetEntry, TimeEntry
+from tests.support.seek_model import OffsetEntry, TimeEntry
 
 NO_RECORD = Row("no_record_at_or_after")
 LATEST, EARLIEST, LARGEST = -1, -2, -3
@@ -21,7 +21,7 @@ EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -4, -5, -6
 
 
 @dataclass
-class Twin:
+class PartitionModel:
     """The right answers about a partition."""
 
     partition: Partition
@@ -70,7 +70,7 @@ class Twin:
 
     def _time_in(self, segment: Segment, time: int, resolve: Resolve) -> Row:
         start = self.partition.log_start_offset
-        entry = walk_twin.floor_time(self._entries_of(segment)[1], time, segment.base_offset)
+        entry = seek_model.floor_time(self._entries_of(segment)[1], time, segment.base_offset)
         floor = self._floor_offset(segment, max(entry.offset, start))
         entered = Row("found", segment.base_offset, entry.offset, floor.position, entry.timestamp)
         if resolve is Resolve.INDEX:
@@ -131,7 +131,7 @@ class Twin:
         return self._entries[key]
 
     def _floor_offset(self, segment: Segment, offset: int) -> OffsetEntry:
-        return walk_twin.floor_offset(self._entries_of(segment)[0], offset, segment.base_offset)
+        return seek_model.floor_offset(self._entries_of(segment)[0], offset, segment.base_offset)
 
     def _largest(self, segment: Segment) -> TimeEntry:
         times = self._entries_of(segment)[1]
@@ -289,7 +289,7 @@ def _is_sound(entry: bytes) -> bool:
         return False
     if len(entry) < _HEADER_BYTES and not _is_message(entry):
         return False
-    stored, computed = twins.checksums(entry)
+    stored, computed = kernel_models.checksums(entry)
     return stored == computed
 
 

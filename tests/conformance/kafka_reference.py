@@ -1,10 +1,9 @@
-"""Kafka's own recovery and lookups as a Python object: builds the judge, starts it and talks to it.
+"""Kafka's recovery and lookups as a Python object, which builds and starts the reference program.
 
-The judge is one long-running JVM with Kafka's storage classes in it. ``judge/src/shared`` holds
-what all versions share, in the names of the default one, and ``judge/src/kafka-VERSION`` what is
-for that version alone; they are compiled when they have changed. Building needs ``javac``, running
-``java`` only; `kafka_jars` brings the jars for both. The judge's answers about logs that grow are
-in `judged_log`, of single files in `judged_files`.
+The reference program is a long-running JVM with Kafka's storage classes. ``reference/src/shared``
+has the sources for all versions, ``reference/src/kafka-VERSION`` those for one version. They are
+compiled if they have changed, which needs ``javac``. `kafka_jars` downloads the jars.
+`reference_log` has its operations on logs, `reference_files` those on single files.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from typing import NamedTuple, Self
 
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .judged_partition import NEVER_MS, JudgedPartition
 from .kafka_jars import (
     DEFAULT_VERSION,
-    JudgeUnavailable,
+    KafkaUnavailable,
     ensure_made,
     jars,
     project_hash,
@@ -28,17 +26,18 @@ from .kafka_jars import (
     target_of,
     tool,
 )
+from .reference_partition import NEVER_MS, ReferencePartition
 
 DEFAULT_SEGMENT_INDEX_BYTES = 10 * 1024 * 1024
 
 #: How much of a request an error shows.
 _SHOWN = 200
-_JUDGE = Path(__file__).parent / "judge"
+_REFERENCE = Path(__file__).parent / "reference"
 _JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Xshare:auto")
-#: What keeps Kafka's log lines out of the judge's way.
+#: What keeps Kafka's log lines out of the reference program's way.
 _QUIET = {
     "4.3.1": "-Dlog4j2.level=OFF",
-    "3.9.1": f"-Dlog4j.configuration={(_JUDGE / 'log4j.properties').as_uri()}",
+    "3.9.1": f"-Dlog4j.configuration={(_REFERENCE / 'log4j.properties').as_uri()}",
 }
 #: Where classes of the shared sources' names live in an older version.
 _FORMER_NAMES = {
@@ -51,11 +50,11 @@ _FORMER_NAMES = {
 }
 
 
-class JudgeError(Exception):
-    """The judge broke the line protocol or died; the message names the request."""
+class KafkaReferenceError(Exception):
+    """The reference program broke the line protocol or died; the message names the request."""
 
 
-class KafkaRefusal(JudgeError):  # noqa: N818 - an answer, as good as any other
+class KafkaRefusal(KafkaReferenceError):  # noqa: N818 - an answer, as good as any other
     """Kafka threw: the simple name of the exception's class, and its message."""
 
     def __init__(self, request: str, error_class: str, error_message: str) -> None:
@@ -79,20 +78,20 @@ class RecoverResult(NamedTuple):
     error_message: str | None = None
 
 
-class Judge:
-    """A running judge; a context manager that ends the JVM on exit.
+class KafkaReference:
+    """A running reference program; a context manager that ends the JVM on exit.
 
     Not thread-safe: one request is in flight at a time.
 
-    `version`: whose code it runs, one of `kafka_jars.VERSIONS`. Raises `JudgeUnavailable` when a
-    tool or the jars are missing, or the compiler refuses the judge.
+    `version`: whose code it runs, one of `kafka_jars.VERSIONS`. Raises `KafkaUnavailable` when a
+    tool or the jars are missing, or the compiler refuses the reference program.
     """
 
     def __init__(self, version: str = DEFAULT_VERSION) -> None:
         self.version = version
         path = os.pathsep.join(map(str, (_built(version), *jars(version))))
         self._process = subprocess.Popen(
-            [tool("java"), *_JVM_OPTIONS, _QUIET[version], "-cp", path, "Judge"],
+            [tool("java"), *_JVM_OPTIONS, _QUIET[version], "-cp", path, "KafkaReference"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -130,7 +129,7 @@ class Judge:
         *,
         log_start_offset: int = 0,
         file_time_ms: int = NEVER_MS,
-    ) -> JudgedPartition:
+    ) -> ReferencePartition:
         """Open a partition as a broker does after a clean shutdown; one at a time.
 
         `partition_dir`: partition directory with copies of its logs. Segments without ``.index``
@@ -138,8 +137,8 @@ class Judge:
         leaves there (snapshots, trimmed index files) is left there. `log_start_offset`: the entry
         of the data directory's ``log-start-offset-checkpoint``. `file_time_ms`: modification time
         that all files get. Kafka takes it for the largest timestamp of a segment without
-        timestamps; the default lies before every timestamp. Raises `JudgeError` when Kafka refuses
-        the partition.
+        timestamps; the default is before every timestamp. Raises `KafkaReferenceError` if Kafka
+        rejects the partition.
         """
         reply = self.demand(
             "open",
@@ -149,7 +148,7 @@ class Judge:
             log_start_offset,
             file_time_ms,
         )
-        return JudgedPartition(self.demand, reply)
+        return ReferencePartition(self.demand, reply)
 
     def bench_recovery(self, partition_dir: Path, seconds: float) -> float:
         """Median seconds of ``LogSegment.recover`` of a sound segment that begins at 0.
@@ -178,7 +177,7 @@ class Judge:
     def close(self) -> None:
         """End the JVM."""
         if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()  # the end of its input is the end of the judge
+            self._process.stdin.close()  # the end of its input is the end of the reference program
         try:
             self._process.wait(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -212,15 +211,19 @@ class Judge:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as gone:
-            raise JudgeError(f"the JVM ended with {self._process.wait()} before {line!r}") from gone
+            raise KafkaReferenceError(
+                f"the JVM ended with {self._process.wait()} before {line!r}"
+            ) from gone
         reply = self._process.stdout.readline().rstrip("\n").split("\t")
         if reply[0] not in ("ok", "error"):
-            raise JudgeError(f"no answer to {line!r}: {reply!r}, exit code {self._process.poll()}")
+            raise KafkaReferenceError(
+                f"no answer to {line!r}: {reply!r}, exit code {self._process.poll()}"
+            )
         return reply
 
 
 def _unescape(text: str) -> str:
-    """Undo the judge's escaping of tabs, line ends and backslashes."""
+    """Undo the reference program's escaping of tabs, line ends and backslashes."""
     return (
         text.replace("\\\\", "\0")
         .replace("\\t", "\t")
@@ -231,10 +234,10 @@ def _unescape(text: str) -> str:
 
 
 def _built(version: str) -> Path:
-    """Folder of the judge's classes, built unless it holds the build of exactly these sources."""
+    """Return the folder of the compiled classes; compile them if the sources have changed."""
     classes = target_of(version) / "classes"
     sources = {}
-    for folder in (_JUDGE / "src" / "shared", _JUDGE / "src" / project_of(version).name):
+    for folder in (_REFERENCE / "src" / "shared", _REFERENCE / "src" / project_of(version).name):
         for path in sorted(folder.glob("*.java")):
             text = path.read_text(encoding="utf-8")
             for name, former in _FORMER_NAMES.get(version, {}).items():
@@ -263,7 +266,7 @@ def _compile(version: str, sources: dict[str, str], classes: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise JudgeUnavailable(
-            f"javac refused the judge of Kafka {version}:\n"
+        raise KafkaUnavailable(
+            f"javac refused the reference program of Kafka {version}:\n"
             f"{(done.stdout + done.stderr).strip()[-2000:]}"
         )

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 
 Header = tuple[str, bytes | None]
@@ -25,7 +25,7 @@ class WrittenRecord(NamedTuple):
     headers: tuple[Header, ...] = ()
 
     def field(self) -> str:
-        """The judge's word for it."""
+        """The reference program's word for it."""
         headers = "".join(f":{key.encode().hex()}={_hex(value)}" for key, value in self.headers)
         return f"{self.offset}:{self.timestamp_ms}:{_hex(self.key)}:{_hex(self.value)}{headers}"
 
@@ -55,7 +55,7 @@ class WrittenBatch:
     control: bool = False
 
     def field(self) -> str:
-        """The judge's words for it."""
+        """The reference program's words for it."""
         base_offset = self.records[0].offset if self.base_offset is None else self.base_offset
         words = [
             f"magic={self.magic} codec={self.codec} base={base_offset} epoch={self.leader_epoch}",
@@ -83,7 +83,7 @@ class EndMarker:
     leader_epoch: int = 0
 
     def field(self) -> str:
-        """The judge's words for it."""
+        """The reference program's words for it."""
         return (
             f"kind=marker base={self.base_offset} pid={self.producer_id} "
             f"pepoch={self.producer_epoch} commit={_flag(self.commit)} "
@@ -101,7 +101,7 @@ class LeaderChange:
     timestamp_ms: int = 0
 
     def field(self) -> str:
-        """The judge's words for it."""
+        """The reference program's words for it."""
         return (
             f"kind=leader-change base={self.base_offset} epoch={self.leader_epoch} "
             f"timestamp={self.timestamp_ms}"
@@ -123,7 +123,7 @@ class EmptyBatch:
     control: bool = False
 
     def field(self) -> str:
-        """The judge's words for it."""
+        """The reference program's words for it."""
         return (
             f"kind=empty base={self.base_offset} last={self.last_offset} "
             f"timestamp={self.timestamp_ms} pid={self.producer_id} pepoch={self.producer_epoch} "
@@ -135,14 +135,14 @@ class EmptyBatch:
 Written = WrittenBatch | EndMarker | LeaderChange | EmptyBatch
 
 
-def write_batches(judge: Judge, path: Path, batches: Iterable[Written]) -> list[int]:
+def write_batches(reference: KafkaReference, path: Path, batches: Iterable[Written]) -> list[int]:
     """Write a file of batches with Kafka's builders; their sizes in bytes."""
-    reply = judge.demand("write", path, *(batch.field() for batch in batches))
+    reply = reference.demand("write", path, *(batch.field() for batch in batches))
     return [int(size) for size in reply[1:]]
 
 
 def index_operations(
-    judge: Judge, kind: str, path: Path, base_offset: int, operations: Sequence[str]
+    reference: KafkaReference, kind: str, path: Path, base_offset: int, operations: Sequence[str]
 ) -> list[str]:
     """Do one thing after another with an index file.
 
@@ -150,7 +150,7 @@ def index_operations(
     numbers, as listed in ``Indexes.java``. Returns an answer to each, ``!CLASS_NAME`` where Kafka
     threw.
     """
-    return judge.demand("index", kind, path, base_offset, *operations)[1:]
+    return reference.demand("index", kind, path, base_offset, *operations)[1:]
 
 
 class ReadRecord(NamedTuple):
@@ -202,15 +202,15 @@ class ReadLog(NamedTuple):
     fault: str | None
 
 
-def read_log(judge: Judge, path: Path) -> ReadLog:
+def read_log(reference: KafkaReference, path: Path) -> ReadLog:
     """Read a log file with Kafka's ``FileRecords``, each batch verified and iterated over."""
-    *batches, end = judge.demand("read-batches", path)[1:]
+    *batches, end = reference.demand("read-batches", path)[1:]
     return ReadLog(tuple(map(_batch, batches)), _fault(end))
 
 
-def read_batches(judge: Judge, path: Path) -> tuple[ReadBatch, ...]:
+def read_batches(reference: KafkaReference, path: Path) -> tuple[ReadBatch, ...]:
     """All batches of a log file that Kafka reads to its end."""
-    found = read_log(judge, path)
+    found = read_log(reference, path)
     assert found.fault is None
     return found.batches
 
@@ -254,7 +254,7 @@ def _record(word: str) -> ReadRecord:
 def contents_of(
     key: str, value: str, *headers: str
 ) -> tuple[bytes | None, bytes | None, tuple[Header, ...]]:
-    """Key, value and headers of a record by the judge's words for them."""
+    """Key, value and headers of a record by the reference program's words for them."""
     pairs = (header.split("=") for header in headers)
     names = ((bytes.fromhex(name).decode(), _bytes(content)) for name, content in pairs)
     return _bytes(key), _bytes(value), tuple(names)

@@ -1,4 +1,4 @@
-"""Data directories as crashes, copies and hands leave them: drawn changes of a stopped broker's.
+"""Data directories as crashes, copies and hands leave them: random changes of a stopped broker's.
 
 Each change takes any file, name or field of the directory.
 """
@@ -28,11 +28,26 @@ STEMS = (
     *("²", "١", "+5", "-5", "5", "", "abc", "1e3", " 7", "00000000000000000000", "0x10", "７"),
 )
 DIRECTORIES = (
-    *("my backup-2", "backup", "lost+found", "drawn-99", "drawn-x", "drawn-+1", "drawn-²", "-1"),
-    *("a-2147483648", "x-١", "drawn--1", "remote-log-index-cache", ".hidden", ".a-0", "tmp-"),
+    *(
+        "my backup-2",
+        "backup",
+        "lost+found",
+        "random-99",
+        "random-x",
+        "random-+1",
+        "random-²",
+        "-1",
+    ),
+    *("a-2147483648", "x-١", "random--1", "remote-log-index-cache", ".hidden", ".a-0", "tmp-"),
     *("é-3", "__cluster_metadata-0", "__cluster_metadata-1", "__cluster_metadata-x", "a b c"),
-    *("drawn-0-1", "drawn-0.abc-delete", "drawn-9.abc-stray", "drawn-9.abc-future", "drawn-delete"),
-    *("a-stray", "drawn-0.a b-delete", "drawn-0.a.b-stray", "x.y-delete", "drawn-1.abc-future"),
+    *(
+        "random-0-1",
+        "random-0.abc-delete",
+        "random-9.abc-stray",
+        "random-9.abc-future",
+        "random-delete",
+    ),
+    *("a-stray", "random-0.a b-delete", "random-0.a.b-stray", "x.y-delete", "random-1.abc-future"),
     *("-x.y-stray", "gone-0", "gone-0.1-delete", "a-b.c-stray", "a-1.c-future"),
     *("other-1-0.x-stray", "a-.b-delete"),
 )
@@ -75,7 +90,7 @@ def _pipes(folder: str, names: list[str]) -> list[str]:
 
 
 @dataclass(slots=True)
-class Drawn:
+class RandomDirectory:
     """A copy of a broker's directories, and what was done to it."""
 
     root: Path
@@ -107,7 +122,7 @@ class Drawn:
         )
 
     def change(self) -> None:
-        """Make one drawn change."""
+        """Make one random change."""
         draw = self.draw
         kinds: tuple[tuple[int, Callable[[], str]], ...] = (
             (8, lambda: self._change_file(self._file_of_a_partition())),
@@ -416,12 +431,12 @@ class Drawn:
         return f"{folder.relative_to(self.root)}: {kind}"
 
 
-def draw_directory(base: Path, root: Path, seed: str, topic_ids: dict[str, str]) -> Drawn:
+def draw_directory(base: Path, root: Path, seed: str, topic_ids: dict[str, str]) -> RandomDirectory:
     """Copy the directories of a stopped broker, and change one to three things of the copy."""
     for name in ("data", "data-2", "metadata"):
         shutil.copytree(base / name, root / name, ignore=shutil.ignore_patterns(".lock"))
-    drawn = Drawn(root, random.Random(seed), topic_ids)
-    drawn.draw_markers()
-    for _ in range(drawn.draw.choice((1, 1, 1, 2, 2, 3))):
-        drawn.change()
-    return drawn
+    generated = RandomDirectory(root, random.Random(seed), topic_ids)
+    generated.draw_markers()
+    for _ in range(generated.draw.choice((1, 1, 1, 2, 2, 3))):
+        generated.change()
+    return generated

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.support import twins
-from tests.support.twins import BATCH_HEADER, int64
+from tests.support import kernel_models
+from tests.support.kernel_models import BATCH_HEADER, int64
 
 Decoded = tuple[list[tuple[int, int]], bool]
 
@@ -25,12 +25,12 @@ def read_all(
     append_timestamp: int | None = None,
 ) -> Decoded:
     """Offset and timestamp of the records that are handed out, and whether those are all."""
-    reader = twins.RecordReader(data)
+    reader = kernel_models.RecordReader(data)
     records: list[tuple[int, int]] = []
     for number in range(1, count + 1):
         try:
             found = reader.record(reader.varint())
-        except (twins.InvalidRecord, twins.LongVarint):
+        except (kernel_models.InvalidRecord, kernel_models.LongVarint):
             return records, False
         if number == count and reader.remaining:
             return records, False
@@ -206,7 +206,7 @@ def index_entries(
 
     `batches`: position, last offset and largest timestamp of each.
     """
-    chosen, (_, latest, latest_offset) = twins.choose_entries(batches, interval)
+    chosen, (_, latest, latest_offset) = kernel_models.choose_entries(batches, interval)
     offsets: list[OffsetEntry] = []
     times: list[TimeEntry] = []
     for row, timestamp, offset in chosen:
@@ -280,7 +280,7 @@ def search_record(
 
 def _records_of(log: bytes, header: Header, given: Mapping[int, Given]) -> Given:
     entry = log[header.position : header.position + header.size]
-    stored, computed = twins.checksums(entry)
+    stored, computed = kernel_models.checksums(entry)
     if stored != computed:
         return [], False
     if header.codec:

@@ -338,7 +338,7 @@ class ScanEnd(Exception):  # noqa: N818, an answer
 
 
 @dataclass
-class ProducerTwin:
+class ProducerModel:
     """Producers, open transactions by first offset, and leader epochs."""
 
     producers: dict[int, Entry] = field(default_factory=dict)

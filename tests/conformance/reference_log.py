@@ -1,4 +1,4 @@
-"""A partition that the judge loads, writes and reads as a broker, its only replica, does.
+"""A partition that the reference program loads, writes and reads, as its only replica.
 
 What a broker does soon in the background is done at once; what it does later, such as the removal
 of files that it has renamed to ``.deleted``, is not done. The high watermark follows the log end.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from .judged_files import Header, contents_of
+from .reference_files import Header, contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from .judge import Judge
+    from .kafka_reference import KafkaReference
 
 DAY_MS = 86_400_000
 
@@ -83,16 +83,16 @@ class Consumed(NamedTuple):
     fault: str | None
 
 
-class JudgedLog:
-    """A context manager over the judge's open log, of no use once the judge opens another.
+class ReferenceLog:
+    """A context manager over the open log of the reference program, which has one at a time.
 
     At its end the files stay as a kill leaves them, but for the zeros after the entries of the
     active segment's index files; `close` and `kill` are the other two ends. Every method raises
     `KafkaRefusal` when Kafka does.
     """
 
-    def __init__(self, judge: Judge, reply: list[str]) -> None:
-        self._judge = judge
+    def __init__(self, reference: KafkaReference, reply: list[str]) -> None:
+        self._reference = reference
         self._open = True
         #: The log as it was loaded.
         self.loaded = _state(reply[1:])
@@ -106,7 +106,7 @@ class JudgedLog:
 
     def set_clock(self, now_ms: int) -> None:
         """Set the broker's clock, which stands still."""
-        self._judge.demand("log-clock", now_ms)
+        self._reference.demand("log-clock", now_ms)
 
     def append_as_leader(
         self, batches: Path, leader_epoch: int = 0, origin: str = "CLIENT"
@@ -123,20 +123,20 @@ class JudgedLog:
 
     def roll(self) -> LogState:
         """Begin a segment."""
-        return _state(self._judge.demand("log-roll")[1:])
+        return _state(self._reference.demand("log-roll")[1:])
 
     def clean(self, uncleanable_offset: int) -> tuple[int, LogState]:
         """Run the cleaner over all below an offset; return what it checkpoints, and the log."""
-        reply = self._judge.demand("log-clean", uncleanable_offset)
+        reply = self._reference.demand("log-clean", uncleanable_offset)
         return int(reply[1]), _state(reply[2:])
 
     def flush(self) -> None:
         """Make everything durable; the recovery point is the log end then."""
-        self._judge.demand("log-flush")
+        self._reference.demand("log-flush")
 
     def truncate_to(self, offset: int) -> LogState:
         """Drop everything from an offset on, as a follower does."""
-        return _state(self._judge.demand("log-truncate", offset)[1:])
+        return _state(self._reference.demand("log-truncate", offset)[1:])
 
     def read(
         self,
@@ -147,7 +147,7 @@ class JudgedLog:
         isolation: str = "TXN_COMMITTED",
     ) -> Read:
         """Fetch; `isolation` is one of Kafka's ``FetchIsolation``."""
-        fields = self._judge.demand(
+        fields = self._reference.demand(
             "log-read", offset, max_bytes, "true" if min_one_message else "false", isolation
         )
         aborted = tuple(
@@ -161,23 +161,23 @@ class JudgedLog:
     def consume(self, offset: int, *, committed: bool, max_bytes: int = 1 << 20) -> Consumed:
         """Return all records from an offset on as a consumer of that isolation level gets them."""
         flag = "true" if committed else "false"
-        *records, end = self._judge.demand("log-consume", offset, flag, max_bytes)[1:]
+        *records, end = self._reference.demand("log-consume", offset, flag, max_bytes)[1:]
         return Consumed(
             tuple(map(_consumed, records)), end.removeprefix("!") if end != "-" else None
         )
 
     def state(self) -> LogState:
         """Offsets and segments now."""
-        return _state(self._judge.demand("log-state")[1:])
+        return _state(self._reference.demand("log-state")[1:])
 
     def epochs(self) -> list[tuple[int, int]]:
         """Leader epochs and their start offsets."""
-        reply = self._judge.demand("log-epochs")[1:]
+        reply = self._reference.demand("log-epochs")[1:]
         return [(int(epoch), int(start)) for epoch, start in map(str.split, reply)]
 
     def producers(self) -> list[Producer]:
         """Active producers, in the order in which Kafka writes them."""
-        reply = self._judge.demand("log-producers")[1:]
+        reply = self._reference.demand("log-producers")[1:]
         return [Producer(*map(int, text.split())) for text in reply]
 
     def close(self) -> None:
@@ -190,15 +190,15 @@ class JudgedLog:
 
     def _end(self, request: str) -> None:
         self._open = False
-        self._judge.demand(request)
+        self._reference.demand(request)
 
     def _appended(self, *request: object) -> Appended:
-        first_offset, last_offset, *state = self._judge.demand(*request)[1:]
+        first_offset, last_offset, *state = self._reference.demand(*request)[1:]
         return Appended(int(first_offset), int(last_offset), _state(state))
 
 
 def load(
-    judge: Judge,
+    reference: KafkaReference,
     partition_dir: Path,
     *,
     clean: bool = True,
@@ -207,7 +207,7 @@ def load(
     now_ms: int = DAY_MS,
     producer_expiration_ms: int = DAY_MS,
     settings: Mapping[str, object] | None = None,
-) -> JudgedLog:
+) -> ReferenceLog:
     """Load a partition as a starting broker does: ``UnifiedLog``'s creation, with ``LogLoader``.
 
     `partition_dir`: ``TOPIC-PARTITION``; made when it is missing. Kafka writes and deletes files in
@@ -218,7 +218,7 @@ def load(
     `internal.segment.bytes` for segments of less than 1 MiB (3.9.1 has no such limit and takes
     `segment.bytes`). Raises `KafkaRefusal`: the broker does not start with it.
     """
-    reply = judge.demand(
+    reply = reference.demand(
         "log-open",
         partition_dir,
         "true" if clean else "false",
@@ -228,7 +228,7 @@ def load(
         f"producer.id.expiration.ms={producer_expiration_ms}",
         *(f"{name}={value}" for name, value in (settings or {}).items()),
     )
-    return JudgedLog(judge, reply)
+    return ReferenceLog(reference, reply)
 
 
 def _consumed(word: str) -> ConsumedRecord:

@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.core.kernels import batch_header, batch_seek
-from tests.support import walk_twin
-from tests.support.campaign import drawn
-from tests.support.segments import batch, message
-from tests.support.walk_twin import OffsetEntry, TimeEntry
-from tests.support.walking import (
+from tests.support import seek_model
+from tests.support.campaign import sample_size
+from tests.support.seek_cases import (
     GZIP,
     INT64S,
     UNTOUCHED,
@@ -25,16 +23,18 @@ from tests.support.walking import (
     walk_offsets,
     walk_times,
 )
+from tests.support.seek_model import OffsetEntry, TimeEntry
+from tests.support.segments import batch, message
 
 # ------------------------------------------------------------------------- walks to offsets
 
 
-@settings(max_examples=drawn(150, one_in=4))
+@settings(max_examples=sample_size(150, one_in=4))
 @given(logs(backward=True), st.data())
 def test_shared_scan_to_offsets_equals_single_scans(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log)
     targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(log)), max_size=30)))
-    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
     walked = walk_offsets(log, targets, floors)
     expected = [
         offset_answer(log, floor.position, target)
@@ -43,32 +43,32 @@ def test_shared_scan_to_offsets_equals_single_scans(log: Log, data: st.DataObjec
     assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, expected)
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.sampled_from((0, 90, 300)))
 def test_index_entry_of_an_intact_log_changes_no_answer(log: Log, interval: int) -> None:
-    entries, _ = walk_twin.index_of(log.headers, interval)
+    entries, _ = seek_model.index_of(log.headers, interval)
     targets = all_offsets(log)
-    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
     assert walk_offsets(log, targets, floors).batches == [
         offset_answer(log, 0, target) for target in targets
     ]
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(backward=True, damaged_inside=True), st.data())
 def test_damage_inside_a_compressed_message_hides_its_records(
     log: Log, data: st.DataObject
 ) -> None:
     entries, _ = entries_of(data, log)
     targets = all_offsets(log)
-    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
     assert walk_offsets(log, targets, floors).batches == [
         offset_answer(log, floor.position, target)
         for target, floor in zip(targets, floors, strict=True)
     ]
 
 
-@settings(max_examples=drawn(150, one_in=4))
+@settings(max_examples=sample_size(150, one_in=4))
 @given(logs(), st.data())
 def test_shared_scan_over_damage_equals_single_scans(log: Log, data: st.DataObject) -> None:
     broken = damaged(data, log)
@@ -79,7 +79,7 @@ def test_shared_scan_over_damage_equals_single_scans(log: Log, data: st.DataObje
     ]
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.data())
 def test_scan_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> None:
     positions = [header.position for header in log.headers if header.position]
@@ -88,14 +88,14 @@ def test_scan_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> No
     near = st.sampled_from(positions) | st.integers(1, len(log.data) + 20)
     entry = OffsetEntry(data.draw(st.integers(0, 60)), data.draw(near))
     walked = walk_offsets(log, [entry.offset], [entry])
-    holds = walk_twin.offset_entry_holds(log.data, entry)
+    holds = seek_model.offset_entry_holds(log.data, entry)
     assert (walked.code == batch_seek.WALK_DONE) == holds
     assert walked.code in (batch_seek.WALK_DONE, batch_seek.WALK_MISFIT)
     if holds:
         assert walked.batches == [offset_answer(log, 0, entry.offset)]
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.data())
 def test_answers_before_a_wrong_entry_are_right(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log, interval=0)
@@ -105,7 +105,7 @@ def test_answers_before_a_wrong_entry_are_right(log: Log, data: st.DataObject) -
     shifted = entries[slot].position + data.draw(st.sampled_from((-9, -1, 1, 30)))
     entries[slot] = entries[slot]._replace(position=max(shifted, 0))
     targets = all_offsets(log)
-    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
     walked = walk_offsets(log, targets, floors)
     right = [offset_answer(log, 0, target) for target in targets]
     if walked.code == batch_seek.WALK_MISFIT:
@@ -145,14 +145,14 @@ def test_batch_before_damage_is_found() -> None:
 # ---------------------------------------------------------------------- walks to timestamps
 
 
-@settings(max_examples=drawn(150, one_in=4))
+@settings(max_examples=sample_size(150, one_in=4))
 @given(logs(), st.data())
 def test_shared_scan_to_timestamps_equals_single_scans(log: Log, data: st.DataObject) -> None:
     offsets, times = entries_of(data, log)
     starting = data.draw(st.sampled_from(all_offsets(log)[1:-1]))
     targets = sorted(data.draw(st.lists(st.integers(0, 14), max_size=30)))
-    entries = [walk_twin.floor_time(times, target, 0) for target in targets]
-    floors = [walk_twin.floor_offset(offsets, max(one.offset, starting), 0) for one in entries]
+    entries = [seek_model.floor_time(times, target, 0) for target in targets]
+    floors = [seek_model.floor_offset(offsets, max(one.offset, starting), 0) for one in entries]
     walked = walk_times(log, targets, entries, floors, starting)
     expected = [
         time_answer(log, floor.position, target, starting)
@@ -161,19 +161,19 @@ def test_shared_scan_to_timestamps_equals_single_scans(log: Log, data: st.DataOb
     assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, expected)
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.sampled_from((0, 90, 300)))
 def test_index_entry_of_an_intact_log_changes_no_timestamp_answer(log: Log, interval: int) -> None:
-    offsets, times = walk_twin.index_of(log.headers, interval)
+    offsets, times = seek_model.index_of(log.headers, interval)
     targets = list(range(14))
-    entries = [walk_twin.floor_time(times, target, 0) for target in targets]
-    floors = [walk_twin.floor_offset(offsets, one.offset, 0) for one in entries]
+    entries = [seek_model.floor_time(times, target, 0) for target in targets]
+    floors = [seek_model.floor_offset(offsets, one.offset, 0) for one in entries]
     assert walk_times(log, targets, entries, floors).batches == [
         time_answer(log, 0, target) for target in targets
     ]
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.data())
 def test_shared_scan_to_timestamps_over_damage_equals_single_scans(
     log: Log, data: st.DataObject
@@ -186,14 +186,14 @@ def test_shared_scan_to_timestamps_over_damage_equals_single_scans(
     ]
 
 
-@settings(max_examples=drawn(150, one_in=4))
+@settings(max_examples=sample_size(150, one_in=4))
 @given(logs(), st.data())
 def test_scan_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) -> None:
     offsets, _ = entries_of(data, log)
     entry = TimeEntry(data.draw(st.integers(0, 13)), data.draw(st.integers(0, 50)))
-    floor = walk_twin.floor_offset(offsets, entry.offset, 0)
+    floor = seek_model.floor_offset(offsets, entry.offset, 0)
     walked = walk_times(log, [entry.timestamp], [entry], [floor])
-    holds = walk_twin.time_entry_holds(log.data, floor.position, entry)
+    holds = seek_model.time_entry_holds(log.data, floor.position, entry)
     assert walked.code == (batch_seek.WALK_DONE if holds else batch_seek.WALK_TIME_MISFIT)
 
 
@@ -214,7 +214,7 @@ def test_wrong_entries_of_the_two_indexes_are_distinguished() -> None:
 # ------------------------------------------------------------------ entries and what follows
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.data())
 def test_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataObject) -> None:
     headers = log.headers
@@ -230,7 +230,7 @@ def test_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataO
     assert found == ends[0] if ends else found in (batch_header.AT_END, batch_header.AT_DAMAGE)
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.data())
 def test_largest_timestamp_after_a_batch_is_its_first_occurrence(
     log: Log, data: st.DataObject
@@ -254,7 +254,7 @@ def test_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
     assert found == (5, 2, len(batch(0)))
 
 
-@settings(max_examples=drawn(100, one_in=4))
+@settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.integers(-3, 12))
 def test_first_batch_with_exactly_the_timestamp_is_found(log: Log, timestamp: int) -> None:
     same = [one.position for one in log.headers if one.max_timestamp == timestamp]

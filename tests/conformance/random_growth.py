@@ -1,4 +1,4 @@
-"""The events of growing logs, drawn from a seed: nothing that Kafka would refuse."""
+"""The events of growing logs, generated from a seed: nothing that Kafka would refuse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PRODUCERS = (-1, -1, -1, 5, 21, 37, 6, 2**33 + 5)
 _SIZES = (0, 10, 100, 400)
 
 
-def drawn_settings(rng: random.Random, version: str = DEFAULT_VERSION) -> dict[str, object]:
+def random_settings(rng: random.Random, version: str = DEFAULT_VERSION) -> dict[str, object]:
     """Settings with which segments are rolled for every reason there is."""
     segment_bytes = "internal.segment.bytes" if version == DEFAULT_VERSION else "segment.bytes"
     return {

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kafka_index.core.kernels import batch_header, batch_seek
-from tests.support import walk_twin
+from tests.support import seek_model
+from tests.support.seek_model import Damage, Header, OffsetEntry, TimeEntry
 from tests.support.segments import batch, message
-from tests.support.walk_twin import Damage, Header, OffsetEntry, TimeEntry
 
 GZIP = 1
 UNTOUCHED = -77
@@ -30,7 +30,7 @@ class Log:
 
     @property
     def headers(self) -> list[Header]:
-        return list(walk_twin.headers_from(self.data, 0))
+        return list(seek_model.headers_from(self.data, 0))
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -79,7 +79,7 @@ def entries_of(
 ) -> tuple[list[OffsetEntry], list[TimeEntry]]:
     """Index entries for a log, without entries that a broker could not append."""
     chosen = data.draw(st.sampled_from((0, 0, 90, 300))) if interval is None else interval
-    offsets, times = walk_twin.index_of(log.headers, chosen)
+    offsets, times = seek_model.index_of(log.headers, chosen)
     rising: list[OffsetEntry] = []
     for entry in offsets:
         if not rising or entry.offset > rising[-1].offset:
@@ -161,14 +161,14 @@ def walk_times(
 
 def offset_answer(log: Log, start: int, target: int) -> int:
     try:
-        return walk_twin.search_offset(log.data, start, target, log.first_offsets)
+        return seek_model.search_offset(log.data, start, target, log.first_offsets)
     except Damage as damage:
         return int(batch_header.damage_at(damage.position))
 
 
 def time_answer(log: Log, start: int, timestamp: int, starting_offset: int = 0) -> int:
     try:
-        return walk_twin.search_time(log.data, start, timestamp, starting_offset)
+        return seek_model.search_time(log.data, start, timestamp, starting_offset)
     except Damage as damage:
         return int(batch_header.damage_at(damage.position))
 

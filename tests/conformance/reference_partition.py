@@ -1,4 +1,4 @@
-"""A partition that the judge holds open in a broker's own ``UnifiedLog``, and what it answers."""
+"""A partition that the reference program has open as Kafka's ``UnifiedLog``, and its answers."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ EMPTY = _Empty()
 Answer = tuple[int, ...] | Refused | _Empty | None
 
 
-class JudgedPartition:
-    """A context manager over the judge's open partition; of no use once the judge opens another.
+class ReferencePartition:
+    """A context manager over the open partition of the reference program, which has one at a time.
 
     Any number of targets can go into a question; the answers come in their order. A batch in them
     is the five numbers of a `Batch`.

@@ -65,7 +65,7 @@ final class KafkaLog {
     }
 
     static String start(String[] fields) {
-        throw new UnsupportedOperationException("starts are judged by Kafka 4");
+        throw new UnsupportedOperationException("starts are compared with Kafka 4");
     }
 
     static String startRaft(String[] fields) {
@@ -104,7 +104,7 @@ final class KafkaLog {
     }
 
     String consume(long offset, boolean committed, int maxBytes) {
-        throw new UnsupportedOperationException("reads are judged by the consumer of Kafka 4");
+        throw new UnsupportedOperationException("reads are compared with the consumer of Kafka 4");
     }
 
     List<EpochEntry> epochs() {

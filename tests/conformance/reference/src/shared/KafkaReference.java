@@ -67,11 +67,11 @@ import java.util.Arrays;
  * Anything thrown comes back as {@code error SIMPLE_CLASS_NAME MESSAGE}. Recovery cuts the log file that it is given,
  * so callers pass a copy. Nothing is flushed to the device: the readers are on this machine.
  */
-public final class Judge {
+public final class KafkaReference {
     private static OpenPartition partition;
     private static BrokerLog log;
 
-    private Judge() {
+    private KafkaReference() {
     }
 
     public static void main(String[] args) throws IOException {

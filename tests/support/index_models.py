@@ -11,7 +11,7 @@ INT32_MAX = 2**31 - 1
 
 
 @dataclass
-class OffsetTwin:
+class OffsetIndexModel:
     """Entries are (offset, position)."""
 
     base_offset: int
@@ -40,7 +40,7 @@ class OffsetTwin:
 
 
 @dataclass
-class TimeTwin:
+class TimeIndexModel:
     """Entries are (timestamp, offset)."""
 
     base_offset: int

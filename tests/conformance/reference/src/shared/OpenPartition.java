@@ -180,7 +180,7 @@ final class OpenPartition {
                         agree(Answers.numbers(record, batch).equals(Answers.numbers(found)));
                         return Answers.numbers(found) + " " + Answers.numbers(segment, batch);
                     }
-        throw new AssertionError("The judge finds no batch with the record that Kafka found");
+        throw new AssertionError("The reference program finds no batch with the record that Kafka found");
     }
 
     private LogSegment segmentOfLargest() throws IOException {
@@ -256,6 +256,6 @@ final class OpenPartition {
 
     private static void agree(boolean agreed) {
         if (!agreed)
-            throw new AssertionError("The judge's own walk disagrees with Kafka");
+            throw new AssertionError("The reference program's own iteration disagrees with Kafka");
     }
 }

@@ -1,7 +1,7 @@
-"""Drawn data directories, started by Kafka's own loaders, and what was predicted of them.
+"""Random data directories, started by Kafka's own loaders, and what was predicted of them.
 
-The judge starts them in one process (``Starting.java``), some hundred for each that a broker would.
-``make campaign`` draws two thousand at each of two seeds, other runs a few; brokers start on some
+``Starting.java`` starts them in one process, about a hundred times faster than a broker does.
+``make campaign`` starts 2,000 directories at each of two seeds. Brokers start on some directories
 of each verdict.
 """
 
@@ -26,19 +26,19 @@ from kafka_index.core.startup.conditions import StartConditions
 from kafka_index.core.startup.directories import predict_directories
 from kafka_index.core.startup.prediction import Verdict
 from tests.conformance.campaign import SEED
-from tests.conformance.judge import Judge
-from tests.support.campaign import drawn
+from tests.conformance.kafka_reference import KafkaReference
+from tests.support.campaign import sample_size
 
 from .broker import Broker, BrokerError, Home
 from .client import Client
-from .drawn_directories import Drawn, draw_directory
+from .random_directories import RandomDirectory, draw_directory
 from .started_directories import Started, readable, times_of, topic_fields, visible
 from .topics import Topic, Traffic, Transactions
 
 _SMALL = {"internal.segment.bytes": "20480"}
 TOPICS = (
-    Topic("drawn", (Traffic(batches=90),), _SMALL, 6),
-    Topic("drawn.payments", (Transactions(batches=60, left_open="true"),), _SMALL, 2),
+    Topic("random", (Traffic(batches=90),), _SMALL, 6),
+    Topic("random.payments", (Transactions(batches=60, left_open="true"),), _SMALL, 2),
     Topic("trimmed", (Traffic(batches=90),), _SMALL, 2),
     Topic("other-1", (Traffic(batches=5),), {}, 1),
 )
@@ -47,13 +47,13 @@ TRIMMED_TO = 100
 NOT_RETAINING = {"log.initial.task.delay.ms": "86400000"}
 STARTS = {"trimmed-0": TRIMMED_TO, "trimmed-1": TRIMMED_TO}
 NODE = 1
-DIRECTORIES = drawn(2000, one_in=60)
+DIRECTORIES = sample_size(2000, one_in=60)
 SEEDS = (SEED, SEED + 1)
-#: A judge keeps the files open of what it has started.
-_PER_JUDGE = 150
+#: A reference program keeps the files open of what it has started.
+_PER_REFERENCE = 150
 #: Brokers that start on directories of each verdict in a campaign; otherwise on a safe one.
 _STARTED: dict[Verdict, int] = {
-    verdict: drawn(5) for verdict in Verdict if verdict is not Verdict.UNKNOWN
+    verdict: sample_size(5) for verdict in Verdict if verdict is not Verdict.UNKNOWN
 }
 _STARTED_NOW: dict[Verdict, int] = _STARTED if DIRECTORIES == 2000 else {Verdict.SAFE: 1}
 #: The verdicts on a directory over which a broker exits.
@@ -71,24 +71,26 @@ class Stopped:
     times: str
     intact: dict[str, str]
 
-    def draw(self, seed: str, room: Path) -> tuple[Drawn, dict[str, set[int]], Verdict | str]:
+    def draw(
+        self, seed: str, room: Path
+    ) -> tuple[RandomDirectory, dict[str, set[int]], Verdict | str]:
         """Draw a directory; return it, the offsets that are to be served, and what is predicted."""
         topic_ids = {topic.name: topic_id for topic_id, topic in self.cluster.topics.items()}
-        copy = draw_directory(self.root, room / f"drawn-{seed}", seed, topic_ids)
+        copy = draw_directory(self.root, room / f"random-{seed}", seed, topic_ids)
         expected = visible(copy.data, self.written, STARTS)
         return copy, expected, self._predicted(copy, random.Random(seed))
 
     def draws(
         self, seed: int, room: Path
     ) -> Iterator[tuple[list[str], Verdict | str, Started, dict[str, str]]]:
-        """Yield drawn changes, what was predicted, what the start made of them, and its faults."""
-        for first in range(0, DIRECTORIES, _PER_JUDGE):
-            with Judge() as judge:
-                for number in range(first, min(first + _PER_JUDGE, DIRECTORIES)):
+        """Yield random changes, what was predicted, what the start made of them, and its faults."""
+        for first in range(0, DIRECTORIES, _PER_REFERENCE):
+            with KafkaReference() as reference:
+                for number in range(first, min(first + _PER_REFERENCE, DIRECTORIES)):
                     copy, expected, verdict = self.draw(f"{seed}-{number}", room)
                     directories = ",".join(map(str, copy.log_dirs))
                     fields = topic_fields(self.cluster, NODE)
-                    reply = judge.demand(
+                    reply = reference.demand(
                         "start", NODE, copy.metadata, directories, self.times, *fields
                     )
                     started = Started.of(reply[1:])
@@ -97,7 +99,7 @@ class Stopped:
                     faults = started.faults(expected, STARTS, self.intact)
                     yield copy.changes, verdict, started, faults
 
-    def _predicted(self, copy: Drawn, draw: random.Random) -> Verdict | str:
+    def _predicted(self, copy: RandomDirectory, draw: random.Random) -> Verdict | str:
         # A broker starts on all data directories of its settings, whichever of them are given.
         paths = draw.sample([str(path) for path in copy.data], draw.choice((1, 2, 2)))
         settings = {
@@ -114,7 +116,7 @@ class Stopped:
 
 @pytest.fixture(scope="module")
 def stopped(room: Path) -> Stopped:
-    home = Home(room / "to-be-drawn-from")
+    home = Home(room / "to-be-random-from")
     second = home.root / "data-2"
     broker = Broker(home, more_settings={"log.dirs": f"{home.data},{second}"})
     with broker, Client(broker.bootstrap, room) as client:
@@ -125,12 +127,12 @@ def stopped(room: Path) -> Stopped:
             client.delete_records("trimmed", number, TRIMMED_TO)
     cluster = read_cluster([str(home.root / "metadata")], budget=DecompressionBudget(2**24))
     times = f"@{','.join(map(str, times_of([home.data, second])))}"
-    copy = room / "to-be-drawn-from-intact"
+    copy = room / "to-be-random-from-intact"
     shutil.copytree(home.root, copy)
-    with Judge() as judge:
+    with KafkaReference() as reference:
         directories = f"{copy / 'data'},{copy / 'data-2'}"
         fields = topic_fields(cluster, NODE)
-        started = judge.demand("start", NODE, copy / "metadata", directories, times, *fields)
+        started = reference.demand("start", NODE, copy / "metadata", directories, times, *fields)
     shutil.rmtree(copy)
     intact = Started.of(started[1:]).partitions
     return Stopped(home.root, cluster, readable([home.data, second]), times, intact)
@@ -178,7 +180,9 @@ def test_broker_starts_on_a_random_directory_as_predicted(
         shutil.rmtree(copy.root, ignore_errors=True)
 
 
-def served_by_a_broker(copy: Drawn, room: Path, *, is_read: bool) -> dict[str, int] | None:
+def served_by_a_broker(
+    copy: RandomDirectory, room: Path, *, is_read: bool
+) -> dict[str, int] | None:
     """Start a broker; return how many records a consumer gets by partition, None if it exits."""
     settings = {"log.dirs": ",".join(map(str, copy.log_dirs)), **NOT_RETAINING}
     try:

@@ -6,6 +6,6 @@ final class Filtering {
     }
 
     static String run(Path file, Path output, String key, String[] fields, int from) {
-        throw new UnsupportedOperationException("the filter is judged by Kafka 4");
+        throw new UnsupportedOperationException("the filter is compared with Kafka 4");
     }
 }
