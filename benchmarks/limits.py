@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.window import WindowWalk
+from kafka_index.core.fs.reading import WindowWalk
 from kafka_index.core.kernels.checksums import crc32c_extend
 from kafka_index.core.kernels.memory import read_int32, read_int64
 

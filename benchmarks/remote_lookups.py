@@ -24,11 +24,12 @@ import pyarrow as pa
 from benchmarks.logs import benchmark_log, records_in
 from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
+from kafka_index.core.fs import fetched_file
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.log.choices import Resolve, Status
-from kafka_index.core.log.read import fetched_indexes, fetched_log
+from kafka_index.core.log.read import segment_indexes
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import Keys, QueryBatch
@@ -131,13 +132,13 @@ def _measure_gap(inventory: Inventory) -> None:
     print(
         f"a request of 4 KiB takes {1000 * small:.2f} ms, of 1 MiB {1000 * large:.2f} ms, "
         f"{MAX_REQUESTS} at a time: worth a gap of {gap / 1024:.0f} KiB "
-        f"({fetched_log.MAX_GAP_BYTES >> 10} in use)"
+        f"({fetched_file.MAX_GAP_BYTES >> 10} in use)"
     )
 
 
 def _request_seconds(log: ByteSource, size: int) -> float:
     starts = np.random.default_rng(0).integers(0, log.size_bytes - size, _REQUESTS).tolist()
-    pool = fetched_log.requests(os.getpid())
+    pool = fetched_file.requests(os.getpid())
 
     def read(start: int) -> Bytes:
         return log.read_at(start, size)
@@ -187,9 +188,9 @@ def server_environment(server: S3Server) -> Iterator[None]:
 def _counted() -> Iterator[Traffic]:
     """Count what is read of logs and indexes."""
     traffic = Traffic()
-    put, read = fetched_log.FetchedLog._put, fetched_indexes._read  # noqa: SLF001, to count
+    put, read = fetched_file.FetchedFile._put, segment_indexes._read  # noqa: SLF001, to count
 
-    def counted_put(log: fetched_log.FetchedLog, start: int, data: Bytes) -> None:
+    def counted_put(log: fetched_file.FetchedFile, start: int, data: Bytes) -> None:
         traffic.requests += 1
         traffic.size_bytes += len(data)
         put(log, start, data)
@@ -200,10 +201,10 @@ def _counted() -> Iterator[Traffic]:
         traffic.size_bytes += 0 if data is None else len(data)
         return data
 
-    fetched_log.FetchedLog._put = counted_put  # type: ignore[assignment, method-assign]  # noqa: SLF001
-    fetched_indexes._read = counted_read  # noqa: SLF001
+    fetched_file.FetchedFile._put = counted_put  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    segment_indexes._read = counted_read  # noqa: SLF001
     try:
         yield traffic
     finally:
-        fetched_log.FetchedLog._put = put  # type: ignore[method-assign]  # noqa: SLF001
-        fetched_indexes._read = read  # noqa: SLF001
+        fetched_file.FetchedFile._put = put  # type: ignore[method-assign]  # noqa: SLF001
+        segment_indexes._read = read  # noqa: SLF001

@@ -33,7 +33,7 @@ from kafka_index.core.fs.store import COMPRESSIONS, Entry
 from kafka_index.core.fs.uris import split_uri
 from kafka_index.core.job.result import RunOutcome
 from kafka_index.core.log.choices import UpperBound
-from kafka_index.core.log.read.fetched_indexes import IndexFolder
+from kafka_index.core.log.read.segment_indexes import IndexFolder
 from kafka_index.core.logdir.paged_listing import scan_directories
 from kafka_index.core.output.output import SUCCESS, Announce, Output, RunState, StateFile
 from kafka_index.core.query.inventory import Inventory

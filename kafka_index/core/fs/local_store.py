@@ -6,15 +6,17 @@ import mmap
 import os
 import shutil
 import stat
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import CorruptObjectError, InputError, is_retriable
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.durable_files import (
     AtomicFile,
     publish_error,
@@ -36,6 +38,7 @@ from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 _PIECE_BYTES = 1 << 20
 _PROBE = ".kafka-index.probe"
+_T = TypeVar("_T")
 
 
 class MappedFile(Closeable):
@@ -47,6 +50,8 @@ class MappedFile(Closeable):
     pages read as zeros and `faulted` is set (`kafka_index.core.kernels.sigbus_guard`). Raises
     `InputError` if the file is missing, unreadable, or not a regular file.
     """
+
+    is_fetched: ClassVar[bool] = False
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -120,6 +125,22 @@ class MappedFile(Closeable):
     def faulted(self) -> bool:
         """Whether bytes were lost while the file was open and zeros were read instead."""
         return self._guard is not None and self._guard.faulted
+
+    def check_faults(self) -> None:
+        """Raise `InputError` if bytes were lost while the file was open."""
+        if self.faulted:
+            raise InputError(
+                "the file was truncated, or its disk failed, while it was read", path=self.path
+            )
+
+    def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
+        """Do nothing: the file is mapped."""
+
+    def fetch(self, starts: Longs, ends: Longs) -> None:
+        """Do nothing: the file is mapped."""
+
+    def complete(self, read: Callable[[], _T]) -> _T:
+        return read()
 
     def changed(self, *, may_grow: bool = False) -> str | None:
         """Return how the file at this path differs from the opened one, None if it does not.

@@ -35,9 +35,8 @@ from kafka_index.core.fs.paths import index_root_of
 from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.log.choices import UpperBound
-from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
-from kafka_index.core.log.read.fetched_log import requests
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.core.log.read.segment_indexes import FetchedIndexes
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.query.choices import By
@@ -308,6 +307,8 @@ def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
     """
     tables = [UNINDEXED_SCHEMA.empty_table()]
     if inventory.needs_requests:
+        from kafka_index.core.fs.fetched_file import requests  # noqa: PLC0415, remote only
+
         suffixes = [OFFSET_INDEX_SUFFIX, *([TIME_INDEX_SUFFIX] if by is By.TIMESTAMP else [])]
 
         def find(code: int) -> pa.Table:

@@ -36,9 +36,9 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.fetched_indexes import IndexFolder
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import Expected, PartitionLog, ReadAhead
+from kafka_index.core.log.read.segment_indexes import IndexFolder
 from kafka_index.core.log.read.segment_log import SegmentCache
 from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory

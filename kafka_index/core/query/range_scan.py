@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kafka_index.core.errors import CorruptLogError, ReadError
+from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
 from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.reading import WindowWalk
 from kafka_index.core.fs.store import Bytes, ByteSource
-from kafka_index.core.fs.window import WindowWalk
 from kafka_index.core.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.log.read.partition_log import PartitionLog
-from kafka_index.core.log.scan.file_records import log_changed, open_log
+from kafka_index.core.log.scan.file_records import check_unchanged, open_log
 from kafka_index.core.log.scan.log_offsets import LogOffsets
 from kafka_index.core.log.scan.scanner import BatchOrder, Scanner, entry_length
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -135,7 +135,7 @@ class RangeScan:
                         length = entry_length(window[at - start :])
                         scanner.position = at + LOG_OVERHEAD_BYTES + length
                         code = SCAN_ROWS_FULL
-            _check_unchanged(file, part.segment)
+            check_unchanged(file, part.segment.log_version)
             if not self._is_after_damage:
                 self.seen.damage_end = None
 
@@ -176,18 +176,6 @@ def _windows_of(file: ByteSource, *, headers_only: bool) -> tuple[Callable[[int,
         return file.read_at, file.size_bytes
     file.advise_sequential()
     return WindowWalk(file, _LOCAL_WINDOW_BYTES).window, _LOCAL_WINDOW_BYTES
-
-
-def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:
-    """Raise `ReadError` if a log has changed since it was opened."""
-    # Reads of a versioned object always return the listed version; no request is needed.
-    how = None if segment.log_version else file.changed()
-    if how is not None:
-        raise log_changed(segment.log_path, how)
-    if isinstance(file, MappedFile) and file.faulted:
-        raise ReadError(
-            "the disk or the file system failed while the log was read", path=segment.log_path
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from kafka_index.core.records.record_chunk import RecordChunk
 from kafka_index.core.records.record_sections import BatchRecords, first_offset, open_records
 
 if TYPE_CHECKING:
+    from kafka_index.core.log.read.log_segment import Located
     from kafka_index.core.log.read.segment_log import SegmentLog
-    from kafka_index.core.log.read.segment_search import Located
 
 
 class BatchDecoder:

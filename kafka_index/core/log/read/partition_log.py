@@ -49,11 +49,10 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.fetched_indexes import FetchedIndexes
-from kafka_index.core.log.read.log_segment import LogSegment
+from kafka_index.core.log.read.log_segment import Located, LogSegment
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.core.log.read.segment_indexes import FetchedIndexes
 from kafka_index.core.log.read.segment_log import SegmentCache
-from kafka_index.core.log.read.segment_search import Located
 from kafka_index.core.log.scan.file_records import LogOffsetPosition, open_log
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile

@@ -1,5 +1,8 @@
 """The two indexes of a segment: index files that match the log, otherwise built in memory.
 
+Index files of remote segments are fetched, and missing indexes of remote segments built, once for
+all threads of a run. A folder shares built indexes with the other workers of a run.
+
 A file is checked when it is opened: its size, the order of its entries, its last entry, and for the
 time index that no later batch has a larger timestamp. Other entries are compared with the log when
 a lookup uses them (`kafka_index.core.kernels.batch_seek`).
@@ -7,19 +10,28 @@ a lookup uses them (`kafka_index.core.kernels.batch_seek`).
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import logging
 import os
-from collections.abc import Callable, Iterator
-from itertools import zip_longest
+import threading
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, RetriableError
 from kafka_index.core.format.integers import INT32_MAX
-from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
-from kafka_index.core.format.records import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.fs.registry import store_of
+from kafka_index.core.fs.store import Bytes
 from kafka_index.core.fs.uris import is_backup_path
 from kafka_index.core.index.sparse_indexes import (
     IN_MEMORY,
@@ -28,10 +40,9 @@ from kafka_index.core.index.sparse_indexes import (
     OffsetIndex,
     TimeIndex,
 )
-from kafka_index.core.kernels.batch_header import AT_DAMAGE, read_batch_fields
+from kafka_index.core.kernels.batch_header import AT_DAMAGE
 from kafka_index.core.kernels.batch_seek import entry_end, largest_timestamp_after, time_entry_end
 from kafka_index.core.kernels.search import NOT_FOUND
-from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import (
     INDEX_REFUSED,
     NO_INDEX,
@@ -39,22 +50,203 @@ from kafka_index.core.log.read.answers import (
     UNREADABLE,
     SegmentFindings,
 )
-from kafka_index.core.log.read.fetched_indexes import BuiltIndexes, FetchedIndexes
-from kafka_index.core.log.read.fetched_log import MAX_GAP_BYTES
 from kafka_index.core.log.read.segment_log import MAX_TAIL_BYTES, SegmentLog
 from kafka_index.core.log.scan.file_records import LogEnd
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import ScanStop
 
+_log = logging.getLogger(__name__)
+
+#: Maximum size of cached indexes; the least recently used ones are evicted.
+MAX_KEPT_BYTES = 256 << 20
 # Read at the end of a log: more than the padding of any record.
 _END_BYTES = 4096
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
 
-#: Maximum size of data that the queries of one read prefetch, per thread.
-MAX_READ_BYTES = 64 << 20
-# Index entries are usually not further apart than one batch, unless batches are small.
-_MAX_BATCH_BYTES = 2 << 20
+
+@dataclass(frozen=True, slots=True)
+class BuiltIndexes:
+    """Indexes of a segment that were built in memory, in file format.
+
+    `stop` is the reason why they end before their log, if they do. If `has_unindexed`, the log ends
+    with batches whose offsets are too far above the base offset for an entry.
+    """
+
+    base_offset: int
+    offset_entries: Bytes
+    time_entries: Bytes
+    stop: ScanStop | None
+    has_unindexed: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self.offset_entries.nbytes + self.time_entries.nbytes
+
+    def open(self) -> tuple[OffsetIndex, TimeIndex]:
+        return (
+            OffsetIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.offset_entries),
+            TimeIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.time_entries),
+        )
+
+
+class IndexFolder:
+    """Built indexes as hidden files in a folder that all workers of a run can read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def read(self, key: Hashable) -> BuiltIndexes | None:
+        """Read the indexes of a key, None if no worker has written them yet.
+
+        Raises `KafkaIndexError` if the folder cannot be read.
+        """
+        path = self._file(key)
+        try:
+            with np.load(io.BytesIO(store_of(path).read(path)), allow_pickle=False) as found:
+                stop = json.loads(found["stop"].tobytes())
+                return BuiltIndexes(
+                    int(found["base_offset"]),
+                    found["offset_entries"],
+                    found["time_entries"],
+                    None if stop is None else ScanStop(**stop),
+                    has_unindexed=bool(found["has_unindexed"]),
+                )
+        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile):
+            return None
+
+    def write(self, key: Hashable, built: BuiltIndexes) -> None:
+        """Write the indexes of a key; a failure is logged, and other workers build them again."""
+        path = self._file(key)
+        stop = None if built.stop is None else asdict(built.stop)
+        file = io.BytesIO()
+        np.savez_compressed(
+            file,
+            base_offset=np.int64(built.base_offset),
+            offset_entries=built.offset_entries,
+            time_entries=built.time_entries,
+            has_unindexed=np.bool_(built.has_unindexed),
+            stop=np.frombuffer(json.dumps(stop).encode(), np.uint8),
+        )
+        try:
+            store_of(path).put(path, file.getvalue())
+        except (KafkaIndexError, OSError) as error:
+            _log.warning("indexes that were built are not shared: %s", error)
+
+    def _file(self, key: Hashable) -> str:
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()
+        return os.path.join(self._path, f".indexes-{digest[:32]}.npz")
+
+
+class FetchedIndexes:
+    """Fetched index files of remote segments, and indexes built for segments without them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, Future[Bytes | None]] = OrderedDict()
+        self._built: OrderedDict[Hashable, Future[BuiltIndexes]] = OrderedDict()
+        self._folder: IndexFolder | None = None
+
+    def share(self, folder: IndexFolder | None) -> None:
+        """Share built indexes through a folder; None keeps them in memory only."""
+        self._folder = folder
+
+    def request(self, path: str) -> None:
+        self._requested(path)
+
+    def read(self, path: str) -> Bytes | None:
+        """Return the content of an index file, None if it does not exist.
+
+        Raises `KafkaIndexError` if it cannot be read.
+        """
+        future = self._requested(path)
+        try:
+            return future.result()
+        except BaseException:
+            with self._lock:
+                self._files.pop(path, None)
+            raise
+        finally:
+            self._make_room()
+
+    def build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
+        """Return the indexes of a key, built by the first thread that requests them.
+
+        The key identifies the log and everything else that affects the result.
+        """
+        with self._lock:
+            future = self._built.get(key)
+            is_ours = future is None
+            if future is None:
+                future = self._built[key] = Future()
+            self._built.move_to_end(key)
+        if is_ours:
+            try:
+                future.set_result(self._read_or_build(key, build))
+            except BaseException as error:  # noqa: BLE001, because others wait for it
+                with self._lock:
+                    self._built.pop(key, None)
+                future.set_exception(error)
+        try:
+            return future.result()
+        finally:
+            self._make_room()
+
+    def _read_or_build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
+        folder = self._folder
+        if folder is None:
+            return build()
+        built = folder.read(key)
+        if built is None:
+            built = build()
+            folder.write(key, built)
+        return built
+
+    def _requested(self, path: str) -> Future[Bytes | None]:
+        with self._lock:
+            future = self._files.get(path)
+            if future is None:
+                from kafka_index.core.fs.fetched_file import requests  # noqa: PLC0415, remote only
+
+                future = requests(os.getpid()).submit(partial(_read, path))
+                self._files[path] = future
+            self._files.move_to_end(path)
+            return future
+
+    def _make_room(self) -> None:
+        with self._lock:
+            _trim(self._files)
+            _trim(self._built)
+
+
+def _trim(kept: OrderedDict[_Key, Future[_Value]]) -> None:
+    sizes = [(key, _size(future)) for key, future in kept.items()]
+    total = sum(size for _, size in sizes)
+    for key, size in sizes[:-1]:
+        if total <= MAX_KEPT_BYTES // 2:
+            break
+        if size:
+            del kept[key]
+            total -= size
+
+
+def _read(path: str) -> Bytes | None:
+    try:
+        data = store_of(path).read(path)
+    except FileNotFoundError:
+        return None
+    return np.frombuffer(data, np.uint8)
+
+
+def _size(future: Future[_Value]) -> int:
+    if not future.done() or future.cancelled() or future.exception() is not None:
+        return 0
+    found = future.result()
+    if isinstance(found, BuiltIndexes):
+        return found.size_bytes
+    return found.nbytes if isinstance(found, np.ndarray) else 0
 
 
 class Largest(NamedTuple):
@@ -393,85 +585,3 @@ class SegmentIndexes:
             stop,
             has_unindexed=has_unindexed,
         )
-
-
-def request_parts(
-    log: SegmentLog,
-    indexes: SegmentIndexes,
-    targets: Longs,
-    resolve: Resolve,
-    starting_offset: int | None,
-) -> Iterator[Longs]:
-    """Split queries into parts of limited size; request the ranges of each part, and yield it.
-
-    The parameters are those of `kafka_index.core.log.read.segment_search.locate`.
-    """
-    if not len(targets):
-        yield targets
-        return
-    starts, ends, queries = planned_ranges(log, indexes, targets, resolve, starting_offset)
-    before = np.append(0, np.maximum.accumulate(ends)[:-1])
-    gaps = starts - before
-    gaps[(gaps < 0) | (gaps > MAX_GAP_BYTES)] = 0
-    fetched = np.cumsum(np.maximum(ends - np.maximum(starts, before), 0) + gaps)
-    part_of_query = np.zeros(len(targets), np.int64)
-    np.maximum.at(part_of_query, queries, fetched // MAX_READ_BYTES)
-    bounds = np.flatnonzero(np.diff(np.maximum.accumulate(part_of_query))) + 1
-    parts = []
-    for rows in np.split(np.arange(len(targets)), bounds):
-        asked = (queries >= rows[0]) & (queries <= rows[-1])
-        parts.append((targets[rows], starts[asked], ends[asked]))
-    for (part, *ranges), following in zip_longest(parts, parts[1:]):
-        log.request(*ranges)
-        if following is not None:
-            log.request(*following[1:], ahead=True)
-        yield part
-
-
-def planned_ranges(
-    log: SegmentLog,
-    indexes: SegmentIndexes,
-    targets: Longs,
-    resolve: Resolve,
-    starting_offset: int | None,
-) -> tuple[Longs, Longs, Longs]:
-    """Return the ranges that ascending targets will read, by start, and the query of each.
-
-    The arrays are starts and exclusive ends in bytes, and rows of the targets.
-    """
-    size = log.size_bytes
-    offsets, positions = indexes.offset_index.read_entries()
-    bounds = np.clip(np.concatenate(([0], positions, [size] * 3)), 0, size)
-    # Entry numbers from 1, where 0 is the start of the log: the last entry at or below each target,
-    # and the first entry whose batch can be the result.
-    if starting_offset is None:
-        floors = np.searchsorted(offsets, targets, "right")
-        exact = np.searchsorted(offsets, targets) < floors
-        lasts = np.where(exact, floors, floors + 1)
-    else:
-        timestamps, at = indexes.time_index.read_entries()
-        numbers = np.searchsorted(timestamps, targets, "right")
-        at = np.maximum(np.concatenate(([starting_offset], at)), starting_offset)
-        floors = np.searchsorted(offsets, at[numbers], "right")
-        following = at[np.minimum(numbers + 1, len(at) - 1)]
-        lasts = np.maximum(np.searchsorted(offsets, following, "right"), floors)
-    header = RECORD_BATCH_OVERHEAD_BYTES
-    last_ends = bounds[lasts] + header
-    if resolve is Resolve.RECORD:
-        whole = np.minimum(bounds[lasts + 1] - bounds[lasts], _MAX_BATCH_BYTES)
-        last_ends = bounds[lasts] + np.maximum(whole, header)
-    starts = np.concatenate([bounds[each] for each in (floors, floors + 1, lasts, lasts + 1)])
-    ends = starts + header
-    ends[2 * len(targets) : 3 * len(targets)] = last_ends
-    order = np.argsort(starts, kind="stable")
-    queries = np.tile(np.arange(len(targets)), 4)
-    return np.minimum(starts, size)[order], np.minimum(ends, size)[order], queries[order]
-
-
-def fetch_batches(log: SegmentLog, size_bytes: int, batches: Longs) -> None:
-    """Fetch complete batches whose headers have been read."""
-    found = np.unique(batches[batches >= 0])
-    fields = np.zeros((3, len(found)), np.int64)
-    read_batch_fields(log.address, found, *fields)
-    sizes = fields[2]
-    log.fetch(found, np.minimum(found + np.maximum(sizes, 0), size_bytes))

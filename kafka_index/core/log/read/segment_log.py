@@ -1,7 +1,4 @@
-"""The open ``.log`` of a segment, mapped or fetched; and the cache of open segments.
-
-All reads of a log by position use `SegmentLog`.
-"""
+"""The ``.log`` of a segment as an array, opened on first use; and the cache of open segments."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ from weakref import WeakSet
 import numpy as np
 
 from kafka_index.core.contexts import Closeable
-from kafka_index.core.errors import InputError
 from kafka_index.core.format.longs import Longs
-from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.reading import FileArray, array_of
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.index.sparse_indexes import OffsetPosition
-from kafka_index.core.log.read.fetched_log import BytesMissingError, FetchedLog
 from kafka_index.core.log.scan.file_records import (
     LogEnd,
     batch_at,
@@ -119,11 +114,9 @@ def _max_segments() -> int:
 
 
 class SegmentLog:
-    """A log that is opened on first use, and reopened after `close`.
+    """A log that is opened on first use, and reopened after `close`; read like a `FileArray`.
 
-    Opening fails if the log has changed since it was listed. A `MappedFile` is read in place;
-    ranges of other sources are fetched. Every read of `array` or `address` runs in `complete` and
-    ends with `check_faults`, because a remote log is only partly in memory.
+    Opening fails if the log has changed since it was listed.
     """
 
     def __init__(
@@ -135,32 +128,25 @@ class SegmentLog:
         self._segment = segment
         self._open_source = open_source
         self._max_decompressed_bytes = max_decompressed_bytes
-        self._file: MappedFile | FetchedLog | None = None
+        self._file: FileArray | None = None
         self._address = np.uint64(0)
 
-    def open(self) -> MappedFile | FetchedLog:
+    def open(self) -> FileArray:
         """Open the log if necessary.
 
         Raises `InputError` if that fails, or if the log changed since it was listed.
         """
         if self._file is None:
-            source = self._open_source(self._segment.log_path, self._segment)
-            if isinstance(source, MappedFile):
-                source.advise_random()
-                self._file = source
-            else:
-                self._file = FetchedLog(source)
+            self._file = array_of(self._open_source(self._segment.log_path, self._segment))
             self._address = np.uint64(self._file.array.ctypes.data)
         return self._file
 
     @property
     def is_fetched(self) -> bool:
-        """Whether parts of the log must be fetched before they are read."""
-        return isinstance(self.open(), FetchedLog)
+        return self.open().is_fetched
 
     @property
     def array(self) -> Bytes:
-        """The log; valid until `close`."""
         return self.open().array
 
     @property
@@ -174,25 +160,13 @@ class SegmentLog:
         return self.open().size_bytes
 
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
-        """Start fetching ranges of a remote log (`FetchedLog.request`)."""
-        file = self.open()
-        if isinstance(file, FetchedLog):
-            file.request(starts, ends, ahead=ahead)
+        self.open().request(starts, ends, ahead=ahead)
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
-        """Fetch ranges of a remote log, end exclusive, during a read."""
-        file = self.open()
-        if isinstance(file, FetchedLog):
-            file.fetch(starts, ends)
+        self.open().fetch(starts, ends)
 
     def complete(self, read: Callable[[], _T]) -> _T:
-        """Return the result of a read after fetching all that it needs.
-
-        The function may be repeated, so it has no side effects. It calls `check_faults` before it
-        makes a permanent decision.
-        """
-        file = self.open()
-        return file.complete(read) if isinstance(file, FetchedLog) else read()
+        return self.open().complete(read)
 
     def batch(self, position_bytes: int) -> Bytes:
         return batch_at(self.array, position_bytes)
@@ -239,20 +213,8 @@ class SegmentLog:
         return end
 
     def check_faults(self) -> None:
-        """Raise if zeros were read in place of missing bytes.
-
-        `BytesMissingError`: they must be fetched, and `complete` repeats the read. `InputError`:
-        they were lost.
-        """
-        file = self._file
-        if isinstance(file, FetchedLog):
-            if file.is_missing_bytes:
-                raise BytesMissingError
-        elif file is not None and file.faulted:
-            raise InputError(
-                "the log was truncated, or its disk failed, while it was read",
-                path=self._segment.log_path,
-            )
+        if self._file is not None:
+            self._file.check_faults()
 
     def close(self) -> None:
         if self._file is not None:

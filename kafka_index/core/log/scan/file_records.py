@@ -15,6 +15,7 @@ from kafka_index.core.errors import CorruptLogError, InputError, ReadError
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, ByteSource, FileInfo
 from kafka_index.core.index.sparse_indexes import OffsetPosition
@@ -94,6 +95,23 @@ def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
         file.close()
         raise
     return file
+
+
+def check_unchanged(file: ByteSource, version: str, *, may_grow: bool = False) -> None:
+    """Raise `ReadError` if a log has changed, or lost bytes, since it was opened.
+
+    `version` is that of its listing, empty for none. With `may_grow`, appended bytes of a local log
+    are ignored.
+    """
+    if isinstance(file, MappedFile):
+        how, is_faulted = file.changed(may_grow=may_grow), file.faulted
+    else:
+        # Reads of a versioned object always return the listed version; no request is needed.
+        how, is_faulted = None if version else file.changed(), False
+    if how is not None:
+        raise log_changed(file.path, how)
+    if is_faulted:
+        raise ReadError("the disk or the file system failed while the log was read", path=file.path)
 
 
 def log_changed(path: str, how: str) -> ReadError:

@@ -39,8 +39,8 @@ from kafka_index.core.format.records import (
     offset_range,
 )
 from kafka_index.core.format.strings import quote_content
+from kafka_index.core.fs.reading import StreamWalk
 from kafka_index.core.fs.store import Bytes, ByteSource
-from kafka_index.core.fs.window import StreamWalk
 from kafka_index.core.kernels.batch_header import batch_checksums
 from kafka_index.core.kernels.memory import Integer
 from kafka_index.core.kernels.scan import (
@@ -89,18 +89,8 @@ class HeldBytes:
         yield self._held[start_bytes - self._start :]
 
 
-class StreamedBytes:
-    """A streamed log, up to the position of the scan; later bytes are not requested again."""
-
-    def __init__(self, log: ByteSource, walk: StreamWalk) -> None:
-        self.path: str | None = log.path
-        self.size_bytes = log.size_bytes
-        self.read_at = log.read_at
-        self.stream = walk.rest
-
-
 #: A log that is read by position; error messages quote its bytes only if it has a path.
-LogBytes: TypeAlias = ByteSource | HeldBytes | StreamedBytes
+LogBytes: TypeAlias = ByteSource | HeldBytes | StreamWalk
 
 
 class OffsetBounds(NamedTuple):

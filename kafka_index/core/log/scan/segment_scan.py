@@ -14,7 +14,7 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.errors import ReadError, refuse_other_types
+from kafka_index.core.errors import refuse_other_types
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.names import (
     TopicPartition,
@@ -22,9 +22,8 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.format.records import LOG_OVERHEAD_BYTES
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.reading import WINDOW_BYTES, Windows, windows_of
 from kafka_index.core.fs.store import Bytes, ByteSource
-from kafka_index.core.fs.window import WINDOW_BYTES, StreamWalk, WindowWalk
 from kafka_index.core.kernels.headers import (
     HEADER_BASE_SEQUENCE,
     HEADER_BASE_TIMESTAMP,
@@ -37,12 +36,11 @@ from kafka_index.core.kernels.headers import (
     HEADER_RECORD_COUNT,
 )
 from kafka_index.core.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
-from kafka_index.core.log.scan.file_records import log_changed, open_log
+from kafka_index.core.log.scan.file_records import check_unchanged, open_log
 from kafka_index.core.log.scan.scanner import (
     BatchOrder,
     HeldBytes,
     Scanner,
-    StreamedBytes,
     entry_length,
     only_zeros,
 )
@@ -115,72 +113,26 @@ class LogFileSource:
         listed = None if self._may_grow else self._listed
         with closing(open_log(self.path, listed)) as file:
             self.log_size_bytes = file.size_bytes
-            if isinstance(file, MappedFile):
-                yield from self._scan_mapped(file, flush_windows=flush_windows)
-            else:
-                yield from self._scan_stream(file, flush_windows=flush_windows)
-
-    def _scan_mapped(
-        self, file: MappedFile, *, flush_windows: bool
-    ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        scanner = self._scanner()
-        walk = WindowWalk(file)
-        if self._verify_crc:
-            file.advise_sequential()
-            window, start = np.empty(0, np.uint8), self._start_bytes
-        else:
-            file.advise_random()
-            window, start = file.array, 0
-        code = yield from self._walked(
-            scanner, walk, window, start, file, flush_windows=flush_windows
-        )
-        if code != SCAN_END:
-            self.stop = scanner.stop(code, file)
-        how = file.changed(may_grow=self._may_grow)
-        if how is not None:
-            raise log_changed(self.path, how)
-        if file.faulted:
-            raise ReadError(
-                "the disk or the file system failed while the log was read", path=self.path
+            scanner = Scanner(
+                self._base_offset, verify_crc=self._verify_crc, position_bytes=self._start_bytes
             )
+            headers_only = not self._verify_crc
+            with closing(windows_of(file, self._start_bytes, headers_only=headers_only)) as windows:
+                code = yield from self._scanned(scanner, windows, file, flush_windows=flush_windows)
+                if code != SCAN_END:
+                    self.stop = scanner.stop(code, windows.rest)
+            version = "" if self._listed is None else self._listed.log_version
+            check_unchanged(file, version, may_grow=self._may_grow)
 
-    def _scan_stream(
-        self, file: ByteSource, *, flush_windows: bool
-    ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        scanner, begin = self._scanner(), self._start_bytes
-        with closing(StreamWalk(file, begin)) as walk:
-            nothing = np.empty(0, np.uint8)
-            code = yield from self._walked(
-                scanner, walk, nothing, begin, file, flush_windows=flush_windows
-            )
-            if code != SCAN_END:
-                self.stop = scanner.stop(code, StreamedBytes(file, walk))
-        # Reads of a versioned object always return the listed version; no request is needed.
-        if self._listed is None or not self._listed.log_version:
-            how = file.changed()
-            if how is not None:
-                raise log_changed(self.path, how)
-
-    def _scanner(self) -> Scanner:
-        return Scanner(
-            self._base_offset, verify_crc=self._verify_crc, position_bytes=self._start_bytes
-        )
-
-    def _walked(
-        self,
-        scanner: Scanner,
-        walk: WindowWalk | StreamWalk,
-        window: Bytes,
-        start: int,
-        file: ByteSource,
-        *,
-        flush_windows: bool,
+    def _scanned(
+        self, scanner: Scanner, windows: Windows, file: ByteSource, *, flush_windows: bool
     ) -> Generator[tuple[Bytes, int, BatchColumns], None, int]:
         """Yield chunks of batches, each with a window that contains them completely.
 
         Returns the kernel's reason for the end.
         """
         ahead = None if self._recovers else file
+        window, start = np.empty(0, np.uint8), self._start_bytes
         code = SCAN_ROWS_FULL
         while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
             if code == SCAN_NEED_BYTES:
@@ -188,7 +140,7 @@ class LogFileSource:
                 # No progress: the batch is larger than a window.
                 stuck = len(window) and at == start
                 size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
-                window, start = walk.window(at, size), at
+                window, start = windows.window(at, size), at
             code = scanner.scan(window, start, self.log_size_bytes, ahead)
             # Windows with few batches are combined, because each chunk has a fixed cost.
             if flush_windows or code != SCAN_NEED_BYTES:

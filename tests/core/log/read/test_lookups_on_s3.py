@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafka_index.core.fs import fetched_file
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.log.choices import Resolve
-from kafka_index.core.log.read import fetched_log, segment_indexes, segment_log
+from kafka_index.core.log.read import segment_indexes, segment_log
 from kafka_index.core.log.read.answers import INDEX_REFUSED, NO_INDEX
 from kafka_index.core.log.read.partition_log import PartitionLog
 from tests.core.log.read.test_ranged_logs import FURTHER, dumps, write
@@ -104,7 +105,7 @@ def test_log_end_lookup_requests_the_tail_of_the_last_segment(
 def test_many_offset_lookups_share_requests(
     remote: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetched_log, "MAX_GAP_BYTES", 16 << 10)
+    monkeypatch.setattr(fetched_file, "MAX_GAP_BYTES", 16 << 10)
     with PartitionLog.open(remote) as log:
         proxy.clear()
         for _ in range(2):

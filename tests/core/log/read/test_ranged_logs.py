@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.core.format.config import IndexConfig
+from kafka_index.core.fs import fetched_file
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.log.choices import Resolve
-from kafka_index.core.log.read import fetched_log, segment_indexes
+from kafka_index.core.log.read import log_segment
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.campaign import sample_size
@@ -72,7 +73,7 @@ class RangedSource:
         self._file.close()
 
 
-PAGE = fetched_log._PAGE
+PAGE = fetched_file._PAGE
 SPECIAL_TIMES = (-1, -2, -3)
 FURTHER = (Resolve.BATCH, Resolve.RECORD)
 
@@ -192,9 +193,9 @@ def fetch_little(
     patch: pytest.MonkeyPatch, gap_pages: int, read_pages: int, *, planned: bool
 ) -> None:
     """Fetch no more than is needed, or without a plan."""
-    patch.setattr(fetched_log, "MAX_GAP_BYTES", gap_pages * PAGE)
-    patch.setattr(fetched_log, "_FIRST_AHEAD_BYTES", PAGE)
-    patch.setattr(fetched_log, "MAX_KEPT_BYTES", 4 * PAGE)
-    patch.setattr(segment_indexes, "MAX_READ_BYTES", read_pages * PAGE)
+    patch.setattr(fetched_file, "MAX_GAP_BYTES", gap_pages * PAGE)
+    patch.setattr(fetched_file, "_FIRST_AHEAD_BYTES", PAGE)
+    patch.setattr(fetched_file, "MAX_KEPT_BYTES", 4 * PAGE)
+    patch.setattr(log_segment, "MAX_READ_BYTES", read_pages * PAGE)
     if not planned:
-        patch.setattr(fetched_log.FetchedLog, "request", lambda *_, **__: None)
+        patch.setattr(fetched_file.FetchedFile, "request", lambda *_, **__: None)

@@ -1,4 +1,4 @@
-"""Sequential reading of a file in windows, for mapped and for remote files.
+"""How an open file is read, mapped or remote: in consecutive windows, or as an array.
 
 A window of a mapped file is either read into a buffer that stays in the CPU cache, or is a view of
 the map. A view saves the copy, but costs page faults. Which is faster depends on the folio size of
@@ -7,18 +7,21 @@ reading 29 ms for a file. After the same bytes had been written in smaller units
 and reading 38. So both are measured from time to time, and the faster one is used.
 
 A remote file is one stream. Memory holds the blocks that the stream reads ahead, and one batch if
-it spans blocks.
+it spans blocks. As an array, it is fetched in the ranges that are read
+(`kafka_index.core.fs.fetched_file`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from kafka_index.core.errors import InputError
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.store import Bytes, ByteSource
 
@@ -28,13 +31,112 @@ WINDOW_BYTES = 1 << 20
 _TRIAL_WINDOWS = 2
 _WINDOWS_BETWEEN_TRIALS = 64
 _READ, _MAP = range(2)
+_T = TypeVar("_T")
+
+
+class FileArray(Protocol):
+    """An open file as an array: mapped, or fetched in the ranges that are read.
+
+    Every read of `array` runs in `complete` and ends with `check_faults`, because a fetched file is
+    only partly in memory, and a mapped one can be truncated by another process.
+    """
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether parts of the file must be fetched before they are read."""
+
+    @property
+    def array(self) -> Bytes:
+        """The file; valid until `close`."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
+        """Start fetching ranges, end exclusive, unless already requested.
+
+        Ranges with `ahead` are fetched for a later read; the next read does not wait for them.
+        """
+
+    def fetch(self, starts: Longs, ends: Longs) -> None:
+        """Fetch ranges, end exclusive."""
+
+    def complete(self, read: Callable[[], _T]) -> _T:
+        """Return the result of a read after fetching all that it needs.
+
+        The function may be repeated, so it has no side effects. It calls `check_faults` before it
+        makes a permanent decision.
+        """
+
+    def check_faults(self) -> None:
+        """Raise if zeros were read in place of missing bytes.
+
+        `BytesMissingError`: they must be fetched, and `complete` repeats the read. `InputError`:
+        they were lost.
+        """
+
+    def close(self) -> None: ...
+
+
+def array_of(file: ByteSource) -> FileArray:
+    """Return an open file as an array; closing the array closes the file."""
+    if isinstance(file, MappedFile):
+        file.advise_random()
+        return file
+    from kafka_index.core.fs.fetched_file import FetchedFile  # noqa: PLC0415, for remote files only
+
+    return FetchedFile(file)
+
+
+class Windows(Protocol):
+    """Consecutive windows of a file.
+
+    `rest` is the file from the latest window on, for readers that continue there.
+    """
+
+    @property
+    def rest(self) -> ByteSource | StreamWalk: ...
+
+    def window(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return the window at a position; it is valid until the next call.
+
+        Positions ascend. At the end of the file, a window is smaller.
+        """
+
+    def close(self) -> None: ...
+
+
+def windows_of(file: ByteSource, start_bytes: int = 0, *, headers_only: bool = False) -> Windows:
+    """Return the windows of an open file from a position on.
+
+    With `headers_only`, a window of a mapped file is its rest, of which few pages are read.
+    """
+    if not isinstance(file, MappedFile):
+        return StreamWalk(file, start_bytes)
+    if headers_only:
+        file.advise_random()
+        return MappedWindows(file)
+    file.advise_sequential()
+    return WindowWalk(file)
+
+
+class MappedWindows:
+    """Returns the rest of a mapped file as a window."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self.rest = file
+
+    def window(self, position_bytes: int, size_bytes: int = 0) -> Bytes:  # noqa: ARG002, of others
+        return self.rest.array[position_bytes:]
+
+    def close(self) -> None: ...
 
 
 class WindowWalk:
     """Returns consecutive windows of a mapped file."""
 
     def __init__(self, file: MappedFile, window_bytes: int = WINDOW_BYTES) -> None:
-        self._file = file
+        self._file = self.rest = file
         self._window_bytes = window_bytes
         self._buffer = np.empty(min(window_bytes, file.size_bytes), np.uint8)
         self._ways = [_READ] * _TRIAL_WINDOWS + [_MAP] * _TRIAL_WINDOWS
@@ -70,6 +172,8 @@ class WindowWalk:
             )
         return window
 
+    def close(self) -> None: ...
+
     def _choose(self) -> int:
         if not self._ways:
             best = _READ if self._costs[_READ] <= self._costs[_MAP] else _MAP
@@ -80,23 +184,29 @@ class WindowWalk:
 
 
 class StreamWalk:
-    """Returns consecutive windows of a remote file.
+    """Returns consecutive windows of a remote file; bytes are not requested twice.
 
     `window` raises the errors of the file.
     """
 
     def __init__(self, file: ByteSource, start_bytes: int = 0) -> None:
-        self._size_bytes = file.size_bytes
+        self.path: str | None = file.path
+        self.size_bytes = file.size_bytes
+        self.read_at = file.read_at
         self._stream = file.stream(start_bytes)
         self._pieces: deque[Bytes] = deque()
         self._start_bytes = self._end_bytes = start_bytes
+
+    @property
+    def rest(self) -> StreamWalk:
+        return self
 
     def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes:
         """Return a window; its position must not precede that of the previous window.
 
         It has at least `size_bytes`, less only at the end of the file.
         """
-        end = min(position_bytes + size_bytes, self._size_bytes)
+        end = min(position_bytes + size_bytes, self.size_bytes)
         while self._end_bytes < end and self._read():
             self._drop_before(position_bytes)
         self._drop_before(position_bytes)
@@ -115,8 +225,9 @@ class StreamWalk:
             at = 0
         return window
 
-    def rest(self, position_bytes: int) -> Iterator[Bytes]:
-        while position_bytes < self._size_bytes:
+    def stream(self, position_bytes: int) -> Iterator[Bytes]:
+        """Yield the bytes from a position on, which does not precede the latest window."""
+        while position_bytes < self.size_bytes:
             window = self.window(position_bytes, 1)
             yield window
             position_bytes += len(window)

@@ -1,6 +1,6 @@
-"""A remote log in memory, of which only the needed ranges are fetched.
+"""A remote file in memory, of which only the needed ranges are fetched.
 
-The memory has the size of the log and initially no pages. Reading a page that was not fetched
+The memory has the size of the file and initially no pages. Reading a page that was not fetched
 causes a page fault, which `core.kernels.sigbus_guard` records. The missing pages are fetched and
 the read is repeated. So kernels use it like a mapped file, and a result that used a missing byte is
 discarded. Ranges that are known in advance are fetched in advance, in parallel.
@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -32,7 +32,7 @@ from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 MAX_GAP_BYTES = 512 << 10
 #: Maximum size of a request.
 MAX_PIECE_BYTES = 8 << 20
-#: Maximum memory of all logs of this process that are not being read.
+#: Maximum memory of all files of this process that are not being read.
 MAX_KEPT_BYTES = 256 << 20
 
 _PAGE = mmap.PAGESIZE
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 
 class BytesMissingError(Exception):
-    """A read needs bytes that have not been fetched; `FetchedLog.complete` repeats it."""
+    """A read needs bytes that have not been fetched; `FetchedFile.complete` repeats it."""
 
 
 class _Requested(NamedTuple):
@@ -58,11 +58,13 @@ class _Requested(NamedTuple):
     data: Future[Bytes]
 
 
-class FetchedLog:
-    """A remote log, read through `complete`, by one thread at a time.
+class FetchedFile:
+    """A remote file as an array (`FileArray`), read by one thread at a time.
 
-    If pages cannot be guarded (outside 64-bit Linux), the log is fetched completely on first use.
+    If pages cannot be guarded (outside 64-bit Linux), the file is fetched completely on first use.
     """
+
+    is_fetched: ClassVar[bool] = True
 
     def __init__(self, source: ByteSource) -> None:
         self.path = source.path
@@ -88,10 +90,6 @@ class FetchedLog:
         return self._guard is not None and self._guard.faulted
 
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
-        """Start fetching ranges, end exclusive, unless already requested.
-
-        Ranges with `ahead` are fetched for a later read; the next read does not wait for them.
-        """
         with self._lock:
             is_full = self.kept_bytes > MAX_KEPT_BYTES or self.kept_runs > _MAX_KEPT_RUNS
             if is_full and self._depth == 0:
@@ -105,19 +103,17 @@ class FetchedLog:
             (self._ahead if ahead else self._pending).extend(requested)
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
-        """Fetch ranges, end exclusive."""
         self.request(starts, ends)
         self._arrive()
 
     def complete(self, read: Callable[[], _T]) -> _T:
         """Return the result of a read, which is repeated until all its bytes were fetched.
 
-        The function may read any part of `array` and must have no side effects. Its errors are
-        ignored while bytes are missing.
+        Its errors are ignored while bytes are missing.
         """
         with self._lock:
-            if self._depth and self.is_missing_bytes:
-                raise BytesMissingError
+            if self._depth:
+                self.check_faults()
             if self._depth == 0 and self._guard is not None:
                 self._guard.rearm()
             self._depth += 1
@@ -130,6 +126,11 @@ class FetchedLog:
                 raise
             finally:
                 self._depth -= 1
+
+    def check_faults(self) -> None:
+        """Raise `BytesMissingError` if a read used bytes that had not been fetched."""
+        if self.is_missing_bytes:
+            raise BytesMissingError
 
     def release(self) -> None:
         with self._lock:
@@ -163,11 +164,11 @@ class FetchedLog:
             self.close()
 
     def _reserve(self) -> Bytes:
-        """Reserve memory of the size of the log that faults when it is read."""
+        """Reserve memory of the size of the file that faults when it is read."""
         if not self.size_bytes:
             return np.empty(0, np.uint8)
         if hasattr(os, "memfd_create"):
-            self._descriptor = os.memfd_create("kafka-index-log", os.MFD_CLOEXEC)
+            self._descriptor = os.memfd_create("kafka-index", os.MFD_CLOEXEC)
             os.ftruncate(self._descriptor, self.size_bytes)
             self._map = mmap.mmap(self._descriptor, self.size_bytes, access=mmap.ACCESS_READ)
             # Pages after the end of a file fault, because they have no content.
@@ -222,7 +223,7 @@ class FetchedLog:
         if not are_all:
             for first, end in _runs(~self._wanted).tolist():
                 self._empty(first, end)
-        # These pages now contain zeros: fetch them, or release the log.
+        # These pages now contain zeros: fetch them, or release the file.
         try:
             # The range may have been requested in advance.
             self._pending += self._ahead
@@ -291,25 +292,25 @@ class FetchedLog:
 
 
 class _Kept:
-    """The logs of this process that hold pages, least recently read first."""
+    """The files of this process that hold pages, least recently read first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._logs: OrderedDict[int, ref[FetchedLog]] = OrderedDict()
+        self._files: OrderedDict[int, ref[FetchedFile]] = OrderedDict()
 
-    def make_room(self, log: FetchedLog) -> None:
-        """Release the least recently read logs if all together exceed the limit."""
+    def make_room(self, file: FetchedFile) -> None:
+        """Release the least recently read files if all together exceed the limit."""
         with self._lock:
-            self._logs[id(log)] = ref(log)
-            self._logs.move_to_end(id(log))
-            logs = [each for known in self._logs.values() if (each := known()) is not None]
-            size = sum(each.kept_bytes for each in logs)
-            runs = sum(each.kept_runs for each in logs)
-            for each in logs:
+            self._files[id(file)] = ref(file)
+            self._files.move_to_end(id(file))
+            files = [each for known in self._files.values() if (each := known()) is not None]
+            size = sum(each.kept_bytes for each in files)
+            runs = sum(each.kept_runs for each in files)
+            for each in files:
                 if size <= MAX_KEPT_BYTES and runs <= _MAX_KEPT_RUNS:
                     break
                 # Requested ranges are about to be read.
-                if each is log or not each.kept_bytes:
+                if each is file or not each.kept_bytes:
                     continue
                 # Another thread may be fetching the same range.
                 if not each._lock.acquire(blocking=False):  # noqa: SLF001, its own
@@ -318,13 +319,13 @@ class _Kept:
                     size -= each.kept_bytes
                     runs -= each.kept_runs
                     each.release()
-                    del self._logs[id(each)]
+                    del self._files[id(each)]
                 finally:
                     each._lock.release()  # noqa: SLF001, its own
 
-    def forget(self, log: FetchedLog) -> None:
+    def forget(self, file: FetchedFile) -> None:
         with self._lock:
-            self._logs.pop(id(log), None)
+            self._files.pop(id(file), None)
 
 
 _kept = _Kept()
