@@ -1,4 +1,4 @@
-"""Statistics as a whole: replicas are listed, counted in parts, and summed for each row."""
+"""The run of ``stats``: list the replicas, count them in parts, and add their counts to rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from kafka_index.commands.stats.replica_counts import (
     ReplicaCounts,
-    ReplicaPart,
     StatsSettings,
     count_part,
     joined_faults,
@@ -41,6 +40,7 @@ from kafka_index.core.log.retention import (
     count_before_start,
     count_beyond_size,
     count_beyond_time,
+    count_expired_uploads,
 )
 from kafka_index.core.logdir.metadata_files import MetaProperties
 from kafka_index.core.logdir.segment_table import PartitionSegments
@@ -48,17 +48,18 @@ from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.records import ListedPartitions, list_replicas
 
-#: Bytes of logs that a task reads; of those of which it reads the headers.
+#: Bytes of the logs of a part, if its records are read, and if only its headers are read.
 _READ_PART_BYTES, _HEADERS_PART_BYTES = 256 << 20, 4 << 30
-#: About the most bytes of the counts of a part.
+#: Approximate maximum size of the counts of a part.
 _RESULT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A copy of a partition, and the broker that had it: its node ID, or its data directory.
+    """A copy of a partition.
 
-    The broker is None if all segments are in tiered storage.
+    `broker` is the node ID of its broker, or its data directory if the node ID is unknown. It is
+    None if all segments are in tiered storage.
     """
 
     number: int
@@ -73,7 +74,7 @@ class Replica:
 
     @property
     def directory(self) -> str:
-        """The directory of the partition, by its last segment: remote ones come first."""
+        """The directory of the last segment, as remote segments precede local ones."""
         return self.files.segments[-1].partition_directory
 
 
@@ -83,7 +84,7 @@ def count(
     listener: Listener | None = None,
     report: ReportSink | None = None,
 ) -> LogStats:
-    """Count the batches of a dump, or its records too.
+    """Count the batches of a dump, and its records if the request needs them.
 
     Raises `InputError` if nothing is found.
     """
@@ -112,28 +113,28 @@ def count(
         request,
         totals.faults,
         totals.missing,
-        sum(segment.log_size_bytes for each in replicas for segment in each.files.segments),
-        tuple(dict.fromkeys(path for each in listed for path in each.data_directories)),
+        sum(segment.log_size_bytes for one in replicas for segment in one.files.segments),
+        tuple(dict.fromkeys(path for listing in listed for path in listing.data_directories)),
         unread_texts(unread),
-        skipped_texts(tuple(one for each in listed for one in each.skipped)),
+        skipped_texts(tuple(entry for listing in listed for entry in listing.skipped)),
     )
 
 
 def _replicas(listed: Sequence[ListedPartitions], max_decompressed_bytes: int) -> list[Replica]:
-    """Return all replicas, those of a partition one after the other."""
+    """Return all replicas, by partition and directory."""
     finders: dict[tuple[str, ...], GapFinder] = {}
-    found: dict[str, tuple[PartitionFiles, GapFinder]] = {}
-    for each in listed:
-        finder = finders.setdefault(each.data_directories, each.gap_finder(max_decompressed_bytes))
-        for files in each.files:
-            found.setdefault(files.segments[-1].partition_directory, (files, finder))
-    homes = {path for each in listed for path in each.data_directories}
-    brokers = {path: _broker_of(path) for path in homes}
+    by_directory: dict[str, tuple[PartitionFiles, GapFinder]] = {}
+    for listing in listed:
+        roots = listing.data_directories
+        finder = finders.setdefault(roots, listing.gap_finder(max_decompressed_bytes))
+        for files in listing.files:
+            by_directory.setdefault(files.segments[-1].partition_directory, (files, finder))
+    brokers = {root: _broker_of(root) for roots in finders for root in roots}
     ordered = sorted(
-        (files.topic, files.partition, directory) for directory, (files, _) in found.items()
+        (files.topic, files.partition, directory) for directory, (files, _) in by_directory.items()
     )
     return [
-        Replica(number, *found[directory], brokers.get(os.path.dirname(directory)))
+        Replica(number, *by_directory[directory], brokers.get(os.path.dirname(directory)))
         for number, (_, _, directory) in enumerate(ordered)
     ]
 
@@ -153,15 +154,13 @@ def _count(
     """Yield the counts of each replica, once all its parts are counted."""
     max_bytes = _READ_PART_BYTES if settings.parts else _HEADERS_PART_BYTES
     if settings.compacts:
-        # A cleaner has to know the transactions of the complete replica.
+        # Compaction depends on the transactions of the complete replica.
         max_bytes = INT64_MAX
     parts = [part for one in replicas for part in parts_of(one.number, one.files, max_bytes)]
-    left = defaultdict[int, int](int)
+    # Sizes of the parts of each replica that are not counted yet.
+    uncounted = defaultdict[int, list[int]](list)
     for part in parts:
-        left[part.number] += 1
-    sizes_bytes = defaultdict[int, list[int]](list)
-    for part in parts:
-        sizes_bytes[part.number].append(part.size_bytes)
+        uncounted[part.number].append(part.size_bytes)
     listener.on_plan(len(parts), sum(part.size_bytes for part in parts), ("part", "parts"))
     counted: dict[int, ReplicaCounts] = {}
     with engine.start(
@@ -174,7 +173,8 @@ def _count(
         for counts in workers.run(
             parts,
             partial(count_part, settings=settings),
-            sizes=[_cost(part, settings) for part in parts],
+            # Headers are about a sixteenth of the work of records.
+            sizes=[part.size_bytes >> (0 if settings.parts else 4) for part in parts],
             what="count {:,} parts of logs",
             waves=Waves.KEPT,
             result_bytes=_RESULT_BYTES,
@@ -184,33 +184,29 @@ def _count(
                 counted[number].merge(counts)
             else:
                 counted[number] = counts
-            left[number] -= 1
-            listener.on_done(1, sizes_bytes[number].pop())
-            if not left[number]:
+            listener.on_done(1, uncounted[number].pop())
+            if not uncounted[number]:
                 yield replicas[number], counted.pop(number)
 
 
-def _cost(part: ReplicaPart, settings: StatsSettings) -> int:
-    """Return about the bytes that are read of a part."""
-    return part.size_bytes if settings.parts else part.size_bytes >> 4
-
-
 class _Totals:
-    """Sums the counts of replicas for the rows.
+    """Adds the counts of replicas to the rows of the report.
 
-    A row is made as soon as all its replicas are counted, so that few counts are held at a time.
+    A row is finished as soon as all its replicas are counted, so few counts are in memory.
     """
 
     def __init__(self, request: StatsRequest, replicas: Sequence[Replica]) -> None:
         self.faults = Faults()
         self._request = request
         self._now_ms = now_ms()
-        self._left = Counter(each.partition for each in replicas)
-        self._topic_left = Counter(partition.topic for partition in self._left)
-        self._has_brokers = len({each.broker for each in replicas} - {None}) > 1
-        self._waiting: dict[TopicPartition, list[_Counted]] = defaultdict(list)
+        self._uncounted_replicas = Counter(replica.partition for replica in replicas)
+        self._uncounted_partitions = Counter(
+            partition.topic for partition in self._uncounted_replicas
+        )
+        self._has_brokers = len({replica.broker for replica in replicas} - {None}) > 1
+        self._copies: dict[TopicPartition, list[_Counted]] = defaultdict(list)
         self._missing: list[MissingOffsets] = []
-        #: By topic and broker; None has one replica of each partition.
+        #: By topic and broker; the key None is for one replica of each partition.
         self._topics: dict[str, dict[str | None, _Counted]] = defaultdict(dict)
         self._rows: list[StatsRow] = []
 
@@ -221,7 +217,7 @@ class _Totals:
 
     @property
     def rows(self) -> list[StatsRow]:
-        """The rows by topic, partition, place and time."""
+        """The rows by topic, partition, directory or broker, and time."""
         return sorted(self._rows, key=_order_of)
 
     def add(self, replica: Replica, counts: ReplicaCounts) -> None:
@@ -236,13 +232,13 @@ class _Totals:
         partition = replica.partition
         counted = _Counted(counts, self._remainder(replica, counts), [replica])
         counts.segments = []
-        self._waiting[partition].append(counted)
-        self._left[partition] -= 1
-        if not self._left[partition]:
-            self._add_partition(partition.topic, self._waiting.pop(partition))
+        self._copies[partition].append(counted)
+        self._uncounted_replicas[partition] -= 1
+        if not self._uncounted_replicas[partition]:
+            self._add_partition(partition.topic, self._copies.pop(partition))
 
     def _add_partition(self, topic: str, copies: list[_Counted]) -> None:
-        base = max(copies, key=_Counted.reach)
+        base = max(copies, key=_Counted.progress)
         if self._request.by is StatsBy.PARTITION:
             self._rows += [self._replica_row(copy, is_base=copy is base) for copy in copies]
             return
@@ -250,8 +246,8 @@ class _Totals:
             for copy in copies:
                 self._add_to(topic, copy.replicas[0].broker, copy)
         self._add_to(topic, None, base)
-        self._topic_left[topic] -= 1
-        if self._topic_left[topic]:
+        self._uncounted_partitions[topic] -= 1
+        if self._uncounted_partitions[topic]:
             return
         for broker, total in self._topics.pop(topic).items():
             if self._request.by is StatsBy.TOPIC:
@@ -268,7 +264,6 @@ class _Totals:
         total.counts.merge(counted.counts)
         total.replicas += counted.replicas
         if total.remainder is None or counted.remainder is None:
-            # What is not known of a replica is not known of the topic.
             total.remainder = None
         else:
             total.remainder = total.remainder.plus(counted.remainder)
@@ -276,10 +271,8 @@ class _Totals:
     def _row(self, topic: str, counted: _Counted) -> StatsRow:
         counts = counted.counts
         row = row_of(topic, counts.totals.sums, counts, self._request)
-        row = replace(row, replicas=len(counted.replicas))
-        if counted.remainder is None or not self._request.asks_what_if:
-            return row
-        return replace(row, **counted.remainder.columns())
+        prediction = {} if counted.remainder is None else counted.remainder.columns()
+        return replace(row, replicas=len(counted.replicas), **prediction)
 
     def _replica_row(self, counted: _Counted, *, is_base: bool) -> StatsRow:
         (replica,) = counted.replicas
@@ -296,21 +289,22 @@ class _Totals:
 
     def _time_rows(self, topic: str, total: _Counted) -> Iterator[StatsRow]:
         sums, times = total.counts.totals.sums, total.counts.totals.times
-        columns, so_far = columns_of_faults(total.counts.faults), 0
+        columns, cumulative_bytes = columns_of_faults(total.counts.faults), 0
         length_ms = self._request.by.milliseconds
         for at in np.argsort(times).tolist():
             row = row_of(topic, sums[at : at + 1], None, self._request, length_ms)
-            so_far += row.size_bytes
+            cumulative_bytes += row.size_bytes
             start_timestamp_ms = int(times[at])
             yield replace(
                 row,
                 start_timestamp_ms=None if start_timestamp_ms < 0 else start_timestamp_ms,
-                cumulative_bytes=so_far,
+                cumulative_bytes=cumulative_bytes,
                 replicas=len(total.replicas),
                 **columns,
             )
 
     def _remainder(self, replica: Replica, counts: ReplicaCounts) -> Remainder | None:
+        """Return the prediction for a replica; None if there is none, or not all is known."""
         request = self._request
         if request.compact:
             return _compacted(counts) if not counts.faults.total else None
@@ -318,21 +312,24 @@ class _Totals:
             return None
         segments = counts.segments
         if len(segments) < len(replica.files.segments):
-            # A segment that could not be read to its end has no largest timestamp.
+            # The largest timestamp of a segment that is not read to its end is unknown.
             return None
         bases = [segment.base_offset for segment in segments]
         sizes_bytes = [segment.size_bytes for segment in segments]
         start = replica.files.log_start_offset
         gone = count_before_start(bases, start)
-        limit = -1 if request.retention_bytes is None else request.retention_bytes
-        gone = count_beyond_size(sizes_bytes, gone, limit)
-        gone = count_beyond_time(
-            sizes_bytes,
-            gone,
-            -1 if request.retention_ms is None else request.retention_ms,
-            self._now_ms,
-            lambda number: segments[number].retention_time_ms,
-        )
+        max_bytes = -1 if request.retention_bytes is None else request.retention_bytes
+        max_ms = -1 if request.retention_ms is None else request.retention_ms
+        limits = self._now_ms, lambda number: segments[number].retention_time_ms
+        tiered_end_offset = replica.files.tiered_end_offset
+        if tiered_end_offset is None:
+            gone = count_beyond_size(sizes_bytes, gone, max_bytes)
+            gone = count_beyond_time(sizes_bytes, gone, max_ms, *limits)
+        else:
+            # The broker deletes only segments that are in remote storage.
+            ends = [*bases[1:], counts.end_offset]
+            uploaded = sum(end - 1 <= tiered_end_offset for end in ends)
+            gone = count_expired_uploads(sizes_bytes, gone, uploaded, max_bytes, max_ms, *limits)
         end = bases[gone] if gone < len(bases) else max(counts.end_offset, start)
         return Remainder(
             stays_bytes=sum(sizes_bytes[gone:]),
@@ -350,38 +347,38 @@ def _order_of(row: StatsRow) -> tuple[str, int, str, int]:
 
 @dataclass(slots=True)
 class _Counted:
-    """The counts of replicas, and what retention or compaction would keep of them."""
+    """The counts of replicas, and the prediction for retention or compaction."""
 
     counts: ReplicaCounts
     remainder: Remainder | None
     replicas: list[Replica]
 
-    def reach(self) -> tuple[int, int, int]:
-        """Return how far a replica reaches: the base replica of a partition is the furthest."""
+    def progress(self) -> tuple[int, int, int]:
+        """Return the sort key of replicas, which is largest for the base replica."""
         size_bytes = int(self.counts.totals.sums[:, SUM_BYTES].sum())
         return self.counts.epoch, self.counts.end_offset, size_bytes
 
 
 def _compacted(counts: ReplicaCounts) -> Remainder:
-    """Return what a cleaner keeps that has been over all segments but the active one."""
+    """Predict the result of a log cleaner that cleans all segments except the active segment."""
     sums = counts.totals.sums
     size_bytes, records = int(sums[:, SUM_BYTES].sum()), int(sums[:, SUM_RECORDS].sum())
-    below, keys = counts.compaction, counts.keys
+    cleanable, keys = counts.compaction, counts.keys
     kept = keys.rows[keys.rows[:, 0] >= 0]
     kept_records = round(len(kept) / keys.share)
-    stored = below.size_bytes - RECORD_BATCH_OVERHEAD_BYTES * below.batches
+    stored = cleanable.size_bytes - RECORD_BATCH_OVERHEAD_BYTES * cleanable.batches
     kept_bytes = round(
         int(kept[:, 1].sum())
         / keys.share
-        * (stored / below.plain_bytes if below.plain_bytes else 0)
+        * (stored / cleanable.plain_bytes if cleanable.plain_bytes else 0)
     )
     batches = len(np.unique(kept[:, 2]))
     if not keys.is_exact:
         # A batch stays if one of its records does.
-        share = min(kept_records / max(below.records, 1), 1)
-        each = below.records / max(below.batches, 1)
-        batches = round(below.batches * (1 - (1 - share) ** each))
+        share = min(kept_records / max(cleanable.records, 1), 1)
+        records_per_batch = cleanable.records / max(cleanable.batches, 1)
+        batches = round(cleanable.batches * (1 - (1 - share) ** records_per_batch))
     kept_bytes += RECORD_BATCH_OVERHEAD_BYTES * batches
-    goes_bytes = max(below.size_bytes - kept_bytes, 0)
-    goes_records = max(below.records - kept_records, 0)
+    goes_bytes = max(cleanable.size_bytes - kept_bytes, 0)
+    goes_records = max(cleanable.records - kept_records, 0)
     return Remainder(size_bytes - goes_bytes, goes_bytes, records - goes_records, goes_records)

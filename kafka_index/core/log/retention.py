@@ -1,6 +1,7 @@
 """The segments that retention deletes at the head of a log, and those that it cannot delete yet.
 
-Source: Kafka's ``UnifiedLog.deleteOldSegments``, once the high watermark has reached the log end.
+Sources: Kafka's ``UnifiedLog.deleteOldSegments``, once the high watermark has reached the log end,
+and ``RemoteLogManager.cleanupExpiredRemoteLogSegments``.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def count_before_start(base_offsets: Sequence[int], log_start_offset: int) -> in
 
 
 def count_beyond_size(sizes_bytes: Sequence[int], count: int, retention_bytes: int) -> int:
-    """Return how many segments the log can lack, and still be as large.
+    """Return how many segments are deleted once the log has no excess of a complete segment.
 
-    The first `count` segments are gone already. A negative limit is none.
+    The first `count` segments are deleted already. A negative limit is no limit.
     """
     excess = sum(sizes_bytes[count:]) - retention_bytes
     if retention_bytes < 0:
@@ -46,9 +47,10 @@ def count_beyond_time(
     now_ms: int,
     largest_timestamp_ms: Callable[[int], int],
 ) -> int:
-    """Return how many segments are gone once all that are too old are gone, too.
+    """Return how many segments are deleted once the first segment is not too old.
 
-    The times are those of ``LogSegment.largestTimestamp``, by the number of the segment.
+    The first `count` segments are deleted already. `largest_timestamp_ms` returns the
+    ``LogSegment.largestTimestamp`` of a segment by its number. A negative limit is no limit.
     """
     if retention_ms < 0:
         return count
@@ -59,8 +61,33 @@ def count_beyond_time(
     return count
 
 
+def count_expired_uploads(
+    sizes_bytes: Sequence[int],
+    count: int,
+    uploaded: int,
+    retention_bytes: int,
+    retention_ms: int,
+    now_ms: int,
+    largest_timestamp_ms: Callable[[int], int],
+) -> int:
+    """Return how many segments of a log with remote segments are deleted by both limits.
+
+    `sizes_bytes` has remote and local segments, each segment once. The first `count` segments are
+    deleted already; only the first `uploaded` segments can be deleted. The other parameters are
+    as above. Unlike in a local log, the two limits apply to each segment in turn.
+    """
+    excess = sum(sizes_bytes[count:]) - retention_bytes if retention_bytes >= 0 else 0
+    while count < uploaded:
+        is_too_old = 0 <= retention_ms < now_ms - largest_timestamp_ms(count)
+        if not is_too_old and not 0 < sizes_bytes[count] <= excess:
+            break
+        excess = max(0, excess - sizes_bytes[count])
+        count += 1
+    return count
+
+
 def _is_deletable(sizes_bytes: Sequence[int], at: int) -> bool:
-    """Return whether there is such a segment: an empty active one stays."""
+    """Return whether the segment exists, and is not an empty active segment."""
     is_last = at == len(sizes_bytes) - 1
     return at < len(sizes_bytes) and not (is_last and not sizes_bytes[at])
 

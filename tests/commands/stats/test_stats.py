@@ -16,8 +16,10 @@ import pytest
 import kafka_index
 from kafka_index import LogStats, RunOutcome
 from kafka_index.commands.stats import replica_counts, sketches
+from kafka_index.core.cluster.listing import list_logs
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError
+from kafka_index.core.log.retention import count_expired_uploads
 from tests.support.campaign import sample_size
 from tests.support.child_processes import without_override
 from tests.support.command_line import DUMP, run_here
@@ -410,6 +412,48 @@ def test_remote_segments_are_counted_with_local_ones() -> None:
         stats = kafka_index.read_stats(at.data, tiered=tiered, sizes=sizes)
         assert stats.counts["records"] == len(read)
         assert {broker for (broker,) in rows(stats, "broker")} == {None}
+
+
+@pytest.mark.parametrize("limits", [{"retention_bytes": 0}, {"retention_ms": 1}])
+def test_retention_of_a_tiered_log_deletes_only_uploaded_segments(limits: dict[str, Any]) -> None:
+    at = setting("local")
+    tiered = TieredOptions((at.remote,))
+    ends = {
+        (partition.topic, partition.partition): files.tiered_end_offset + 1
+        for partition, files in list_logs([at.data], tiered, topics=None).tiered.items()
+        if files.tiered_end_offset >= 0
+    }
+    stats = kafka_index.read_stats(at.data, tiered=tiered, by="partition", **limits)
+    starts = {
+        (topic, number): start
+        for topic, number, start in rows(stats, "topic", "partition", "log_start_after")
+        if (topic, number) in ends
+    }
+    assert starts == ends
+
+
+@pytest.mark.parametrize(
+    ("sizes_bytes", "uploaded", "limits", "expected"),
+    [
+        ([10, 10, 10], 3, (15, -1), 1),
+        ([10, 10, 10], 3, (0, -1), 3),
+        ([10, 10, 10], 2, (0, -1), 2),
+        ([10, 10, 10], 3, (-1, 10), 2),
+        # The first segment is too old; the size limit applies to the next one.
+        ([10, 10, 10], 3, (10, 25), 2),
+        # The excess is smaller than the first segment.
+        ([30, 10, 10], 3, (30, -1), 0),
+        ([10, 10, 10], 3, (-1, -1), 0),
+    ],
+)
+def test_expired_uploads_are_counted_by_both_limits(
+    sizes_bytes: list[int], uploaded: int, limits: tuple[int, int], expected: int
+) -> None:
+    ages_ms = [30, 20, 10]
+    count = count_expired_uploads(
+        sizes_bytes, 0, uploaded, *limits, 100, lambda number: 100 - ages_ms[number]
+    )
+    assert count == expected
 
 
 def test_compaction_of_more_keys_than_the_sample_is_estimated(

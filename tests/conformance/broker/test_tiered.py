@@ -5,9 +5,10 @@ The remote storage is Kafka's own LocalTieredStorage.
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import Lookups, LookupSettings
 from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here, run_here
-from tests.support.timeouts import TIMEOUT_SECONDS
+from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 from .broker import Broker, Home
 from .client import ISOLATIONS, Client, Digest
@@ -67,23 +68,30 @@ _QUERIES = 120
 class Tiered:
     """The files that a broker left, and the records that its clients got."""
 
-    data: Path
+    home: Home
     options: TieredOptions
     digests: dict[str, dict[str, Digest]]
     queries: list[tuple[str, int, int]]
     answers: list[str]
+
+    @property
+    def data(self) -> Path:
+        return self.home.data
+
+
+def _settings(remote: Path) -> dict[str, str]:
+    return {
+        **_SETTINGS,
+        "remote.log.storage.manager.class.path": str(tiered_storage_jar()),
+        "rsm.config.dir": str(remote),
+    }
 
 
 @pytest.fixture(scope="module")
 def tiered(room: Path) -> Tiered:
     folder = room / "tiered"
     remote = folder / "remote"
-    settings = {
-        **_SETTINGS,
-        "remote.log.storage.manager.class.path": str(tiered_storage_jar()),
-        "rsm.config.dir": str(remote),
-    }
-    broker = Broker(Home(folder / "broker"), more_settings=settings)
+    broker = Broker(Home(folder / "broker"), more_settings=_settings(remote))
     with broker, Client(broker.bootstrap, folder) as client:
         for topic in _TOPICS:
             client.create(topic)
@@ -93,7 +101,7 @@ def tiered(room: Path) -> Tiered:
         digests = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
         queries = _queries(broker.home.data, TieredOptions((str(remote),)))
         answers = client.times(queries)
-    return Tiered(broker.home.data, TieredOptions((str(remote),)), digests, queries, answers)
+    return Tiered(broker.home, TieredOptions((str(remote),)), digests, queries, answers)
 
 
 def _partitions() -> list[tuple[str, int]]:
@@ -164,6 +172,47 @@ def test_times_are_answered_as_by_the_broker(tiered: Tiered) -> None:
     assert list(zip(tiered.queries, found, strict=True)) == list(
         zip(tiered.queries, tiered.answers, strict=True)
     )
+
+
+@pytest.mark.parametrize("limit", ["bytes", "ms", "both"])
+def test_retention_of_tiered_logs_keeps_the_predicted_records(
+    tiered: Tiered, room: Path, limit: str
+) -> None:
+    def stats(data: Path, remote: str, **limits: Any) -> dict[tuple[str, int], dict[str, Any]]:
+        options = TieredOptions((remote,))
+        found = kafka_index.read_stats(
+            data, topics="tiered.*", by="partition", tiered=options, **limits
+        )
+        assert found.ok
+        return {(row["topic"], row["partition"]): row for row in found.to_arrow().to_pylist()}
+
+    names = [name for name in _partitions() if name[0] in _REMOTE_NAMES]
+    before = stats(tiered.data, tiered.options.uris[0])
+    row = before[names[0]]
+    limits: dict[str, int] = {}
+    if limit != "ms":
+        limits["retention_bytes"] = row["size_bytes"] // 3
+    if limit != "bytes":
+        middle_ms = (row["first_timestamp_ms"] + row["last_timestamp_ms"]) // 2
+        limits["retention_ms"] = max(time.time_ns() // 10**6 - middle_ms, 1)
+    expected = stats(tiered.data, tiered.options.uris[0], **limits)
+    home = tiered.home.copy_to(room / f"tiered-retained-{limit}")
+    remote = home.data.parent / "remote"
+    shutil.copytree(tiered.options.uris[0], remote)
+    settings = {f"log.{name.replace('_', '.')}": str(most) for name, most in limits.items()}
+    broker = Broker(home, more_settings={**_settings(remote), "log.retention.ms": "-1", **settings})
+    with broker, Client(broker.bootstrap, room) as client:
+
+        def log_starts() -> list[int]:
+            return [int(line.split()[0]) for line in client.times([(*name, -2) for name in names])]
+
+        starts = [expected[name]["log_start_after"] for name in names]
+        wait_for(lambda: log_starts() == starts, 60, "retention")
+    after = stats(home.data, str(remote))
+    assert any(one["goes_records"] for one in expected.values())
+    assert {name: after[name]["records"] for name in names} == {
+        name: expected[name]["stays_records"] for name in names
+    }
 
 
 def test_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_path: Path) -> None:
