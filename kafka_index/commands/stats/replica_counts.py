@@ -1,9 +1,10 @@
-"""The counts of a part of one replica, from its batch headers or its records; they merge."""
+"""Mergeable counts of a part of one replica, from its batch headers or its records."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ from kafka_index.core.query.read_plan import resolve_range
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
-from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
+from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.core.schema.registry import SchemaKey
 from kafka_index.core.schema.wire import frames_of
@@ -54,7 +55,7 @@ from kafka_index.core.schema.wire import frames_of
 _INT64_MIN = -INT64_MAX - 1
 #: Sizes from 2^(n - 1) to 2^n - 1 are in bin n, size 0 in bin 0.
 SIZE_BINS = 65
-#: More times are counted together, as those of batches without a timestamp are.
+#: Maximum number of hours or days. The earlier ones are counted with batches without a timestamp.
 MAX_GROUPS = 50_000
 _FIRST_GROUPS = 64
 _MAX_SCHEMA_IDS = 1000
@@ -62,10 +63,11 @@ _MAX_SCHEMA_IDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class StatsSettings:
-    """What is counted; small, and picklable.
+    """The settings of a count; small, and picklable.
 
     `from_ms` and `to_ms` bound the largest timestamps of batches, None for no bound. `group_ms` is
-    the length of an hour or a day, 0 if counts are not by time. `hot_keys` is None without keys.
+    the length of an hour or a day, 0 for one group of all batches. `hot_keys` is the number of hot
+    keys, None if they are not counted.
     """
 
     from_ms: int | None = None
@@ -78,7 +80,7 @@ class StatsSettings:
 
     @property
     def parts(self) -> RecordParts:
-        """The parts of records that are decoded; none if headers are enough."""
+        """The parts of records that are decoded; none if only headers are read."""
         parts = RecordParts.NONE
         if self.sizes or self.compacts:
             parts |= RecordParts.ALL
@@ -88,12 +90,15 @@ class StatsSettings:
 
     @property
     def reads_keys(self) -> bool:
-        """Whether keys are counted, or the last record of each is wanted."""
+        """Whether distinct keys are counted."""
         return self.hot_keys is not None or self.compacts
 
 
 class SegmentCounts(NamedTuple):
-    """A segment as retention sees it; the times of records are -1 if there is none."""
+    """The facts about a segment that retention uses.
+
+    The largest timestamp is -1 if no record has one.
+    """
 
     base_offset: int
     size_bytes: int
@@ -103,19 +108,19 @@ class SegmentCounts(NamedTuple):
 
     @property
     def retention_time_ms(self) -> int:
-        """The time that retention uses (``LogSegment.largestTimestamp``)."""
+        """The time of the segment (``LogSegment.largestTimestamp``)."""
         return self.largest_timestamp_ms if self.largest_timestamp_ms >= 0 else self.modified_ms
 
 
 class TimeSums:
-    """Sums of batches by the time of their group, -1 for batches without a time."""
+    """Sums of batches by hour or day; the time of batches without a timestamp is -1."""
 
     def __init__(self, group_ms: int) -> None:
         self._group_ms = group_ms
         self._times = np.zeros(_FIRST_GROUPS, np.int64)
         self._sums = new_sums(_FIRST_GROUPS)
         self._slots = np.full(2 * _FIRST_GROUPS, -1, np.int64)
-        # Groups and producer IDs of batches. New memory for each chunk costs as much as to fill it.
+        # Groups and producer IDs of batches, reused: allocating them takes as long as filling them.
         self._columns = np.empty((2, 0), np.int64)
         self.used = 0
 
@@ -132,10 +137,11 @@ class TimeSums:
     def add(
         self, source: WindowBatches, bounds: tuple[int, int, int], *, by_headers: bool
     ) -> tuple[Longs, Longs, int]:
-        """Count batches; return their groups, producer IDs, and how many are not counted exactly.
+        """Count batches.
 
-        `bounds` are the first offset, and the range of times. The groups are good until the next
-        call.
+        `bounds` are the first offset, and the range of times. Returns the groups of the batches,
+        valid until the next call; producer IDs; and the number of batches whose records cannot be
+        counted by their headers.
         """
         rows = source.batches.rows
         if rows > self._columns.shape[1]:
@@ -165,9 +171,9 @@ class TimeSums:
         return groups, np.concatenate(seen) if seen else producers[:0], unsure
 
     def _grow(self) -> Longs | None:
-        """Make room for another time; return the new numbers of the groups if they change."""
+        """Reserve space for another time; return the new numbers of the groups if they change."""
         if len(self._times) >= MAX_GROUPS:
-            return self._fold()
+            return self._merge_earlier()
         self._times = np.concatenate((self._times, np.zeros_like(self._times)))
         self._sums = np.concatenate((self._sums, new_sums(len(self._sums))))
         self._index()
@@ -177,8 +183,8 @@ class TimeSums:
         self._slots = np.full(2 * len(self._times), -1, np.int64)
         index_groups(self._times, self.used, self._slots, self._group_ms)
 
-    def _fold(self) -> Longs:
-        """Count the earlier half of the times together with batches without a time.
+    def _merge_earlier(self) -> Longs:
+        """Add the earlier half of the times to the batches without a timestamp.
 
         Returns the new numbers of the groups.
         """
@@ -188,13 +194,13 @@ class TimeSums:
         return self._add_rows(times, sums)
 
     def merge(self, other: TimeSums) -> None:
-        """Add the sums of others."""
+        """Add the sums of another part or replica."""
         self._add_rows(other.times, other.sums)
         while self.used > MAX_GROUPS:
-            self._fold()
+            self._merge_earlier()
 
     def _add_rows(self, times: Longs, sums: NDArray[np.int64]) -> Longs:
-        """Add groups to those in use; return their numbers."""
+        """Add groups to the groups in use; return the numbers of the added groups."""
         joined = np.concatenate((self.times, times))
         rows = np.concatenate((self.sums, sums))
         found, inverse = np.unique(joined, return_inverse=True)
@@ -210,12 +216,8 @@ class TimeSums:
         self._index()
         return np.asarray(inverse[used_before:], np.int64)
 
-    def __getstate__(self) -> tuple[int, Longs, NDArray[np.int64]]:
-        return self._group_ms, self.times.copy(), self.sums.copy()
-
-    def __setstate__(self, state: tuple[int, Longs, NDArray[np.int64]]) -> None:
-        self.__init__(state[0])  # type: ignore[misc]
-        self._add_rows(*state[1:])
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_columns": np.empty((2, 0), np.int64)}
 
 
 _TIMES = [SUM_FIRST_TIME, SUM_LAST_TIME]
@@ -224,7 +226,7 @@ _ARE_SUMS = ~np.isin(np.arange(new_sums(0).shape[1]), _TIMES)
 
 @dataclass(slots=True)
 class Compaction:
-    """Batches, bytes and records that a cleaner reads; `plain_bytes` without compression."""
+    """Batches, bytes and records that a cleaner reads; `plain_bytes` are without compression."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -234,11 +236,11 @@ class Compaction:
 
 @dataclass(slots=True)
 class ReplicaCounts:
-    """The counts of a replica, or a part of it; picklable, and of bounded size but for segments.
+    """The counts of a replica, or of a part of it.
 
-    `number` is that of the replica in the run. `deleted_bytes` are batches before the log start
-    offset. `epoch` is the leader epoch of the last batch. `faults` has the ranges that were left
-    out.
+    Picklable, and of bounded size except for the segments. `number` is the number of the replica
+    in the run. `deleted_bytes` is the size of the batches before the log start offset. `epoch` is
+    the leader epoch of the last batch. `faults` has the skipped ranges.
     """
 
     number: int
@@ -259,7 +261,7 @@ class ReplicaCounts:
 
     @classmethod
     def empty(cls, number: int, settings: StatsSettings) -> ReplicaCounts:
-        """Return the counts of nothing."""
+        """Return counts of 0."""
         hot = None if settings.hot_keys is None else HotKeys(settings.hot_keys)
         return cls(number, TimeSums(settings.group_ms), hot=hot)
 
@@ -272,7 +274,7 @@ class ReplicaCounts:
         self.deleted_bytes += other.deleted_bytes
         self.key_sizes = self.key_sizes + other.key_sizes
         self.value_sizes = self.value_sizes + other.value_sizes
-        _add_some(self.schema_ids, other.schema_ids)
+        _add_schema_ids(self.schema_ids, other.schema_ids)
         self.keys.merge(other.keys)
         if self.hot is not None and other.hot is not None:
             self.hot.merge(other.hot)
@@ -285,31 +287,30 @@ class ReplicaCounts:
 
 
 def joined_faults(some: Faults, others: Faults) -> Faults:
-    """Return faults together."""
-    found = Faults()
-    found.add(*some.first, *others.first)
-    found.total = some.total + others.total
-    found.retriable = some.retriable | others.retriable
-    return found
+    joined = Faults()
+    joined.add(*some.first, *others.first)
+    joined.total = some.total + others.total
+    joined.retriable = some.retriable | others.retriable
+    return joined
 
 
-def _add_some(counts: Counter[SchemaKey], more: Counter[SchemaKey]) -> None:
-    """Add counts, of no more than so many different ones."""
-    for one, count in more.items():
-        if one in counts or len(counts) < _MAX_SCHEMA_IDS:
-            counts[one] += count
+def _add_schema_ids(counts: Counter[SchemaKey], more: Counter[SchemaKey]) -> None:
+    """Add counts, of at most `_MAX_SCHEMA_IDS` schemas."""
+    for key, count in more.items():
+        if key in counts or len(counts) < _MAX_SCHEMA_IDS:
+            counts[key] += count
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPart:
     """Successive segments of a replica, counted by one task; small, and picklable.
 
-    `ends` are the base offsets of the segments that follow, None for the last one.
+    `end_offset` is the base offset of the segment after the part, None at the end of the log.
     """
 
     number: int
     files: PartitionFiles
-    ends: tuple[int | None, ...]
+    end_offset: int | None
 
     @property
     def size_bytes(self) -> int:
@@ -323,7 +324,7 @@ class ReplicaPart:
 
 
 def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) -> ReplicaCounts:
-    """Count the batches of a part, or its records too; damage is in the result."""
+    """Count the batches of a part, and its records if needed; errors are in the result."""
     counts = ReplicaCounts.empty(part.number, settings)
     cleanable = None
     if settings.compacts:
@@ -331,7 +332,9 @@ def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) 
             cleanable = _Cleanable.of(part.files, settings.max_decompressed_bytes)
         except KafkaIndexError as error:
             counts.faults.add(without_frames(error))
-    for segment, end in zip(part.files.segments, part.ends, strict=True):
+    segments = part.files.segments
+    ends = [*(segment.base_offset for segment in segments[1:]), part.end_offset]
+    for segment, end in zip(segments, ends, strict=True):
         counter = _SegmentCounter(counts, part.files, segment, end, settings, cleanable)
         try:
             counter.run()
@@ -344,7 +347,7 @@ def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) 
 
 @dataclass(frozen=True, slots=True)
 class _Cleanable:
-    """What a cleaner reads of a replica: committed and aborted records up to an offset.
+    """The batches of a replica that a cleaner reads: below an offset, committed or aborted.
 
     Source: ``LogCleanerManager.cleanableOffsets`` and ``CleanedTransactionMetadata``.
     """
@@ -361,22 +364,21 @@ class _Cleanable:
             max_decompressed_bytes=max_decompressed_bytes,
         )
         with PartitionLog(files, max_decompressed_bytes=max_decompressed_bytes) as log:
-            found = resolve_range(log, ReadBounds(), settings)
+            offsets = resolve_range(log, ReadBounds(), settings)
         active = files.segments[-1].base_offset
-        stable = active if found.end_offset is None else found.end_offset
-        return cls(min(active, stable), found.aborted)
+        stable = active if offsets.end_offset is None else offsets.end_offset
+        return cls(min(active, stable), offsets.aborted)
 
     def rows(self, batches: BatchColumns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which batches a cleaner reads, and which of them it drops as aborted."""
+        """Return which batches a cleaner reads, and which of these it drops as aborted."""
         is_read = batches.base_offset < self.end_offset
-        held = (
-            np.zeros(batches.rows, np.bool_) if self.aborted is None else self.aborted.hold(batches)
-        )
-        return is_read, held & is_read
+        if self.aborted is None:
+            return is_read, np.zeros(batches.rows, np.bool_)
+        return is_read, self.aborted.hold(batches) & is_read
 
 
 class _SegmentCounter:
-    """Counts a segment."""
+    """Counts the batches of a segment, and its records if needed."""
 
     def __init__(
         self,
@@ -390,19 +392,19 @@ class _SegmentCounter:
         self._counts, self._segment, self._settings = counts, segment, settings
         self._cleanable = cleanable
         self._start = files.log_start_offset
-        self._budget: DecompressionBudget = shared_budget(settings.max_decompressed_bytes)
-        self._reads = bool(settings.parts)
-        self._decoder = RecordDecoder(self._budget, settings.parts, verify_crc=True)
+        budget = shared_budget(settings.max_decompressed_bytes)
+        self._reads_records = bool(settings.parts)
+        self._decoder = RecordDecoder(budget, settings.parts, verify_crc=True)
         base, size = segment.base_offset, segment.log_size_bytes
         self.scan = RangeScan(
             LogRange(segment, 0, size, base, base, end_offset),
-            verify_crc=self._reads,
-            decompressor=self._budget if self._reads else None,
-            headers_only=not self._reads,
+            verify_crc=self._reads_records,
+            decompressor=budget if self._reads_records else None,
+            headers_only=not self._reads_records,
         )
 
     def run(self) -> None:
-        """Count all batches; damage is noted, and passed over."""
+        """Count all batches; corrupt ranges are skipped, and added to the faults."""
         totals = self._counts.totals
         records_before = int(totals.sums[:, SUM_RECORDS].sum())
         largest = -1
@@ -411,21 +413,23 @@ class _SegmentCounter:
             _INT64_MIN if self._settings.from_ms is None else self._settings.from_ms,
             INT64_MAX if self._settings.to_ms is None else self._settings.to_ms - 1,
         )
-        for found in self.scan.windows():
-            if isinstance(found, CorruptLogError):
-                self._counts.faults.add(found)
+        for window in self.scan.windows():
+            if isinstance(window, CorruptLogError):
+                self._counts.faults.add(window)
                 continue
-            if not found.batches.rows:
+            if not window.batches.rows:
                 continue
-            largest = max(largest, int(found.batches.max_timestamp_ms.max()))
-            groups, producers, unsure = totals.add(found, bounds, by_headers=not self._reads)
+            largest = max(largest, int(window.batches.max_timestamp_ms.max()))
+            groups, producers, uncountable = totals.add(
+                window, bounds, by_headers=not self._reads_records
+            )
             if len(producers):
                 self._counts.producers.add(hash_longs(np.unique(producers)))
-            self._note_ends(found)
-            if self._reads:
-                self._read(found, groups)
-            elif unsure:
-                self._read_unsure(found, groups)
+            self._add_offsets(window.batches)
+            if self._reads_records:
+                self._read(window, groups)
+            elif uncountable:
+                self._read_uncountable(window, groups)
         self._counts.segments.append(
             SegmentCounts(
                 self._segment.base_offset,
@@ -436,8 +440,8 @@ class _SegmentCounter:
             )
         )
 
-    def _note_ends(self, source: WindowBatches) -> None:
-        batches, counts = source.batches, self._counts
+    def _add_offsets(self, batches: BatchColumns) -> None:
+        counts = self._counts
         end_offset = int(batches.last_offset[-1]) + 1
         if end_offset > counts.end_offset:
             counts.end_offset, counts.epoch = end_offset, int(batches.leader_epoch[-1])
@@ -445,16 +449,16 @@ class _SegmentCounter:
             before = batches.last_offset < self._start
             counts.deleted_bytes += int(batches.size_bytes[before].sum())
 
-    def _read_unsure(self, source: WindowBatches, groups: Longs) -> None:
-        """Count the records of batches whose headers do not tell their number."""
+    def _read_uncountable(self, source: WindowBatches, groups: Longs) -> None:
+        """Count the records of batches whose headers do not contain the number of records."""
         batches = source.batches
         is_message = batches.control_type == CONTROL_MESSAGE
-        is_cut = ~is_message & (batches.base_offset < self._start) & ~batches.is_control
-        rows = np.flatnonzero((holds_messages(batches) | is_cut) & (groups != NOT_COUNTED))
+        spans_start = ~is_message & (batches.base_offset < self._start) & ~batches.is_control
+        rows = np.flatnonzero((holds_messages(batches) | spans_start) & (groups != NOT_COUNTED))
         self._decode(source.select(rows), groups[rows])
 
     def _read(self, source: WindowBatches, groups: Longs) -> None:
-        """Read the records of all batches of data that are counted."""
+        """Count the records of the counted batches, except for control batches."""
         is_counted = groups != NOT_COUNTED
         if self._settings.parts & RecordParts.VALUES:
             self._add_overhead(source, groups, is_counted)
@@ -464,7 +468,7 @@ class _SegmentCounter:
     def _add_overhead(
         self, source: WindowBatches, groups: Longs, is_counted: NDArray[np.bool_]
     ) -> None:
-        """Add the bytes of batches besides their records, as if they were not compressed."""
+        """Add the bytes of the batches except for their records to the size without compression."""
         batches = source.batches
         overhead = np.full(batches.rows, RECORD_BATCH_OVERHEAD_BYTES, np.int64)
         overhead[batches.is_control] = batches.size_bytes[batches.is_control]
@@ -527,7 +531,7 @@ class _SegmentCounter:
                 plain,
             )
             if self._settings.sizes:
-                _add_some(self._counts.schema_ids, _schema_ids(chunk.values))
+                _add_schema_ids(self._counts.schema_ids, _schema_ids(chunk.values))
         if chunk.keys is not None and self._settings.reads_keys:
             self._add_keys(chunk.keys, chunk, source, plain)
 
@@ -547,7 +551,7 @@ class _SegmentCounter:
             is_read, is_aborted = map(chunk.of_batches, self._cleanable.rows(source.batches))
             counts.compaction.records += int(is_read.sum())
             counts.compaction.plain_bytes += int(plain[is_read].sum())
-            # The last record of a key wins. Records without a key are dropped.
+            # A cleaner keeps the last record of each key, and no record without a key.
             kept = present & is_read & ~is_aborted
             at = number[kept]
             rows[at, 0] = chunk.offsets[kept]
@@ -557,24 +561,24 @@ class _SegmentCounter:
 
 
 def _lengths(column: pa.Array) -> Longs:
-    """Return the lengths of values, -1 for null."""
+    """Return the lengths of values in bytes, -1 for null."""
     lengths: Longs = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
     return lengths
 
 
 def _header_sizes(chunk: RecordChunk) -> Longs:
-    """Return the bytes of the headers of each record, and of their number."""
+    """Return the size of the headers of each record, with the varint of their number."""
     sizes = np.ones(len(chunk), np.int64)
     places = chunk.header_places
     counts = places[PLACE_COUNT]
-    # The number is a varint of up to three bytes.
+    # The varint has up to three bytes.
     sizes[places[PLACE_ROW]] += places[PLACE_END] - places[PLACE_ADDRESS]
     sizes[places[PLACE_ROW]] += (counts >= 1 << 6).astype(np.int64) + (counts >= 1 << 13)
     return sizes
 
 
 def _schema_ids(values: pa.Array) -> Counter[SchemaKey]:
-    """Return the number of values by the schema that their first bytes name."""
+    """Return the number of values by the schema ID in their first bytes."""
     frames = frames_of(values)
     numbers = frames.key_numbers[frames.key_numbers >= 0]
     counts = np.bincount(numbers, minlength=len(frames.keys))
@@ -582,22 +586,17 @@ def _schema_ids(values: pa.Array) -> Counter[SchemaKey]:
 
 
 def parts_of(number: int, files: PartitionFiles, max_bytes: int) -> list[ReplicaPart]:
-    """Return the parts of a replica, of no more than about so many bytes of logs."""
-    bases = [segment.base_offset for segment in files.segments]
-    ends = [*bases[1:], None]
-    parts: list[ReplicaPart] = []
-    first = size_bytes = 0
-    for at, segment in enumerate(files.segments):
-        if at > first and size_bytes + segment.log_size_bytes > max_bytes:
-            parts.append(_part(number, files, ends, first, at))
-            first, size_bytes = at, 0
+    """Divide a replica into parts of about `max_bytes` of logs at most."""
+    starts, size_bytes = [0], 0
+    for row, segment in enumerate(files.segments):
+        if row > starts[-1] and size_bytes + segment.log_size_bytes > max_bytes:
+            starts.append(row)
+            size_bytes = 0
         size_bytes += segment.log_size_bytes
-    parts.append(_part(number, files, ends, first, len(bases)))
+    parts = []
+    for start, end in pairwise([*starts, len(files.segments)]):
+        following = files.segments[end : end + 1]
+        own = replace(files, segments=files.segments[start:end])
+        end_offset = following[0].base_offset if following else None
+        parts.append(ReplicaPart(number, own, end_offset))
     return parts
-
-
-def _part(
-    number: int, files: PartitionFiles, ends: list[int | None], first: int, end: int
-) -> ReplicaPart:
-    own = replace(files, segments=files.segments[first:end])
-    return ReplicaPart(number, own, tuple(ends[first:end]))

@@ -24,13 +24,12 @@ from kafka_index.core.parameters import (
 )
 
 _MAX_HOT_KEYS = 10_000
-_WHAT_IF = ("retention_ms", "retention_bytes", "compact")
 
 
 class StatsBy(StrEnum):
-    """What a row of the statistics is about."""
+    """The rows of the statistics."""
 
-    #: A topic; and its replicas at each broker, if the input has several brokers.
+    #: A topic, and its replicas at each broker if the input has several brokers.
     TOPIC = "topic"
     #: A replica of a partition.
     PARTITION = "partition"
@@ -42,10 +41,6 @@ class StatsBy(StrEnum):
     def milliseconds(self) -> int:
         """The length of the day or hour, 0 for the others."""
         return {StatsBy.DAY: 86_400_000, StatsBy.HOUR: 3_600_000}.get(self, 0)
-
-
-def _is_asked(value: object) -> bool:
-    return value is not None and value is not False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +85,19 @@ class StatsRequest(LogRequest):
     retention_ms: int | None = parameter(
         IntegerKind(-1),
         Group.SETTINGS,
-        "What if retention.ms were N: what stays, and what is deleted.",
+        "Predict which records and bytes stay if retention.ms is N.",
         default=None,
     )
     retention_bytes: int | None = parameter(
         IntegerKind(-1),
         Group.SETTINGS,
-        "What if retention.bytes were N: what stays, and what is deleted.",
+        "Predict which records and bytes stay if retention.bytes is N.",
         default=None,
     )
     compact: bool = parameter(
         FlagKind(),
         Group.SETTINGS,
-        "What if the topics were compacted now: what stays, and what is removed.",
+        "Predict which records and bytes stay if the topics are compacted now.",
         default=False,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
@@ -110,21 +105,21 @@ class StatsRequest(LogRequest):
     def __post_init__(self) -> None:
         super(StatsRequest, self).__post_init__()
         time_range_ms(self.from_time, self.to_time)
-        what_if = next((name for name in _WHAT_IF if _is_asked(getattr(self, name))), None)
-        if what_if is None:
+        limits = [
+            name for name in ("retention_ms", "retention_bytes") if getattr(self, name) is not None
+        ]
+        if not (limits or self.compact):
             return
-        if what_if != "compact" and self.compact:
+        what_if = limits[0] if limits else "compact"
+        if limits and self.compact:
             self.refuse(f"{{compact}} and {{{what_if}}} exclude each other: run each")
         if self.from_time is not None or self.to_time is not None:
             bound = "from_time" if self.from_time is not None else "to_time"
-            self.refuse(f"{{{what_if}}} is about complete logs, without {{{bound}}}")
+            self.refuse(f"{{{what_if}}} applies to complete logs, not with {{{bound}}}")
         if self.by.milliseconds:
-            self.refuse(f"{{{what_if}}} is about complete logs: {{by}} must be topic or partition")
-
-    @property
-    def asks_what_if(self) -> bool:
-        """Whether retention or compaction is asked about."""
-        return any(_is_asked(getattr(self, name)) for name in _WHAT_IF)
+            self.refuse(
+                f"{{{what_if}}} applies to complete logs: {{by}} must be topic or partition"
+            )
 
 
 STATS = CommandSpec(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -77,90 +78,28 @@ class CountStatus(StrEnum):
 
 _MEANINGS: Mapping[CountStatus, tuple[Severity, str]] = {
     CountStatus.COUNTED: (GOOD, "everything was counted"),
-    CountStatus.DAMAGED: (BAD, "counted, without the corrupt ranges"),
-    CountStatus.FAILED: (BAD, "not counted to the end"),
+    CountStatus.DAMAGED: (BAD, "counted except for corrupt ranges"),
+    CountStatus.FAILED: (BAD, "not counted completely"),
 }
 
-_TEXT, _LONG, _REAL = pa.string(), pa.int64(), pa.float64()
-STATS_REPORT_SCHEMA = report_schema(
-    [
-        ("broker", _TEXT),
-        ("is_base", pa.bool_()),
-        ("replicas", _LONG),
-        ("start_timestamp_ms", _LONG),
-        ("records", _LONG),
-        ("size_bytes", _LONG),
-        ("batches", _LONG),
-        ("control_batches", _LONG),
-        ("records_per_batch", _REAL),
-        ("log_start_offset", _LONG),
-        ("end_offset", _LONG),
-        ("first_timestamp_ms", _LONG),
-        ("last_timestamp_ms", _LONG),
-        ("records_per_second", _REAL),
-        ("bytes_per_day", _REAL),
-        ("cumulative_bytes", _LONG),
-        ("deleted_bytes", _LONG),
-        ("producers", _LONG),
-        ("transactional_records", _LONG),
-        ("transactional_share", _REAL),
-        *((f"bytes_{name}", _LONG) for name in COMPRESSION_NAMES),
-        ("key_bytes", _LONG),
-        ("value_bytes", _LONG),
-        ("null_keys", _LONG),
-        ("tombstones", _LONG),
-        ("uncompressed_bytes", _LONG),
-        ("compression_ratio", _REAL),
-        ("key_sizes", _TEXT),
-        ("value_sizes", _TEXT),
-        ("schema_ids", _TEXT),
-        ("distinct_keys", _LONG),
-        ("distinct_keys_error", _REAL),
-        ("hot_keys", _TEXT),
-        ("stays_bytes", _LONG),
-        ("goes_bytes", _LONG),
-        ("stays_records", _LONG),
-        ("goes_records", _LONG),
-        ("log_start_after", _LONG),
-    ],
-    required=("topic", "status", "records", "size_bytes", "batches"),
-)
-STATS_REPORT = ReportSpec(
-    STATS_REPORT_SCHEMA,
-    PageColumns(
-        "rows",
-        ("status",),
-        {status.value: Meaning(severity, text) for status, (severity, text) in _MEANINGS.items()},
-        plots=(
-            Plot("Bytes", "size_bytes", "bytes"),
-            Plot("Records", "records", "records"),
-            Plot("Bytes that stay", "stays_bytes", "bytes"),
-            Plot("Bytes that go", "goes_bytes", "bytes"),
-            Plot("Distinct keys", "distinct_keys", "keys"),
-            Plot("Sizes of keys", "key_sizes", "records", is_histogram=True),
-            Plot("Sizes of values", "value_sizes", "records", is_histogram=True),
-        ),
-    ),
-)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatsRow:
     """A row of the report, with its columns."""
 
     topic: str
-    records: int
-    size_bytes: int
-    batches: int
-    control_batches: int = 0
-    status: CountStatus = CountStatus.COUNTED
-    reason: str | None = None
     partition: int | None = None
     path: str | None = None
+    status: CountStatus = CountStatus.COUNTED
+    reason: str | None = None
     broker: str | None = None
     is_base: bool | None = None
     replicas: int | None = None
     start_timestamp_ms: int | None = None
+    records: int
+    size_bytes: int
+    batches: int
+    control_batches: int
     records_per_batch: float | None = None
     log_start_offset: int | None = None
     end_offset: int | None = None
@@ -198,9 +137,38 @@ class StatsRow:
 
     @property
     def codecs(self) -> list[tuple[str, int]]:
-        """The codecs with their bytes, the most first."""
-        found = [(name, getattr(self, f"bytes_{name}") or 0) for name in COMPRESSION_NAMES]
-        return sorted((one for one in found if one[1]), key=lambda one: -one[1])
+        """The codecs with their bytes, largest first."""
+        sizes = [(name, getattr(self, f"bytes_{name}") or 0) for name in COMPRESSION_NAMES]
+        return sorted((item for item in sizes if item[1]), key=lambda item: -item[1])
+
+
+_COMMON_COLUMNS = report_schema([]).names
+_ARROW_TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+STATS_REPORT_SCHEMA = report_schema(
+    [
+        (field.name, _ARROW_TYPES[str(field.type).removesuffix(" | None")])
+        for field in fields(StatsRow)
+        if field.name not in _COMMON_COLUMNS
+    ],
+    required=("topic", "status", "records", "size_bytes", "batches"),
+)
+STATS_REPORT = ReportSpec(
+    STATS_REPORT_SCHEMA,
+    PageColumns(
+        "rows",
+        ("status",),
+        {status.value: Meaning(severity, text) for status, (severity, text) in _MEANINGS.items()},
+        plots=(
+            Plot("Bytes", "size_bytes", "bytes"),
+            Plot("Records", "records", "records"),
+            Plot("Bytes that stay", "stays_bytes", "bytes"),
+            Plot("Bytes that go", "goes_bytes", "bytes"),
+            Plot("Distinct keys", "distinct_keys", "keys"),
+            Plot("Sizes of keys", "key_sizes", "records", is_histogram=True),
+            Plot("Sizes of values", "value_sizes", "records", is_histogram=True),
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +182,7 @@ class Remainder:
     log_start_offset: int | None = None
 
     def plus(self, other: Remainder) -> Remainder:
-        """Return the sum with another replica, whose log start is another."""
+        """Return the sum of two replicas, without a log start offset."""
         return Remainder(
             self.stays_bytes + other.stays_bytes,
             self.goes_bytes + other.goes_bytes,
@@ -223,7 +191,6 @@ class Remainder:
         )
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of a row."""
         return {
             "stays_bytes": self.stays_bytes,
             "goes_bytes": self.goes_bytes,
@@ -240,9 +207,9 @@ def row_of(
     request: StatsRequest,
     length_ms: int = 0,
 ) -> StatsRow:
-    """Return the row of some sums; `counts` have what is not counted by time.
+    """Return the row of the added sums; `counts` is None for an hour or a day.
 
-    `length_ms` is the length of an hour or a day, 0 for rates between the first and the last time.
+    `length_ms` is the length of the hour or day, 0 for rates between the first and the last time.
     """
     total = sums.sum(axis=0)
     batches, records, size_bytes = (int(total[at]) for at in (SUM_BATCHES, SUM_RECORDS, SUM_BYTES))
@@ -268,11 +235,11 @@ def row_of(
     if counts is not None:
         columns |= _columns_of(counts, request)
     return StatsRow(
-        topic,
-        records,
-        size_bytes,
-        batches,
-        int(total[SUM_CONTROL_BATCHES]),
+        topic=topic,
+        records=records,
+        size_bytes=size_bytes,
+        batches=batches,
+        control_batches=int(total[SUM_CONTROL_BATCHES]),
         records_per_batch=records / data_batches if data_batches else None,
         first_timestamp_ms=first if has_times else None,
         last_timestamp_ms=last if has_times else None,
@@ -285,7 +252,7 @@ def row_of(
 
 
 def columns_of_faults(faults: Faults) -> dict[str, Any]:
-    """Return the status and its reason, if something was skipped."""
+    """Return the status and the reason, if a range was skipped."""
     if not faults.total:
         return {}
     is_failed = True in faults.retriable
@@ -294,7 +261,7 @@ def columns_of_faults(faults: Faults) -> dict[str, Any]:
 
 
 def _columns_of(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
-    """Return the columns of what is not counted by time."""
+    """Return the columns that are not counted by hour or day."""
     columns: dict[str, Any] = {
         "deleted_bytes": counts.deleted_bytes,
         "producers": counts.producers.distinct,
@@ -308,8 +275,8 @@ def _columns_of(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
             "value_sizes": _histogram(counts.value_sizes),
         }
         if sum(ids.values()) > _SCHEMA_SHARE * values:
-            named = {_schema_name(key): ids[key] for key in sorted(ids, key=str)}
-            columns["schema_ids"] = json.dumps(named)
+            counts_by_name = {_schema_name(key): ids[key] for key in sorted(ids, key=str)}
+            columns["schema_ids"] = json.dumps(counts_by_name)
     if counts.hot is not None:
         hot = [
             {"key": bytes_text(key), "count": count, "error": error}
@@ -323,12 +290,12 @@ def _columns_of(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
 
 
 def _schema_name(key: SchemaKey) -> str:
-    """Return a Confluent ID as a number, and other keys with their kind."""
+    """Format a Confluent ID as a number, and another key with its kind."""
     return str(key.value) if key.kind is KeyKind.ID else str(key)
 
 
 def _histogram(bins: Longs) -> str:
-    """Return the sizes as JSON: counts by the smallest size of each bin."""
+    """Format the counts of bins as JSON, by the smallest size of each bin."""
     return json.dumps(
         {str(0 if at == 0 else 1 << (at - 1)): int(bins[at]) for at in range(SIZE_BINS) if bins[at]}
     )
@@ -392,8 +359,8 @@ class LogStats(Result):
         return self._skipped
 
     @property
-    def _once(self) -> list[StatsRow]:
-        """The rows that count every partition once."""
+    def _base_rows(self) -> list[StatsRow]:
+        """The rows that count each partition once."""
         if self._request.by is StatsBy.PARTITION:
             return [row for row in self._rows if row.is_base]
         if self._request.by is StatsBy.TOPIC:
@@ -402,7 +369,7 @@ class LogStats(Result):
 
     @property
     def headline(self) -> str:
-        """The number of records, bytes and topics, and of the ranges that were skipped."""
+        """The number of records, bytes, topics and skipped ranges."""
         counts = self.counts
         text = (
             f"{plural(counts['records'], 'record')} of {plural(counts['topics'], 'topic')}, "
@@ -421,7 +388,7 @@ class LogStats(Result):
                 _name(row),
                 (row.records, row.batches),
                 _MEANINGS[row.status][0],
-                _described(row),
+                _description(row),
                 row.size_bytes,
             )
             for row in self._shown_rows
@@ -429,36 +396,37 @@ class LogStats(Result):
 
     @property
     def _shown_rows(self) -> list[StatsRow]:
-        if len(self._rows) <= _SHOWN_ROWS:
-            return self._rows
+        rows, numbers = self._rows, range(len(self._rows))
         if self._request.by.milliseconds:
-            kept = sorted(self._rows, key=lambda row: row.start_timestamp_ms or 0)[-_SHOWN_ROWS:]
+            shown = nlargest(_SHOWN_ROWS, numbers, lambda n: (rows[n].start_timestamp_ms or 0, n))
         else:
-            kept = sorted(self._rows, key=lambda row: -row.size_bytes)[:_SHOWN_ROWS]
-        shown = set(map(id, kept))
-        return [row for row in self._rows if id(row) in shown]
+            shown = nlargest(_SHOWN_ROWS, numbers, lambda n: rows[n].size_bytes)
+        return [rows[number] for number in sorted(shown)]
 
     @property
     def facts(self) -> list[str]:
-        """What was not looked at, and what is estimated."""
+        """The scope of the counts, and which of them are estimates."""
         facts = []
-        left = len(self._rows) - len(self._shown_rows)
-        if left:
+        hidden = len(self._rows) - len(self._shown_rows)
+        if hidden:
             which = "the last" if self._request.by.milliseconds else "the largest"
-            facts.append(f"{which} {_SHOWN_ROWS} rows; --report FILE has {left:,} more")
+            facts.append(f"{which} {_SHOWN_ROWS} rows; --report FILE has {hidden:,} more")
         if not self._reads_records:
             facts.append("batch headers were read; checksums were not verified")
-        deleted = sum(row.deleted_bytes or 0 for row in self._once)
+        deleted = sum(row.deleted_bytes or 0 for row in self._base_rows)
         if deleted:
             facts.append(
                 f"{format_bytes(deleted)} before the log start offsets are deleted, and not counted"
             )
         if any(row.distinct_keys_error for row in self._rows):
             error = max(row.distinct_keys_error or 0 for row in self._rows)
-            counted = "records that stay are estimates"
-            if not self._request.compact:
-                counted = "numbers of distinct keys are estimates"
-            facts.append(f"with more than {SAMPLE_KEYS:,} keys, {counted} (error {error:.1%})")
+            estimated = "numbers of distinct keys"
+            if self._request.compact:
+                estimated = "records that stay"
+            facts.append(
+                f"with more than {SAMPLE_KEYS:,} keys, {estimated} are estimates "
+                f"(error {error:.1%})"
+            )
         if any((row.replicas or 0) > 1 and row.broker is not None for row in self._rows) or any(
             row.is_base is False for row in self._rows
         ):
@@ -472,13 +440,13 @@ class LogStats(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """Hot keys by row, and what was skipped."""
+        """Hot keys by row, and the skipped ranges."""
         sections = []
         for row in self._shown_rows:
             hot = json.loads(row.hot_keys) if row.hot_keys else []
             lines = [
-                f"{one['count']:,}{_within(one['error'])}  {one['key']}"
-                for one in hot[:_SHOWN_HOT_KEYS]
+                f"{key['count']:,}{_format_error(key['error'])}  {key['key']}"
+                for key in hot[:_SHOWN_HOT_KEYS]
             ]
             if lines:
                 title = f"hot keys of {_name(row)}:"
@@ -489,7 +457,7 @@ class LogStats(Result):
 
     @property
     def work_bytes(self) -> int:
-        """The bytes that were read, 0 if headers were."""
+        """The size of the logs, 0 if only headers were read."""
         return self._log_bytes if self._reads_records else 0
 
     @property
@@ -513,8 +481,8 @@ class LogStats(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Topics, records and batches, each partition once; and ranges that were skipped."""
-        rows = self._once
+        """Topics, records and batches, with each partition counted once; and skipped ranges."""
+        rows = self._base_rows
         return {
             "topics": len({row.topic for row in rows}),
             "rows": len(self._rows),
@@ -525,8 +493,8 @@ class LogStats(Result):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the batches that were counted, each partition once, and of all logs."""
-        return {"batches": sum(row.size_bytes for row in self._once), "logs": self._log_bytes}
+        """The size of the counted batches, with each partition counted once; and of all logs."""
+        return {"batches": sum(row.size_bytes for row in self._base_rows), "logs": self._log_bytes}
 
     def to_arrow(self) -> pa.Table:
         """Return the rows of the report."""
@@ -534,7 +502,6 @@ class LogStats(Result):
 
 
 def _name(row: StatsRow) -> str:
-    """Return what a row is about."""
     name = row.topic if row.partition is None else f"{row.topic}-{row.partition}"
     if row.start_timestamp_ms is not None:
         text = format_time(row.start_timestamp_ms)
@@ -544,8 +511,8 @@ def _name(row: StatsRow) -> str:
     return f"{name} at broker {row.broker}" if row.broker.isdecimal() else f"{name} in {row.broker}"
 
 
-def _described(row: StatsRow) -> str:
-    """Return further numbers of a row, for people."""
+def _description(row: StatsRow) -> str:
+    """Return the codecs, rates and other numbers of a row as text."""
     parts = []
     if row.stays_bytes is not None:
         parts.append(
@@ -574,5 +541,5 @@ def _described(row: StatsRow) -> str:
     return "; ".join(parts)
 
 
-def _within(error: int) -> str:
+def _format_error(error: int) -> str:
     return f" (up to {error:,} too many)" if error else ""

@@ -1,10 +1,10 @@
-"""Counts of keys in bounded memory, which merge: a sample of distinct keys, and the hot keys.
+"""Mergeable counts of keys in bounded memory: a sample of the distinct keys, and the hot keys.
 
-The sample has the keys with the smallest hashes (bottom-k, as the theta sketch of Apache
-DataSketches): it is exact up to its size, and then has a relative standard error of 0.8 %. A
-HyperLogLog of that size would not tell which record of a key is the last, which decides what
-compaction keeps. Hot keys are counted as Space-Saving does, merged by the rule of "Mergeable
-Summaries" (Agarwal et al., 2012).
+The sample has the keys with the smallest hashes, as the theta sketch of Apache DataSketches. It is
+exact up to its size, and then has a relative standard error of 0.8 %. Compaction keeps the last
+record of each key, so the sample also has the last record of its keys. A HyperLogLog, such as
+DuckDB's ``approx_count_distinct``, has no keys. Hot keys are counted by Space-Saving, and merged by
+the rule of "Mergeable Summaries" (Agarwal et al., 2012).
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from kafka_index.core.kernels.batch_counts import hash_fields
 
 Hashes = NDArray[np.uint64]
 
-#: The most keys of a sample.
+#: Maximum number of keys of a sample.
 SAMPLE_KEYS = 16_384
-#: The most keys that are counted, and at least so many for each hot key that is wanted.
-_COUNTED_KEYS, _KEYS_EACH = 16_384, 8
-#: Added counts are joined when there are so many times as many, or so many bytes of keys.
+#: Keys that `HotKeys` counts: at least so many, and so many for each hot key.
+_COUNTED_KEYS, _COUNTED_PER_HOT_KEY = 16_384, 8
+#: Added keys are joined once there are so many times the counted keys, or so many bytes of keys.
 _ADDED, _MAX_ADDED_BYTES = 8, 16 << 20
-#: A longer key is shown by its first bytes.
+#: Only the first bytes of a longer key are shown.
 SHOWN_KEY_BYTES = 256
 _ALL_HASHES = 1 << 64
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def hash_longs(values: Longs) -> Hashes:
-    """Return hashes of numbers."""
     mixed = (values.astype(np.uint64) + _MIX) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(29)), np.uint64)
 
 
 def hash_bytes(values: pa.Array) -> Hashes:
-    """Return hashes of values of bytes without nulls."""
+    """Hash the values of a binary array without nulls."""
     _, ends, data = values.buffers()
     hashes = np.empty(len(values), np.uint64)
     offsets = np.frombuffer(ends, np.int32, len(values) + 1, 4 * values.offset)
@@ -51,9 +50,9 @@ def hash_bytes(values: pa.Array) -> Hashes:
 
 
 class KeySample:
-    """The keys with the smallest hashes, each with the numbers of its record of the largest offset.
+    """The keys with the smallest hashes, each with three numbers of its last record.
 
-    Added keys are joined when there are many, and before the sample is looked at.
+    Added keys are joined when there are many, and before any property is read.
     """
 
     def __init__(self) -> None:
@@ -64,7 +63,7 @@ class KeySample:
         self._added_keys = 0
 
     def add(self, hashes: Hashes, rows: NDArray[np.int64] | None = None) -> None:
-        """Add keys, with rows of shape (n, 3): an offset, -1 for none, and two numbers."""
+        """Add keys; `rows` of shape (n, 3) have an offset, -1 for none, and two other numbers."""
         rows = np.full((len(hashes), 3), -1, np.int64) if rows is None else rows
         if not self.is_exact:
             kept = hashes < np.uint64(self._limit)
@@ -72,12 +71,12 @@ class KeySample:
         self._added.append((hashes, rows))
         self._added_keys += len(hashes)
         if self._added_keys > SAMPLE_KEYS:
-            self._settle()
+            self._join()
 
     def merge(self, other: KeySample) -> None:
         """Add the keys of another sample."""
-        other._settle()
-        self._settle()
+        other._join()
+        self._join()
         if other._limit < self._limit:
             self._limit = other._limit
             kept = self._hashes < np.uint64(self._limit)
@@ -87,19 +86,19 @@ class KeySample:
     @property
     def hashes(self) -> Hashes:
         """The hashes, sorted and below `limit`."""
-        self._settle()
+        self._join()
         return self._hashes
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The numbers of each key."""
-        self._settle()
+        """The numbers of the last record of each key."""
+        self._join()
         return self._rows
 
     @property
     def limit(self) -> int:
-        """The bound of the hashes, exclusive."""
-        self._settle()
+        """The exclusive upper bound of the hashes."""
+        self._join()
         return self._limit
 
     @property
@@ -109,7 +108,7 @@ class KeySample:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the sample has all keys so far."""
+        """Whether the sample has all keys that were added."""
         return self._limit == _ALL_HASHES
 
     @property
@@ -120,11 +119,11 @@ class KeySample:
     @property
     def relative_error(self) -> float:
         """The relative standard error of the number, 0 if it is exact."""
-        self._settle()
+        self._join()
         return 0.0 if self.is_exact else 1 / np.sqrt(SAMPLE_KEYS - 1).item()
 
-    def _settle(self) -> None:
-        """Join what was added; keep the smallest hashes, and the last row of each."""
+    def _join(self) -> None:
+        """Join the added keys; keep the smallest hashes, and the last row of each key."""
         if not self._added:
             return
         hashes = np.concatenate([self._hashes, *(part[0] for part in self._added)])
@@ -139,22 +138,19 @@ class KeySample:
             hashes, rows = hashes[:SAMPLE_KEYS].copy(), rows[:SAMPLE_KEYS].copy()
         self._hashes, self._rows = hashes, rows
 
-    def __getstate__(self) -> tuple[Hashes, NDArray[np.int64], int]:
-        """Return what is pickled: the joined sample."""
-        self._settle()
-        return self._hashes, self._rows, self._limit
-
-    def __setstate__(self, state: tuple[Hashes, NDArray[np.int64], int]) -> None:
-        """Restore a joined sample."""
-        self.__init__()  # type: ignore[misc]
-        self._hashes, self._rows, self._limit = state
+    def __getstate__(self) -> dict[str, object]:
+        self._join()
+        return self.__dict__
 
 
 class HotKeys:
-    """The most frequent keys with counts that are at most `error` too small."""
+    """Counts of the most frequent keys, of which `max_keys` are reported.
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
+    The stored counts are too small by at most `error`.
+    """
+
+    def __init__(self, max_keys: int) -> None:
+        self.max_keys = max_keys
         self.error = 0
         self._hashes: Hashes = np.empty(0, np.uint64)
         self._counts: Longs = np.empty(0, np.int64)
@@ -164,7 +160,7 @@ class HotKeys:
 
     @property
     def _capacity(self) -> int:
-        return max(_COUNTED_KEYS, _KEYS_EACH * self.wanted)
+        return max(_COUNTED_KEYS, _COUNTED_PER_HOT_KEY * self.max_keys)
 
     def add(self, hashes: Hashes, counts: Longs, keys: pa.Array) -> None:
         """Add distinct keys with their counts."""
@@ -174,25 +170,25 @@ class HotKeys:
         self._added_rows += len(hashes)
         self._added_bytes += shown.nbytes
         if self._added_rows > _ADDED * self._capacity or self._added_bytes > _MAX_ADDED_BYTES:
-            self._settle()
+            self._join()
 
     def merge(self, other: HotKeys) -> None:
-        """Add the counts of others."""
-        other._settle()
+        """Add the counts of another part or replica."""
+        other._join()
         self.error += other.error
         self.add(other._hashes, other._counts, other._keys)
 
     def top(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yield the hot keys: key, count, and by how much the count may be too large."""
-        self._settle()
-        order = np.argsort(-self._counts, kind="stable")[: self.wanted]
+        """Yield each hot key with its count, and the maximum excess of the count."""
+        self._join()
+        order = np.argsort(-self._counts, kind="stable")[: self.max_keys]
         for key, count in zip(
             self._keys.take(pa.array(order)).to_pylist(), self._counts[order].tolist(), strict=True
         ):
             yield key, count + self.error, self.error
 
-    def _settle(self) -> None:
-        """Join what was added; keep the largest counts, less the largest that is dropped."""
+    def _join(self) -> None:
+        """Join the added counts; drop the smallest ones, and subtract the largest dropped one."""
         if not self._added:
             return
         parts = [(self._hashes, self._counts, self._keys), *self._added]
@@ -211,12 +207,6 @@ class HotKeys:
         self._hashes, self._counts = found[kept], counts[kept]
         self._keys = keys.take(pa.array(first[kept]))
 
-    def __getstate__(self) -> tuple[int, int, Hashes, Longs, pa.Array]:
-        """Return what is pickled: the joined counts."""
-        self._settle()
-        return self.wanted, self.error, self._hashes, self._counts, self._keys
-
-    def __setstate__(self, state: tuple[int, int, Hashes, Longs, pa.Array]) -> None:
-        """Restore joined counts."""
-        self.__init__(state[0])  # type: ignore[misc]
-        _, self.error, self._hashes, self._counts, self._keys = state
+    def __getstate__(self) -> dict[str, object]:
+        self._join()
+        return self.__dict__
