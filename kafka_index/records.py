@@ -245,9 +245,9 @@ def read_records(
         )
         if request.decode is not None:
             # Schemas and their decoders are slow to import.
-            from kafka_index.core.query.typed_records import decode_options, with_types  # noqa: PLC0415
+            from kafka_index.core.query.typed_records import with_types  # noqa: PLC0415
 
-            plan = with_types(plan, decode_options(request), request.columns)
+            plan = with_types(plan, request, request.columns)
     if request.on_damage is OnDamage.FAILFAST:
         refuse_unread(unread)
     return Records(plan, unread_texts(unread))

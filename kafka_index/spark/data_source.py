@@ -683,7 +683,7 @@ class KafkaLogSource(DataSource):
 def _find_types(options: SourceOptions) -> TypedColumns | None:
     """Return the typed columns of the topics, which are read as one table."""
     # Schemas and their decoders are slow to import.
-    from kafka_index.core.query.typed_records import decode_options, with_types  # noqa: PLC0415
+    from kafka_index.core.query.typed_records import with_types  # noqa: PLC0415
 
     assert options.decode is not None  # noqa: S101, because mypy needs it
     configure_stores(options.storage)
@@ -698,7 +698,7 @@ def _find_types(options: SourceOptions) -> TypedColumns | None:
         )
         check_partitions(options, listed.files)
         plan = plan_partitions(listed.files, options.bounds, settings)
-        plan = with_types(plan, decode_options(options.decode), options.settings.columns)
+        plan = with_types(plan, options.decode, options.settings.columns)
     return plan.settings.typed
 
 

@@ -10,7 +10,15 @@ from pyspark.sql import SparkSession
 
 import kafka_index
 from kafka_index.spark import KafkaLogSource
+from tests.support.command_line import run_here
 from tests.support.typed_dump import topics, write_typed_dump
+from tests.support.typed_topics import (
+    TOPICS,
+    check_rows,
+    exported_rows,
+    rows_of_topics,
+    write_topics,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +58,32 @@ def test_member_alone_is_read(source: SparkSession, dump: Path) -> None:
     assert total[0] == pytest.approx(1.7)
     with pytest.raises(PySparkException, match="requires decode"):
         source.read.format("kafka-log").option("path", str(dump)).option("schemas", "dump").load()
+
+
+@pytest.mark.parametrize("topics", TOPICS, ids="-".join)
+def test_rows_of_topics_without_schema_keep_their_bytes_without_error(
+    source: SparkSession, tmp_path: Path, topics: tuple[str, ...]
+) -> None:
+    frame = (
+        source.read.format("kafka-log")
+        .option("path", str(write_topics(tmp_path)))
+        .option("subscribe", ",".join(topics))
+        .option("decode", "value")
+        .load()
+    )
+    check_rows(topics, rows_of_topics([row.asDict() for row in frame.collect()]), is_one_table=True)
+
+
+@pytest.mark.usefixtures("in_session")
+@pytest.mark.parametrize(("topics", "code"), [(("typed", "plain"), 0), (("typed", "lost"), 1)])
+def test_export_on_spark_keeps_topics_without_schema(
+    tmp_path: Path, topics: tuple[str, ...], code: int
+) -> None:
+    dump, output = write_topics(tmp_path / "dump"), tmp_path / "out"
+    arguments = ("--topics", "|".join(topics), "--decode", "value", "--engine", "spark")
+    done = run_here("export", "--input", dump, "--output", output, *arguments)
+    assert done.returncode == code, done.stderr
+    check_rows(topics, exported_rows(output), is_one_table=False)
 
 
 def _plain(value: object) -> object:

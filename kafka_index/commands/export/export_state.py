@@ -228,7 +228,8 @@ class ExportState:
     exclusive, have been exported; the log directory may have the topic id. A later run reads the
     damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
     continued. `superseded` are data files that go, below the folder; then those beside them are
-    taking their place. `writers` are what typed keys and values were written with, by part.
+    taking their place. `writers` are what typed keys and values were written with, and `forms` the
+    forms of their columns, by part.
 
     Files in a table are never changed or removed here. A file that replaces others has a higher
     `revision` in its name, and `replaced` has the ranges, the latest last. `files` counts the data
@@ -246,6 +247,7 @@ class ExportState:
     revision: Offset = 0
     replaced: tuple[ReplacedRange, ...] = ()
     writers: Mapping[str, list[str]] = field(default_factory=dict)
+    forms: Mapping[str, str] = field(default_factory=dict)
     files: Offset | None = None
 
     def revision_at(self, offset: int, most: int = INT64_MAX) -> int:

@@ -144,8 +144,7 @@ def find(
             # Schemas and their decoders are slow to import.
             from kafka_index.core.query import typed_records  # noqa: PLC0415
 
-            options = typed_records.decode_options(request)
-            plan = typed_records.with_types(plan, options, settings.columns, keeps_raw=is_printed)
+            plan = typed_records.with_types(plan, request, settings.columns, keeps_raw=is_printed)
             if request.where is not None:
-                plan = typed_records.with_condition(plan, options, request.where)
+                plan = typed_records.with_condition(plan, request.decode, request.where)
     return FoundRecords(engine, listener or SILENT, listed, plan, request, unread_texts(unread))

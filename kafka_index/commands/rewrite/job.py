@@ -566,13 +566,11 @@ def _decoded_selection(request: RewriteRequest, text: str) -> Selection:
     from kafka_index.core.query.records import plan_read  # noqa: PLC0415, as above
     from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, as above
 
-    options = typed_records.decode_options(request)
-    assert options is not None  # noqa: S101, because mypy needs it
     settings = ReadSettings(max_decompressed_bytes=request.max_decompressed_bytes)
     plan = plan_read(
         request.inputs, topics=request.topics, settings=settings, tiered=request.tiered
     )
-    found = typed_records.topic_conditions(text, plan.splits, settings, options)
+    found = typed_records.topic_conditions(text, plan.splits, settings, request)
     return Selection(condition=found.condition, decoded=found)
 
 

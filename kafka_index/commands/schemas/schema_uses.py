@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
 
 from kafka_index.commands.schemas.request import SchemasRequest
 from kafka_index.commands.schemas.result import SchemaList, SchemaUse, UseStatus
@@ -42,59 +40,10 @@ from kafka_index.core.schema.folder import write_folder, written_names
 from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas
 from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
 from kafka_index.core.schema.sources import open_schemas
-from kafka_index.core.schema.wire import Framing, frames_of
+from kafka_index.core.schema.wire import Framing, KeyCounts, frames_of
 
-#: The keys of one topic that are counted one by one.
-MAX_KEYS = 1000
 _MAX_ERRORS = 20
 _PARTS = ("key", "value")
-_LONG_BYTES, _FRAME_BYTES = 8, 5
-_MANY_KEYS = 10
-_FEW_SIZES = 2
-
-
-@dataclass(slots=True)
-class KeyCounts:
-    """How often the keys or values of a topic name each schema, in bounded memory.
-
-    `others` counts records whose schemas come after the first `MAX_KEYS`, and `framings` all
-    records by form. `body_sizes` are those of records with an id of 4 bytes, the first few.
-    """
-
-    keys: Counter[SchemaKey] = field(default_factory=Counter)
-    framings: Counter[Framing] = field(default_factory=Counter)
-    others: int = 0
-    body_sizes: set[int] = field(default_factory=set)
-
-    def add_keys(self, keys: Iterable[tuple[SchemaKey, int]]) -> None:
-        for key, count in keys:
-            if key in self.keys or len(self.keys) < MAX_KEYS:
-                self.keys[key] += count
-            else:
-                self.others += count
-
-    def add(self, other: KeyCounts) -> None:
-        self.add_keys(other.keys.items())
-        self.framings.update(other.framings)
-        self.others += other.others
-        self.add_body_sizes(other.body_sizes)
-
-    def add_body_sizes(self, sizes: Iterable[int]) -> None:
-        """Note sizes; two are enough to know that they differ."""
-        for size in sizes:
-            if len(self.body_sizes) < _FEW_SIZES:
-                self.body_sizes.add(size)
-
-    @property
-    def are_numbers(self) -> bool:
-        """Whether ids, few or none of which have a schema, are rather parts of plain numbers.
-
-        Numbers of 8 bytes begin with zeros too, and leave 3 bytes behind an id; other numbers are
-        seldom the same.
-        """
-        distinct = len(self.keys) + self.others
-        is_varied = distinct >= _MANY_KEYS and distinct * 4 > self.keys.total() + self.others
-        return is_varied or self.body_sizes == {_LONG_BYTES - _FRAME_BYTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +79,7 @@ def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings)
                 frames = frames_of(
                     batch.column(part), batch.column("headers"), is_key=part == "key"
                 )
-                numbers = frames.key_numbers
-                found = np.bincount(numbers + 1, minlength=len(frames.keys) + 1)[1:].tolist()
-                counts.add_keys((key, n) for key, n in zip(frames.keys, found, strict=True) if n)
-                framings = np.bincount(frames.framing).tolist()
-                counts.framings.update(
-                    {Framing(form): count for form, count in enumerate(framings) if count}
-                )
-                sizes = (frames.ends - frames.starts)[frames.framing == Framing.ID]
-                counts.add_body_sizes(np.unique(sizes).tolist())
+                counts.add_frames(frames)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
     return SplitCounts(split.topic, parts, records, tuple(errors), left_out, tuple(reader.seen))
@@ -278,9 +219,7 @@ def _uses(
     faults: dict[Schema, str | None] = {}
     for (topic, part), own in sorted(counts.items(), key=lambda item: item[0]):
         found = {key: _find(schemas, key, context) for key in own.keys}
-        is_known = [isinstance(one, Schema) for one in found.values()]
-        # A number may be an id by chance.
-        are_numbers = sum(is_known) * _MANY_KEYS <= len(is_known) and own.are_numbers
+        are_numbers = own.are_numbers(sum(isinstance(one, Schema) for one in found.values()))
         for key, records in sorted(own.keys.items()):
             schema = found[key]
             if isinstance(schema, Schema):
@@ -289,9 +228,8 @@ def _uses(
                 status = UseStatus.FOUND if faults[schema] is None else UseStatus.UNUSABLE
                 yield SchemaUse(topic, part, status, records, key, schema, faults[schema])
                 continue
-            # Ids of registries begin at 1.
-            is_number = are_numbers or (isinstance(key.value, int) and key.value <= 0)
-            status = UseStatus.NO_ID if is_number else UseStatus.MISSING
+            status = UseStatus.MISSING if key.is_plausible else UseStatus.NO_ID
+            status = UseStatus.NO_ID if are_numbers else status
             yield SchemaUse(topic, part, status, records, key, reason=schema)
         if own.others:
             status = UseStatus.NO_ID if are_numbers else UseStatus.MISSING

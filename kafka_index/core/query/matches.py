@@ -6,7 +6,6 @@ after the last one when the matches have been consumed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,6 @@ from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.settings import ReadSettings
-from kafka_index.core.schema.columns import count_errors
 
 #: Approximate size of log data in a split.
 SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
@@ -39,7 +37,8 @@ class SplitMatches:
 
     `errors` are skipped corruptions and the error that ended the read; `errors_left_out` counts
     further ones. `rest` is the part still to be read, if there are more matches. `seen` has the
-    offsets that were read. `decode_errors` counts keys and values that did not decode, by code.
+    offsets that were read. `unmatched_errors` counts keys and values that did not decode for a
+    condition, by code; those of `batches` are not among them.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -47,7 +46,7 @@ class SplitMatches:
     errors_left_out: int = 0
     rest: RecordSplit | None = None
     seen: tuple[SeenLog, ...] = ()
-    decode_errors: Mapping[str, int] = field(default_factory=dict)
+    unmatched_errors: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_search(
@@ -134,6 +133,7 @@ def match_split(
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []
     rows = size_bytes = left_out = 0
+    end_offset = None
 
     # A split resumes at the window of its last match, whose corruption was already reported.
     passed = _PassedDamage(split)
@@ -150,14 +150,17 @@ def match_split(
     reader = RecordReader(split, settings, on_left_out=pass_over)
     try:
         for found in reader:
-            batch = _fitting(found, max_bytes - size_bytes)
+            wanted = len(found) if limit is None else min(len(found), limit - rows)
+            batch = found if wanted == len(found) else found.take(np.arange(wanted))
+            batch = _fitting(batch, max_bytes - size_bytes)
             batches.append(batch)
             rows += len(batch)
             size_bytes += batch.nbytes
+            following = batch.column("offset")[-1].as_py() + 1
             if limit is not None and rows >= limit:
+                end_offset = following
                 break
             if len(batch) < len(found) or size_bytes >= max_bytes:
-                following = batch.column("offset")[-1].as_py() + 1
                 rest = replace(
                     split,
                     first_offset=max(split.first_offset, following),
@@ -165,7 +168,7 @@ def match_split(
                     passed_damage=passed.last,
                 )
                 seen = tuple(reader.seen)
-                failed = _errors(reader, batches, settings)
+                failed = reader.unmatched_errors.counts(following)
                 return SplitMatches(tuple(batches), tuple(errors), left_out, rest, seen, failed)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
@@ -174,16 +177,8 @@ def match_split(
         tuple(errors),
         left_out,
         seen=tuple(reader.seen),
-        decode_errors=_errors(reader, batches, settings),
+        unmatched_errors=reader.unmatched_errors.counts(end_offset),
     )
-
-
-def _errors(
-    reader: RecordReader, batches: Sequence[pa.RecordBatch], settings: ReadSettings
-) -> Counter[str]:
-    """Return what did not decode: of all records if a condition compares them."""
-    has_members = settings.where is not None and settings.where.typed is not None
-    return reader.decode_errors if has_members else count_errors(batches)
 
 
 class _PassedDamage:

@@ -26,6 +26,7 @@ from kafka_index.core.records.batch_table import BATCH_SCHEMA, WindowBatches
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.core.records.record_table import CORRUPT_RECORD, RecordTable
+from kafka_index.core.schema.columns import UnmatchedErrors
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ class RecordReader:
     logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments with the last
     returned record batch and all later ones. `last_header` is that of the last batch read that
     starts within the split. `seen` has the offsets read so far. `decode_errors` counts keys and
-    values that did not decode, by code.
+    values of returned records that did not decode, by code. `unmatched_errors` has those of records
+    that do not meet a condition.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class RecordReader:
         self.last_header: bytes | None = None
         self.seen: list[SeenLog] = []
         self.decode_errors: Counter[str] = Counter()
+        self.unmatched_errors = UnmatchedErrors()
         self.ranges = self._reached = split.ranges
         self._split = split
         self._settings = settings
@@ -114,18 +117,14 @@ class RecordReader:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of a few MiB."""
         typed, where, schema = self._settings.typed, self._settings.where, self._settings.schema
-        errors = self.decode_errors
-        if where is None:
-            for batch in self._joined():
-                yield from [batch] if typed is None else typed.decode(batch, errors)
-            return
-        matcher = where.matcher()
-        # A failed batch is counted once.
-        errors = Counter() if where.typed is not None else errors
+        matcher = None if where is None else where.matcher()
         for batch in self._joined():
-            found = where.filter(batch, matcher, self.decode_errors)
+            found = batch
+            if where is not None and matcher is not None:
+                self.unmatched_errors.begin_batch()
+                found = where.filter(batch, matcher, self.unmatched_errors)
             if len(found) and typed is not None:
-                yield from typed.decode(found, errors)
+                yield from typed.decode(found, self.decode_errors)
             elif len(found):
                 yield found.select(schema.names)
 

@@ -23,6 +23,7 @@ from kafka_index.core.query.matches import SplitMatches
 from kafka_index.core.query.missing_records import MissingInRead
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.records import ListedPartitions
+from kafka_index.core.schema.columns import count_errors
 
 _SPLITS = pa.schema(
     [
@@ -237,7 +238,8 @@ class SearchedRecords(RecordStream):
                 seen.add(matches.seen, matches.batches)
                 faults.add(*matches.errors)
                 faults.add_damage(matches.errors_left_out)
-                failed.update(matches.decode_errors)
+                failed.update(matches.unmatched_errors)
+                failed.update(count_errors(matches.batches))
                 for batch in matches.batches:
                     records += len(batch)
                     yield batch

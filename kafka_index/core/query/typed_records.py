@@ -7,17 +7,19 @@ a writer of the topic's type.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.core.errors import CorruptLogError, InputError, UnknownSchemaError
+from kafka_index.core.errors import CorruptLogError, InputError, UnknownSchemaError, first_of
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.names import INTERNAL_TOPICS
 from kafka_index.core.log.filter.selection import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
@@ -26,12 +28,32 @@ from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_table import record_schema
 from kafka_index.core.schema.bodies import import_extra
-from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, side_names
-from kafka_index.core.schema.decode import DecodeOptions, TypedColumn, TypedColumns, Writer
+from kafka_index.core.schema.columns import (
+    KEY,
+    VALUE,
+    UnmatchedErrors,
+    is_of_part,
+    side_names,
+)
+from kafka_index.core.schema.decode import (
+    DecodeOptions,
+    TypedColumn,
+    TypedColumns,
+    Writer,
+    Written,
+)
 from kafka_index.core.schema.folder import topic_schema_of_file
-from kafka_index.core.schema.registry import Schemas, SchemaType
+from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas, SchemaType, TopicSchema
+from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
 from kafka_index.core.schema.sources import open_schemas
-from kafka_index.core.schema.wire import frames_of, message_indexes
+from kafka_index.core.schema.wire import (
+    Frames,
+    Framing,
+    KeyCounts,
+    MessagePath,
+    frames_of,
+    message_indexes,
+)
 
 
 class _Request(Protocol):
@@ -53,12 +75,14 @@ class _Request(Protocol):
     def max_decompressed_bytes(self) -> int | None: ...
 
 
+#: Topics whose records name no schema.
+_PLAIN_TOPICS = frozenset({*INTERNAL_TOPICS, SCHEMAS_TOPIC})
 #: The libraries of the extra for typed values.
 _LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools")
 
 
-def decode_options(request: _Request) -> DecodeOptions | None:
-    """Return how the records of a request are decoded; None if they are not.
+def decode_options(request: _Request, topics: Collection[str]) -> DecodeOptions | None:
+    """Return how the records of topics are decoded; None if they are not.
 
     The schemas are read. Raises `InputError` if there are none, or if the libraries for typed
     values are not installed.
@@ -71,21 +95,62 @@ def decode_options(request: _Request) -> DecodeOptions | None:
     own = None if request.value_schema is None else topic_schema_of_file(request.value_schema)
     needs_schemas = own is None or KEY in parts
     budget = shared_budget(request.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
+    schemas = Schemas(())
+    if needs_schemas:
+        schemas = open_schemas(request.schemas, request.inputs, budget)
+    main: dict[str, TopicSchema] = {}
+    own_topics = set(topics) - _PLAIN_TOPICS
+    if schemas.main is not None and not schemas.is_mapped and len(own_topics) == 1:
+        main = dict.fromkeys(own_topics, TopicSchema(schemas.main))
     return DecodeOptions(
         parts,
-        open_schemas(request.schemas, request.inputs, budget) if needs_schemas else Schemas(()),
+        schemas,
         own,
-        request.decode_errors is DecodeErrors.FAIL,
-        request.schema_context,
-        budget.max_bytes,
+        main,
+        is_strict=request.decode_errors is DecodeErrors.FAIL,
+        context=request.schema_context,
+        max_bytes=budget.max_bytes,
     )
+
+
+@dataclass(slots=True)
+class PartCounts:
+    """What the keys or values of a topic were written with so far; picklable."""
+
+    writers: set[Writer] = field(default_factory=set)
+    counts: KeyCounts = field(default_factory=KeyCounts)
+    #: What earlier runs have found.
+    earlier: set[Writer] = field(default_factory=set)
+
+    def add(self, other: PartCounts) -> None:
+        """Add what other records were written with."""
+        self.writers |= other.writers
+        self.counts.add(other.counts)
+
+    @property
+    def all_writers(self) -> set[Writer]:
+        """The writers that this run and earlier ones have found."""
+        return self.writers | self.earlier
+
+    def written(self, options: DecodeOptions) -> Written:
+        """Return the schemas that are known, and whether records name others only."""
+        keys = self.counts.keys
+        known = {key for key in keys if _schema_of(key, options) is not None}
+        if self.counts.are_numbers(len(known)):
+            return Written(frozenset(self.earlier))
+        names_schemas = any(key.is_plausible for key in keys if key not in known)
+        return Written(frozenset(self.all_writers), names_schemas)
+
+
+#: What records were written with, by topic and part.
+TopicCounts: TypeAlias = dict[tuple[str, str], PartCounts]
 
 
 def find_writers(
     splits: Iterable[RecordSplit], settings: ReadSettings, options: DecodeOptions
-) -> dict[tuple[str, str], set[Writer]]:
-    """Return what the records of splits were written with, by topic and part."""
-    found: dict[tuple[str, str], set[Writer]] = defaultdict(set)
+) -> TopicCounts:
+    """Return what the records of splits were written with."""
+    found: TopicCounts = defaultdict(PartCounts)
     parts = [part for part in options.parts if not (part == VALUE and options.value_schema)]
     framed = replace(
         settings,
@@ -95,23 +160,54 @@ def find_writers(
         typed=None,
     )
     for split in splits if parts else ():
+        if split.topic in _PLAIN_TOPICS:
+            continue
         for batch in RecordReader(split, framed, on_left_out=_ignore):
             for part in parts:
                 frames = frames_of(batch.column(part), batch.column("headers"), is_key=part == KEY)
+                own = found[split.topic, part]
+                own.counts.add_frames(frames)
+                unframed = options.unframed_schema(part, split.topic)
+                if (
+                    unframed is not None
+                    and ((frames.key_numbers < 0) & (frames.framing != Framing.NULL)).any()
+                ):
+                    own.writers.add(unframed[0])
                 for key, rows in frames.groups():
-                    own = found[split.topic, part]
-                    try:
-                        schema = options.schemas.find(key, options.context)
-                    except UnknownSchemaError:
-                        continue
-                    if schema.type is not SchemaType.PROTOBUF:
-                        own.add(Writer(key))
-                        continue
-                    indexes = message_indexes(
-                        frames, np.asarray(rows), has_names=options.schemas.has_foreign_ids
-                    )
-                    own |= {Writer(key, path) for path in indexes.paths}
+                    own.writers.update(_writers(split.topic, part, key, frames, rows, options))
     return found
+
+
+def _writers(
+    topic: str, part: str, key: SchemaKey, frames: Frames, rows: Longs, options: DecodeOptions
+) -> Iterable[Writer]:
+    """Return what the rows were written with that name a schema."""
+    writer, schema = Writer(key), _schema_of(key, options)
+    if schema is None:
+        # The schema of the topic takes its place.
+        unframed = options.unframed_schema(part, topic)
+        if unframed is None:
+            return ()
+        writer, schema = unframed[0], unframed[2].schema
+        if unframed[2].type_name is not None:
+            return {writer}
+    if schema.type is not SchemaType.PROTOBUF:
+        return {writer}
+    indexes = message_indexes(frames, rows, has_names=options.schemas.has_foreign_ids)
+    return {_of_message(writer, path) for path in indexes.paths}
+
+
+def _of_message(writer: Writer, path: MessagePath) -> Writer:
+    """Return the writer of a message; the first one needs no path in the schema of a topic."""
+    is_first = writer.key is None and path == (0,)
+    return writer if is_first else writer._replace(path=path)
+
+
+def _schema_of(key: SchemaKey, options: DecodeOptions) -> Schema | None:
+    try:
+        return options.schemas.find(key, options.context)
+    except UnknownSchemaError:
+        return None
 
 
 def _ignore(_: CorruptLogError) -> None:
@@ -120,7 +216,7 @@ def _ignore(_: CorruptLogError) -> None:
 
 def typed_columns(
     topics: Sequence[str],
-    writers: Mapping[tuple[str, str], set[Writer]],
+    found: Mapping[tuple[str, str], PartCounts],
     options: DecodeOptions,
     names: Sequence[str],
     *,
@@ -128,31 +224,53 @@ def typed_columns(
 ) -> TypedColumns:
     """Return the typed columns of topics that are read as one table."""
     columns = {
-        part: TypedColumn(
-            part,
-            options,
-            topics,
-            sorted({one for topic in topics for one in writers.get((topic, part), ())}, key=str),
-        )
+        part: _typed_column(part, topics, found, options)
         for part in options.parts
         if any(is_of_part(name, part) for name in names)
     }
     return TypedColumns(columns, names, is_strict=options.is_strict, keeps_raw=keeps_raw)
 
 
+def _typed_column(
+    part: str,
+    topics: Sequence[str],
+    found: Mapping[tuple[str, str], PartCounts],
+    options: DecodeOptions,
+) -> TypedColumn:
+    written = {
+        topic: Written()
+        if topic in _PLAIN_TOPICS or (topic, part) not in found
+        else found[topic, part].written(options)
+        for topic in topics
+    }
+    return TypedColumn(part, options, written)
+
+
+def check_mapping(options: DecodeOptions, types: Mapping[str, TypedColumns]) -> None:
+    """Raise `InputError` if files of schemas have no ids, and none is of a topic that is read."""
+    if not types or options.schemas.is_mapped or any(typed.is_typed for typed in types.values()):
+        return
+    example = '{"topics": {"TOPIC": {"value": "FILE"}}}'
+    raise InputError(
+        "no schema has an id, or is of a topic that is read",
+        path=options.schemas.origin,
+        expected="a file TOPIC-key or TOPIC-value, or a schemas.json that maps topics or ids",
+        found=f"the topics {first_of(list(types), 5)}",
+        hint=f"name the file of the schema TOPIC-value, or write a schemas.json: {example}",
+    )
+
+
 def with_types(
-    plan: ReadPlan,
-    options: DecodeOptions | None,
-    names: Sequence[str],
-    *,
-    keeps_raw: bool = False,
+    plan: ReadPlan, request: _Request, names: Sequence[str], *, keeps_raw: bool = False
 ) -> ReadPlan:
     """Return the plan of a read whose columns are decoded, of all its topics as one table."""
+    topics = sorted({one.files.topic for one in plan.partitions} | _topics(plan.splits))
+    options = decode_options(request, topics)
     if options is None:
         return plan
-    topics = sorted({one.files.topic for one in plan.partitions} | _topics(plan.splits))
-    writers = find_writers(plan.splits, plan.settings, options)
-    typed = typed_columns(topics, writers, options, names, keeps_raw=keeps_raw)
+    found = find_writers(plan.splits, plan.settings, options)
+    typed = typed_columns(topics, found, options, names, keeps_raw=keeps_raw)
+    check_mapping(options, {", ".join(topics): typed})
     return replace(plan, settings=replace(plan.settings, typed=typed))
 
 
@@ -189,27 +307,37 @@ class RecordCondition:
             self.matcher().match(batch)
 
     def filter(
-        self, batch: pa.RecordBatch, matcher: ConditionMatcher, errors: Counter[str]
+        self, batch: pa.RecordBatch, matcher: ConditionMatcher, unmatched: UnmatchedErrors
     ) -> pa.RecordBatch:
-        """Return the records that meet the condition; keys and values that fail are counted."""
-        parts = [batch] if self.typed is None else self.typed.decode(batch, errors)
-        matches = np.concatenate([matcher.match(part) for part in parts])
-        return batch if matches.all() else batch.filter(pa.array(matches))
+        """Return the records that meet the condition; add the errors of others."""
+        matches = []
+        for part in [batch] if self.typed is None else self.typed.decode(batch):
+            matches.append(matcher.match(part))
+            for name in () if self.typed is None else self.typed.error_names:
+                codes = part.column(name)
+                if codes.null_count < len(codes):
+                    rows = np.flatnonzero(~matches[-1] & np.asarray(codes.is_valid()))
+                    offsets = part.column("offset").take(rows).to_pylist()
+                    unmatched.add(offsets, codes.take(rows).to_pylist())
+        found = np.concatenate(matches)
+        return batch if found.all() else batch.filter(pa.array(found))
 
 
-def with_condition(plan: ReadPlan, options: DecodeOptions | None, text: str) -> ReadPlan:
+def with_condition(plan: ReadPlan, decode: Decode | None, text: str) -> ReadPlan:
     """Return the plan of a read of the records that meet a condition.
 
     Types come from `with_types`. Raises `InputError` if it is none, or does not fit the types.
     """
     typed = plan.settings.typed
-    columns = [] if options is None else list(options.parts)
+    columns = [] if decode is None else list(decode.parts)
     columns += [name for part in columns for name in side_names(part)]
     found = Condition.of_decoded(text, columns)
     # Keys and values that are not compared keep their bytes.
     compared = None
     if typed is not None and found.members:
-        compared = typed.named((*found.members, *CONDITION_COLUMNS))
+        parts = [part for part in (KEY, VALUE) if any(is_of_part(m, part) for m in found.members)]
+        names = (*found.members, *(side_names(part)[2] for part in parts), *CONDITION_COLUMNS)
+        compared = typed.named(tuple(dict.fromkeys(names)))
     where = RecordCondition(found, compared)
     where.check()
     return replace(plan, settings=replace(plan.settings, where=where))
@@ -258,28 +386,28 @@ class TopicMatcher:
 
 
 def topic_conditions(
-    text: str, splits: Sequence[RecordSplit], settings: ReadSettings, options: DecodeOptions
+    text: str, splits: Sequence[RecordSplit], settings: ReadSettings, request: _Request
 ) -> TopicConditions:
     """Return a condition over the records of splits, of all their topics.
 
     Raises `InputError` if no topic has the members, or their types do not fit.
     """
+    options = decode_options(request, _topics(splits))
+    assert options is not None  # noqa: S101, because mypy needs it
     columns = [*options.parts, *(name for part in options.parts for name in side_names(part))]
     condition = Condition.of_decoded(text, columns)
     names = (*condition.members, *CONDITION_COLUMNS)
-    writers = find_writers(splits, settings, options)
+    found = find_writers(splits, settings, options)
     types: dict[str, TypedColumns] = {}
     identity = []
     for topic in sorted(_topics(splits)):
-        own = {
-            part: TypedColumn(part, options, [topic], sorted(writers[topic, part], key=str))
-            for part in options.parts
-        }
+        own = {part: _typed_column(part, [topic], found, options) for part in options.parts}
         if all(column.has_members(names) for column in own.values()):
             types[topic] = TypedColumns(own, names, is_strict=options.is_strict)
             RecordCondition(condition, types[topic]).check()
             identity.append((topic, *(column.identity for column in own.values())))
     if not types:
+        check_mapping(options, {})
         raise InputError(
             "no topic has the members of the condition",
             found=", ".join(condition.members),

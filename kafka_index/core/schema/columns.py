@@ -31,6 +31,37 @@ def is_typed(name: str) -> bool:
     return name not in (KEY, VALUE) and (is_of_part(name, KEY) or is_of_part(name, VALUE))
 
 
+class UnmatchedErrors:
+    """The keys and values of records that do not decode, and so do not meet a condition.
+
+    Only those of the last batch have offsets: a search that resumes within it reads them again.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._last: list[tuple[list[int], list[str]]] = []
+
+    def begin_batch(self) -> None:
+        """Begin a batch, whose records follow the earlier ones."""
+        self._counts = self.counts()
+        self._last = []
+
+    def add(self, offsets: list[int], codes: list[str]) -> None:
+        """Add records of the current batch."""
+        self._last.append((offsets, codes))
+
+    def counts(self, end_offset: int | None = None) -> Counter[str]:
+        """Return the numbers by code, of the records before an offset."""
+        found = Counter(self._counts)
+        for offsets, codes in self._last:
+            found.update(
+                code
+                for offset, code in zip(offsets, codes, strict=True)
+                if end_offset is None or offset < end_offset
+            )
+        return found
+
+
 def count_errors(batches: Iterable[pa.RecordBatch]) -> Counter[str]:
     """Count the keys and values in batches that did not decode, by their codes."""
     found: Counter[str] = Counter()

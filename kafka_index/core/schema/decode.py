@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -70,19 +71,30 @@ def side_columns(part: str) -> dict[str, pa.DataType]:
     return dict(zip(side_names(part), kinds, strict=True))
 
 
+class ColumnForm(StrEnum):
+    """The form of a column of keys or values, which the schemas of a topic decide."""
+
+    #: No schema was found.
+    BYTES = "bytes"
+    ONE_TYPE = "one_type"
+    #: A struct with a member for each type.
+    TYPES = "types"
+
+
 class Writer(NamedTuple):
     """What a row was written with: a schema, and for Protobuf the path of its message.
 
-    Without a key it is the schema of the topic, for rows that name none.
+    Without a key it is the schema of rows that name none: of a topic, or of all values.
     """
 
     key: SchemaKey | None
     path: MessagePath = ()
+    topic: str | None = None
 
     @property
     def text(self) -> str:
         """The writer as a text for state files."""
-        kind, value = ("", "") if self.key is None else self.key
+        kind, value = ("", self.topic or "") if self.key is None else self.key
         return f"{kind}:{value}:{'.'.join(map(str, self.path))}"
 
     @classmethod
@@ -93,7 +105,19 @@ class Writer(NamedTuple):
         if kind:
             is_number = KeyKind(kind) not in (KeyKind.GUID, KeyKind.GLUE_UUID)
             key = SchemaKey(KeyKind(kind), int(value) if is_number else value)
-        return cls(key, tuple(int(one) for one in path.split(".") if one))
+        topic = value if value and key is None else None
+        return cls(key, tuple(int(one) for one in path.split(".") if one), topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the keys or values of a topic were written with, as its records show; picklable.
+
+    `names_schemas`: they name schemas, and none of these is known.
+    """
+
+    writers: frozenset[Writer] = frozenset()
+    names_schemas: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +132,8 @@ class DecodeOptions:
         The schemas of the registry or folder.
     value_schema : (Schemas, TopicSchema), optional
         The schema of values that have no frame, with what it refers to.
+    main : mapping of str to TopicSchema
+        The only schema, by the only topic: that of values whose frames name none.
     is_strict : bool
         Whether the first row that fails raises an error.
     context : str
@@ -117,16 +143,19 @@ class DecodeOptions:
     parts: tuple[str, ...] = (VALUE,)
     schemas: Schemas = field(default_factory=lambda: Schemas(()))
     value_schema: tuple[Schemas, TopicSchema] | None = None
+    main: Mapping[str, TopicSchema] = field(default_factory=dict)
     is_strict: bool = False
     context: str = DEFAULT_CONTEXT
     max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 
-    def topic_schema(self, part: str, topic: str | None) -> tuple[Schemas, TopicSchema] | None:
-        """Return the schema of rows that name none, or none that is known."""
+    def unframed_schema(self, part: str, topic: str) -> tuple[Writer, Schemas, TopicSchema] | None:
+        """Return the schema of the rows of a topic that name none; None if it is not known."""
         if part == VALUE and self.value_schema is not None:
-            return self.value_schema
-        found = None if topic is None else self.schemas.topic_schema(topic, is_key=part == KEY)
-        return None if found is None else (self.schemas, found)
+            return Writer(None), *self.value_schema
+        found = self.schemas.topic_schema(topic, is_key=part == KEY)
+        if found is None and part == VALUE:
+            found = self.main.get(topic)
+        return None if found is None else (Writer(None, (), topic), self.schemas, found)
 
 
 class _Decoder(Protocol):
@@ -154,17 +183,33 @@ def parse_schema(schemas: Schemas, schema: Schema) -> AvroSchema | ProtobufFile 
     return JsonSchema(schema.text, references)
 
 
+class _Origin(NamedTuple):
+    """A writer, and where its schema was found.
+
+    Attributes
+    ----------
+    version : int or None
+        The version in a subject of the topic or of the type, which orders versions.
+    is_own : bool
+        Whether it is the schema of the topic or of its subject: all of these are of one type, by
+        any name.
+    is_by_record : bool
+        Whether it is of a subject of the type: of the strategies RecordName and TopicRecordName.
+    """
+
+    writer: Writer
+    version: int | None = None
+    is_own: bool = False
+    is_by_record: bool = False
+
+
 @dataclass(slots=True)
 class _Version:
     """The schema of some rows of a column, and how they become values of the column."""
 
-    writer: Writer
+    origin: _Origin
     schema: Schema
     parsed: _Parsed
-    #: The version in a subject of the topic or of its records, which orders versions.
-    version: int | None
-    #: Whether that is the subject of the topic, whose versions are of one type by any name.
-    is_own: bool
     group: int = -1
     plan: Plan | None = None
     decoder: _Decoder | None = None
@@ -183,13 +228,14 @@ class _Version:
             return True
         # Titles of JSON and namespaces of Avro change within a subject.
         is_same = self.schema.type is SchemaType.JSON or _short(name) == _short(before)
-        return self.is_own and other.is_own and is_same
+        return self.origin.is_own and other.origin.is_own and is_same
 
     @property
     def order(self) -> tuple[int, int, str]:
         """The place of the version among all."""
         schema_id = -1 if self.schema.schema_id is None else self.schema.schema_id
-        return (-1 if self.version is None else self.version, schema_id, str(self.writer.path))
+        version = -1 if self.origin.version is None else self.origin.version
+        return version, schema_id, str(self.origin.writer)
 
 
 @dataclass(slots=True)
@@ -197,13 +243,14 @@ class DecodedColumn:
     """A decoded column, and what is known of each row.
 
     `codes` are 0 for rows without an error; `version_numbers` are -1 for rows without a schema, and
-    `ids` for rows without an id.
+    `ids` for rows without an id. `is_raw`: rows of a topic without a schema keep their bytes.
     """
 
     array: pa.Array
     codes: NDArray[np.int8]
     version_numbers: NDArray[np.int32]
     ids: Longs
+    is_raw: bool = False
 
 
 class TypedColumn:
@@ -215,10 +262,8 @@ class TypedColumn:
         ``key`` or ``value``.
     options : DecodeOptions
         The schemas.
-    topics : tuple of str
-        The topics.
-    writers : tuple of Writer
-        What their records were written with, as the data shows.
+    topics : mapping of str to Written
+        The topics, and what their records were written with.
     wanted : mapping, optional
         The members that are wanted, by their names; None for all.
     """
@@ -227,21 +272,24 @@ class TypedColumn:
         self,
         part: str,
         options: DecodeOptions,
-        topics: Sequence[str],
-        writers: Iterable[Writer],
+        topics: Mapping[str, Written],
         wanted: Wanted = None,
     ) -> None:
-        self._part, self._options, self._topics = part, options, tuple(topics)
+        self._part, self._options, self._topics = part, options, dict(sorted(topics.items()))
         self._wanted = wanted
-        self.writers = tuple(dict.fromkeys(writers))
         self._failed: dict[Writer, Reason] = {}
         self._versions: list[_Version] = []
         self._parsed: dict[tuple[int, str], Any] = {}
-        topic = topics[0] if len(topics) == 1 else None
-        self._topic_schema = options.topic_schema(part, topic)
+        self._unframed = {
+            topic: found
+            for topic in self._topics
+            if (found := options.unframed_schema(part, topic)) is not None
+        }
         self._has_frames = not (part == VALUE and options.value_schema is not None)
+        #: The topics that have a schema, be it usable or not.
+        self._typed_topics: set[str] = set()
         self._add_versions()
-        self._numbers = {one.writer: number for number, one in enumerate(self._versions)}
+        self._numbers = {one.origin.writer: number for number, one in enumerate(self._versions)}
         self._names: list[str] = []
         self._shapes: list[Shape] = []
         self._join_versions()
@@ -257,13 +305,12 @@ class TypedColumn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments: schemas are parsed again where the column is used."""
-        arguments = (self._part, self._options, self._topics, self.writers, self._wanted)
-        return TypedColumn, arguments
+        return TypedColumn, (self._part, self._options, self._topics, self._wanted)
 
     @property
     def identity(self) -> tuple[tuple[str, str], ...]:
         """The writers with the GUIDs of their schemas, which the type depends on."""
-        return tuple((one.writer.text, one.schema.guid) for one in self._versions)
+        return tuple((one.origin.writer.text, one.schema.guid) for one in self._versions)
 
     def has_members(self, names: Sequence[str]) -> bool:
         """Return whether the type has all members of this part that are named."""
@@ -284,6 +331,18 @@ class TypedColumn:
         return bool(self._versions)
 
     @property
+    def has_schema(self) -> bool:
+        """Whether a topic has a schema, be it usable or not."""
+        return bool(self._typed_topics)
+
+    @property
+    def form(self) -> ColumnForm:
+        """The form of the column."""
+        if not self.is_typed:
+            return ColumnForm.BYTES
+        return ColumnForm.TYPES if self.has_types else ColumnForm.ONE_TYPE
+
+    @property
     def type(self) -> pa.DataType:
         """The type of the column."""
         return self.shape.type if self.is_typed else pa.binary()
@@ -300,54 +359,62 @@ class TypedColumn:
                 f"the {self._part} has no schema, and so no member {next(iter(wanted))}",
                 path=", ".join(self._topics),
             )
-        return TypedColumn(self._part, self._options, self._topics, self.writers, wanted)
+        return TypedColumn(self._part, self._options, self._topics, wanted)
 
     # ------------------------------------------------------------------ the type
     def _add_versions(self) -> None:
         added: set[Writer] = set()
-        for is_own, version, writer in self._all_writers():
-            if writer in added:
-                continue
-            added.add(writer)
-            try:
-                schemas, schema = self._schema_of(writer)
-                parsed = self._parse(schemas, schema, writer)
-            except UnknownSchemaError:
-                self._failed[writer] = Reason.UNKNOWN_ID
-            except IndexError:
-                self._failed[writer] = Reason.BAD_INDEX
-            except BadSchemaError:
-                self._failed[writer] = Reason.BAD_SCHEMA
-            else:
-                self._versions.append(_Version(writer, schema, parsed, version, is_own))
+        for topic, written in self._topics.items():
+            for one in self._writers_of(topic, written.writers):
+                self._typed_topics.add(topic)
+                if one.writer in added:
+                    continue
+                added.add(one.writer)
+                try:
+                    schemas, schema = self._schema_of(one.writer)
+                    parsed = self._parse(schemas, schema, one.writer)
+                except UnknownSchemaError:
+                    self._failed[one.writer] = Reason.UNKNOWN_ID
+                except IndexError:
+                    self._failed[one.writer] = Reason.BAD_INDEX
+                except BadSchemaError:
+                    self._failed[one.writer] = Reason.BAD_SCHEMA
+                else:
+                    self._versions.append(_Version(one, schema, parsed))
         self._versions.sort(key=lambda one: one.order)
 
-    def _all_writers(self) -> Iterator[tuple[bool, int | None, Writer]]:
-        """Yield the writers that the names of subjects show, and then those in the data.
-
-        Each with whether its subject is that of the topic, and the version.
-        """
-        if self._topic_schema is not None:
-            yield False, None, Writer(None)
+    def _writers_of(self, topic: str, found: Collection[Writer]) -> Iterator[_Origin]:
+        """Yield the writers that the names of subjects show, and then those in the data."""
+        if topic in self._unframed:
+            unframed = self._unframed[topic][0]
+            if unframed in found or not any(one.key is None for one in found):
+                yield _Origin(unframed, is_own=True)
         if not self._has_frames:
             return
-        paths = list(dict.fromkeys(one.path for one in self.writers if one.path)) or [(0,)]
-        names = {writer: self._name_of(writer) for writer in self.writers}
+        paths = list(dict.fromkeys(one.path for one in found if one.path)) or [(0,)]
+        names = {writer: self._name_of(writer) for writer in sorted(found, key=str)}
         # Of the messages of a file, a topic has those that are in the data, or the first one.
         messages = {name for writer, name in names.items() if writer.path}
-        for topic in self._topics:
-            for version, writer in self._of_subject(f"{topic}-{self._part}", paths):
-                if not (writer.path and messages) or self._name_of(writer) in messages:
-                    yield True, version, writer
-        # The subjects of the strategies RecordName and TopicRecordName.
+        own: set[str | None] = set()
+        if topic in self._unframed:
+            own.add(self._unframed[topic][2].schema.guid)
+        for version, schema, writer in self._of_subject(f"{topic}-{self._part}", paths):
+            own.add(schema.guid)
+            if not (writer.path and messages) or self._name_of(writer) in messages:
+                yield _Origin(writer, version, is_own=True)
         for writer, name in names.items():
-            if name is None:
-                continue
-            for subject in (name, *(f"{topic}-{name}" for topic in self._topics)):
-                for version, found in self._of_subject(subject, [writer.path]):
-                    yield False, version, found
-        for writer in self.writers:
-            yield False, None, writer
+            if name is not None and self._guid_of(writer) not in own:
+                for subject in (name, f"{topic}-{name}"):
+                    for version, _, other in self._of_subject(subject, [writer.path]):
+                        yield _Origin(other, version, is_by_record=True)
+        for writer in names:
+            yield _Origin(writer, is_own=self._guid_of(writer) in own)
+
+    def _guid_of(self, writer: Writer) -> str | None:
+        try:
+            return self._schema_of(writer)[1].guid
+        except UnknownSchemaError:
+            return None
 
     def _name_of(self, writer: Writer) -> str | None:
         """Return the name of the type of a writer, if its schema is known."""
@@ -358,7 +425,7 @@ class TypedColumn:
 
     def _of_subject(
         self, subject: str, paths: Sequence[MessagePath]
-    ) -> Iterator[tuple[int, Writer]]:
+    ) -> Iterator[tuple[int, Schema, Writer]]:
         """Yield the versions of a subject; paths are those of messages."""
         for version in self._options.schemas.versions_of(qualify(subject, self._options.context)):
             schema = version.schema
@@ -366,14 +433,18 @@ class TypedColumn:
                 continue
             key = SchemaKey(KeyKind.ID, schema.schema_id)
             for path in paths if schema.type is SchemaType.PROTOBUF else [()]:
-                yield version.version, Writer(key, path)
+                yield version.version, schema, Writer(key, path)
 
     def _schema_of(self, writer: Writer) -> tuple[Schemas, Schema]:
         if writer.key is None:
-            assert self._topic_schema is not None  # noqa: S101, because mypy needs it
-            return self._topic_schema[0], self._topic_schema[1].schema
+            schemas, found = self._unframed_schema(writer)
+            return schemas, found.schema
         schemas = self._options.schemas
         return schemas, schemas.find(writer.key, self._options.context)
+
+    def _unframed_schema(self, writer: Writer) -> tuple[Schemas, TopicSchema]:
+        topic = next(iter(self._unframed)) if writer.topic is None else writer.topic
+        return self._unframed[topic][1:]
 
     def _parse(self, schemas: Schemas, schema: Schema, writer: Writer) -> _Parsed:
         place = id(schemas), schema.guid
@@ -386,9 +457,7 @@ class TypedColumn:
         if isinstance(parsed, BadSchemaError):
             raise parsed
         if isinstance(parsed, ProtobufFile):
-            name = None
-            if writer.key is None and self._topic_schema is not None:
-                name = self._topic_schema[1].type_name
+            name = None if writer.key else self._unframed_schema(writer)[1].type_name
             found: _Parsed = parsed.named(name) if name else parsed.message(writer.path or (0,))
             return found
         typed: _Parsed = parsed
@@ -409,9 +478,16 @@ class TypedColumn:
             for one, plan in zip(group, plans, strict=True):
                 one.group, one.plan = number, plan
         self._names = _group_names([group[-1].parsed.name for group in groups])
+        # By subjects of types, a topic may get values of further ones: its column has members from
+        # the start. Keys of several types are no use to partition by.
+        is_by_record = self._part == VALUE and any(
+            one.origin.is_by_record and not any(other.origin.is_own for other in groups[one.group])
+            for one in self._versions
+        )
+        self.has_types = len(groups) > 1 or is_by_record
 
     def _joined_shape(self) -> Shape:
-        if len(self._shapes) == 1:
+        if not self.has_types and self._shapes:
             return self._shapes[0]
         members = [
             Member(name, shape) for name, shape in zip(self._names, self._shapes, strict=True)
@@ -420,13 +496,16 @@ class TypedColumn:
 
     def _selection_of(self, group: int) -> Selection:
         """Return what is wanted of a type; nothing, as {}, if another one is."""
-        if len(self._shapes) == 1 or self._selection is None:
+        if not self.has_types or self._selection is None:
             return self._selection
         return self._selection.get(self._names[group], {})
 
     # ------------------------------------------------------------------ decoding
-    def decode(self, values: pa.Array, headers: pa.Array | None) -> DecodedColumn:
-        """Decode keys or values; raises `DecodedTooLargeError` for too many at a time."""
+    def decode(self, values: pa.Array, headers: pa.Array | None, topic: str) -> DecodedColumn:
+        """Decode keys or values of a topic; raises `DecodedTooLargeError` for too many at a time.
+
+        The rows of a topic without a schema keep their bytes, and are no errors.
+        """
         count = len(values)
         codes = np.zeros(count, np.int8)
         numbers = np.full(count, -1, np.int32)
@@ -436,6 +515,8 @@ class TypedColumn:
             rows = np.flatnonzero(whole.starts >= 0)
             self._assign(Writer(None), rows, codes, numbers)
             return self._decoded(whole, codes, numbers, ids)
+        if topic not in self._typed_topics:
+            return self._undecoded(values, headers, topic, codes, numbers, ids)
         frames = frames_of(values, headers, is_key=self._part == KEY)
         frames, data = _inflated(frames, self._options.max_bytes, codes)
         codes = np.where(codes == 0, _FRAMING_CODES[frames.framing], codes)
@@ -445,20 +526,57 @@ class TypedColumn:
             if isinstance(key.value, int):
                 ids[rows] = key.value
             self._assign_key(key, rows, frames, codes, numbers, starts)
-        if self._topic_schema is not None:
+        if topic in self._unframed:
             is_unframed = (frames.key_numbers < 0) & (whole.starts >= 0)
-            rows = np.flatnonzero(is_unframed | (codes == _CODES[Reason.UNKNOWN_ID]))
-            # The frame of a schema that is not known is stripped.
             starts[is_unframed] = whole.starts[is_unframed]
-            codes[rows] = 0
-            self._assign(Writer(None), rows, codes, numbers)
+            codes[is_unframed] = 0
+            writer = self._unframed[topic][0]
+            self._assign(writer, np.flatnonzero(is_unframed), codes, numbers)
+            is_unknown = codes == _CODES[Reason.UNKNOWN_ID]
+            self._assign_unknown(topic, np.flatnonzero(is_unknown), frames, codes, numbers, starts)
         if not self._versions:
-            # The bytes stay. Where each value names a schema, it is missed.
-            is_missed = self._part == VALUE and bool((ids[whole.starts >= 0] > 0).all())
-            if not is_missed:
-                codes[:], ids[:] = 0, -1
             return DecodedColumn(values, codes, numbers, ids)
         return self._decoded(Bodies(data, starts, ends), codes, numbers, ids)
+
+    def _undecoded(
+        self,
+        values: pa.Array,
+        headers: pa.Array | None,
+        topic: str,
+        codes: NDArray[np.int8],
+        numbers: NDArray[np.int32],
+        ids: Longs,
+    ) -> DecodedColumn:
+        """Return the rows of a topic without a schema; those that name a schema miss it."""
+        if self._topics[topic].names_schemas if topic in self._topics else False:
+            frames = frames_of(values, headers, is_key=self._part == KEY)
+            for key, rows in frames.groups():
+                if isinstance(key.value, int):
+                    ids[rows] = key.value
+                if key.is_plausible:
+                    codes[rows] = _CODES[Reason.UNKNOWN_ID]
+        array = pa.nulls(len(values), self.type) if self._versions else values
+        return DecodedColumn(array, codes, numbers, ids, is_raw=bool(self._versions))
+
+    def _assign_unknown(
+        self,
+        topic: str,
+        rows: Longs,
+        frames: Frames,
+        codes: NDArray[np.int8],
+        numbers: NDArray[np.int32],
+        starts: Longs,
+    ) -> None:
+        """Give rows whose schema is not known that of the topic; their frames are stripped."""
+        writer, _, found = self._unframed[topic]
+        codes[rows] = 0
+        if found.schema.type is not SchemaType.PROTOBUF:
+            self._assign(writer, rows, codes, numbers)
+            return
+        for path, own in _by_message(frames, rows, codes, starts, self._options.schemas):
+            # The name of a type in the folder takes precedence.
+            named = writer if found.type_name or path == (0,) else writer._replace(path=path)
+            self._assign(named, own, codes, numbers)
 
     def _assign_key(
         self,
@@ -479,12 +597,8 @@ class TypedColumn:
         if schema.type is not SchemaType.PROTOBUF:
             self._assign(Writer(key), rows, codes, numbers)
             return
-        has_names = self._options.schemas.has_foreign_ids
-        indexes = message_indexes(frames, rows, has_names=has_names)
-        starts[rows] = indexes.starts
-        codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
-        for number, path in enumerate(indexes.paths):
-            self._assign(Writer(key, path), rows[indexes.path_numbers == number], codes, numbers)
+        for path, own in _by_message(frames, rows, codes, starts, self._options.schemas):
+            self._assign(Writer(key, path), own, codes, numbers)
 
     def _assign(
         self, writer: Writer, rows: Longs, codes: NDArray[np.int8], numbers: NDArray[np.int32]
@@ -526,7 +640,7 @@ class TypedColumn:
         numbers: NDArray[np.int32],
     ) -> pa.Array:
         count = len(numbers)
-        if len(self._shapes) == 1:
+        if not self.has_types:
             return _in_order(pieces.get(0, []), self.shape.type, count)
         wanted = [at for at, name in enumerate(self._names) if name in _names_of(self.shape)]
         columns = [
@@ -543,8 +657,8 @@ class TypedColumn:
         types = pa.array([one.parsed.name for one in self._versions], pa.string())
         reasons = pa.array([reason.value for reason in _REASONS], pa.string())
         failed = found.codes > 0
-        raw = pa.nulls(len(values), pa.binary())
-        if failed.any():
+        raw = values if found.is_raw else pa.nulls(len(values), pa.binary())
+        if failed.any() and not found.is_raw:
             raw = pc.if_else(pa.array(failed), values, pa.scalar(None, pa.binary()))
         arrays = (
             pa.array(found.ids, pa.int64(), mask=found.ids < 0),
@@ -553,6 +667,17 @@ class TypedColumn:
             raw,
         )
         return dict(zip(side_names(self._part), arrays, strict=True))
+
+
+def _by_message(
+    frames: Frames, rows: Longs, codes: NDArray[np.int8], starts: Longs, schemas: Schemas
+) -> Iterator[tuple[MessagePath, Longs]]:
+    """Yield the message types of Protobuf rows with their rows; set where their bodies start."""
+    indexes = message_indexes(frames, rows, has_names=schemas.has_foreign_ids)
+    starts[rows] = indexes.starts
+    codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
+    for number, path in enumerate(indexes.paths):
+        yield path, rows[indexes.path_numbers == number]
 
 
 def _are_versions(group: list[_Version], one: _Version) -> bool:
@@ -678,7 +803,17 @@ class TypedColumns:
 
     def named(self, names: Sequence[str]) -> TypedColumns:
         """Return the columns of other names."""
-        return TypedColumns(self._given, names)
+        return TypedColumns(self._given, names, is_strict=self._is_strict)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a key or value has a schema."""
+        return any(column.has_schema for column in self._columns.values())
+
+    @property
+    def forms(self) -> dict[str, ColumnForm]:
+        """The forms of the keys and values."""
+        return {part: column.form for part, column in self._columns.items()}
 
     def _output_names(self) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -699,6 +834,11 @@ class TypedColumns:
         if self._columns:
             own += [*self._columns, "headers", "topic", "partition", "offset"]
         return tuple(dict.fromkeys(own))
+
+    @property
+    def error_names(self) -> list[str]:
+        """The columns of codes of errors."""
+        return [side_names(part)[2] for part in self._columns]
 
     def schema(self, records: pa.Schema) -> pa.Schema:
         """Return the schema of the batches, from that of the columns that are read."""
@@ -747,8 +887,9 @@ class TypedColumns:
 
     def _decode(self, batch: pa.RecordBatch) -> dict[str, DecodedColumn]:
         headers = batch.column("headers") if "headers" in batch.schema.names else None
+        topic = batch.column("topic")[0].as_py() if self._columns and len(batch) else ""
         return {
-            part: column.decode(batch.column(part), headers)
+            part: column.decode(batch.column(part), headers, topic)
             for part, column in self._columns.items()
         }
 

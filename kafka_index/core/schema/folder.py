@@ -123,7 +123,7 @@ def schemas_of_folder(path: str) -> Schemas:
         )
     schemas = folder.schemas(entries)
     by_file = {entry.file: schema for entry, schema in zip(entries, schemas, strict=True)}
-    topics = {}
+    topics = _topics_by_name(path, by_file)
     for name, topic in manifest.topics.items():
         for text, is_key in ((topic.key, True), (topic.value, False)):
             if text is not None:
@@ -138,7 +138,33 @@ def schemas_of_folder(path: str) -> Schemas:
             for subject, one in manifest.settings.items()
         },
         has_foreign_ids=True,
+        main=schemas[0] if len(schemas) == 1 else None,
     )
+
+
+def _topics_by_name(
+    root: str, schemas: Mapping[str, Schema]
+) -> dict[tuple[str, bool], TopicSchema]:
+    """Return the schemas of the files that have the name of a topic's subject, and no id.
+
+    These are the subjects of the strategy TopicName: TOPIC-key and TOPIC-value.
+    """
+    found: dict[tuple[str, bool], TopicSchema] = {}
+    files: dict[tuple[str, bool], str] = {}
+    for file, schema in schemas.items():
+        topic, _, part = os.path.splitext(os.path.basename(file))[0].rpartition("-")
+        if schema.schema_id is not None or not topic or part not in ("key", "value"):
+            continue
+        place = topic, part == "key"
+        if place in files:
+            raise InputError(
+                f"two files have the name of the {part}s of topic {topic}",
+                path=root,
+                found=f"{files[place]}, {file}",
+                hint=f"map the topic in {MANIFEST}, or remove one",
+            )
+        files[place], found[place] = file, TopicSchema(schema)
+    return found
 
 
 def _schemas_of_file(path: str) -> Schemas:
@@ -151,7 +177,8 @@ def _schemas_of_file(path: str) -> Schemas:
             if folder.has(reference.subject) and reference.subject not in names:
                 names.append(reference.subject)
     schemas = folder.schemas([_Entry(name) for name in names])
-    return Schemas(schemas, origin=path, has_foreign_ids=True)
+    by_name = _topics_by_name(folder.root, {names[0]: schemas[0]})
+    return Schemas(schemas, origin=path, topics=by_name, has_foreign_ids=True, main=schemas[0])
 
 
 def topic_schema_of_file(text: str) -> tuple[Schemas, TopicSchema]:

@@ -65,6 +65,11 @@ class SchemaKey(NamedTuple):
     kind: KeyKind
     value: int | str
 
+    @property
+    def is_plausible(self) -> bool:
+        """Whether it may be an id: those of registries begin at 1."""
+        return not isinstance(self.value, int) or self.value > 0
+
     def __str__(self) -> str:
         """Return the key as messages show it."""
         return f"{self.kind.value.replace('_', ' ')} {self.value}"
@@ -189,6 +194,8 @@ class Schemas:
         What was not understood, and ids or offsets that were used twice.
     settings : mapping of str to SubjectSettings
         By subject; those of the registry itself under an empty name.
+    main : Schema, optional
+        The schema of a source that has only one, besides those that it refers to.
     topics : mapping of (str, bool) to TopicSchema
         The schemas of topics, by name and whether they are of keys.
     has_foreign_ids : bool
@@ -207,6 +214,7 @@ class Schemas:
         settings: Mapping[str, SubjectSettings] | None = None,
         topics: Mapping[tuple[str, bool], TopicSchema] | None = None,
         has_foreign_ids: bool = False,
+        main: Schema | None = None,
         skipped: Mapping[str, int] | None = None,
     ) -> None:
         self.all = tuple(schemas)
@@ -216,6 +224,7 @@ class Schemas:
         self.settings = dict(settings or {})
         self.topics = dict(topics or {})
         self.has_foreign_ids = has_foreign_ids
+        self.main = main
         self.skipped = dict(skipped or {})
         self._by_id: dict[tuple[str, int], Schema] = {}
         self._by_guid: dict[str, Schema] = {}
@@ -246,6 +255,12 @@ class Schemas:
 
     def __iter__(self) -> Iterator[Schema]:
         return iter(self.all)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether records can name a schema: by an id, or by a topic that a folder maps."""
+        has_ids = any(schema.schema_id is not None for schema in self.all)
+        return has_ids or bool(self.topics) or not self.all
 
     def by_id(self, schema_id: int, context: str = DEFAULT_CONTEXT) -> Schema:
         """Return the schema with an id; raises `UnknownSchemaError` if there is none."""

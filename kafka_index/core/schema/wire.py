@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Final, TypeAlias
@@ -25,6 +26,7 @@ from kafka_index.core.schema.registry import KeyKind, SchemaKey
 
 Bytes = NDArray[np.uint8]
 
+_LONG_BYTES = 8
 _CONFLUENT_MAGIC, _GUID_MAGIC, _GLUE_MAGIC = 0, 1, 3
 _ID_BYTES, _WIDE_ID_BYTES, _GUID_BYTES = 4, 8, 16
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
@@ -178,6 +180,70 @@ def frames_of(
     if headers is not None and headers.null_count < len(headers):
         framer.find_headers(_LastHeaders(headers), "key" if is_key else "value")
     return framer.frames(values)
+
+
+#: The keys of one topic that are counted one by one.
+MAX_KEYS = 1000
+_MANY_KEYS = 10
+_FEW_SIZES = 2
+
+
+@dataclass(slots=True)
+class KeyCounts:
+    """How often the keys or values of a topic name each schema, in bounded memory.
+
+    `others` counts records whose schemas come after the first `MAX_KEYS`, and `framings` all
+    records by form. `body_sizes` are those of records with an id of 4 bytes, the first few.
+    """
+
+    keys: Counter[SchemaKey] = field(default_factory=Counter)
+    framings: Counter[Framing] = field(default_factory=Counter)
+    others: int = 0
+    body_sizes: set[int] = field(default_factory=set)
+
+    def add_frames(self, frames: Frames) -> None:
+        """Count the rows of a column."""
+        found = np.bincount(frames.key_numbers + 1, minlength=len(frames.keys) + 1)[1:].tolist()
+        self._add_keys((key, n) for key, n in zip(frames.keys, found, strict=True) if n)
+        framings = np.bincount(frames.framing).tolist()
+        self.framings.update({Framing(form): n for form, n in enumerate(framings) if n})
+        if len(self.body_sizes) < _FEW_SIZES:
+            sizes = (frames.ends - frames.starts)[frames.framing == Framing.ID]
+            self._add_body_sizes(np.unique(sizes).tolist())
+
+    def add(self, other: KeyCounts) -> None:
+        """Add the counts of other rows."""
+        self._add_keys(other.keys.items())
+        self.framings.update(other.framings)
+        self.others += other.others
+        self._add_body_sizes(other.body_sizes)
+
+    def _add_keys(self, keys: Iterable[tuple[SchemaKey, int]]) -> None:
+        for key, count in keys:
+            if key in self.keys or len(self.keys) < MAX_KEYS:
+                self.keys[key] += count
+            else:
+                self.others += count
+
+    def _add_body_sizes(self, sizes: Iterable[int]) -> None:
+        """Note sizes; two are enough to know that they differ."""
+        for size in sizes:
+            if len(self.body_sizes) < _FEW_SIZES:
+                self.body_sizes.add(size)
+
+    def are_numbers(self, known: int) -> bool:
+        """Return whether ids, of which some are known, are rather parts of plain numbers.
+
+        Numbers of 8 bytes begin with zeros too, and leave 3 bytes behind an id; other numbers are
+        seldom the same. A number may be a known id by chance.
+        """
+        distinct = len(self.keys) + self.others
+        if known * _MANY_KEYS > len(self.keys):
+            return False
+        named = self.keys.total() + self.others
+        is_rare = named * 2 < self.framings.total() - self.framings[Framing.NULL]
+        is_varied = distinct * 4 > named and (distinct >= _MANY_KEYS or is_rare)
+        return is_varied or self.body_sizes == {_LONG_BYTES - 1 - _ID_BYTES}
 
 
 class _Framer:

@@ -102,3 +102,49 @@ def test_bad_row_fails_the_partition_if_rows_must_not_fail(dump: Path, tmp_path:
     reason = next(row.reason for row in exported.partitions if row.topic == "mixed")
     assert reason is not None
     assert "does not decode: no_magic" in reason
+
+
+def _write_events(root: Path, subjects: tuple[str, str], count: int) -> None:
+    """Write records of one type or two, with schemas of these subjects."""
+    schemas = [_record("Moved", "lat"), _record("Created", "user")]
+    values = [framed(1 + number, encode(one, [{one["fields"][0]["name"]: 7}])[0])
+              for number, one in enumerate(schemas)]  # fmt: skip
+    log = b"".join(batch_of(at, [(at, None, values[at])]) for at in range(count))
+    write_partition(root, {0: log}, "events-0")
+    records = [
+        schema_record(subject, 1, 1 + number, json.dumps(one))
+        for number, (subject, one) in enumerate(zip(subjects, schemas, strict=True))
+    ]
+    write_topic(root, "_schemas", records[:count])
+
+
+def _record(name: str, field: str) -> dict[str, Any]:
+    fields = [{"name": field, "type": "int"}]
+    return {"type": "record", "name": name, "namespace": "shop", "fields": fields}
+
+
+@pytest.mark.parametrize("prefix", ["events-", ""])
+def test_second_type_of_a_record_strategy_is_a_further_member(tmp_path: Path, prefix: str) -> None:
+    root, output = tmp_path / "dump", tmp_path / "out"
+    for count in (1, 2):
+        _write_events(root, (f"{prefix}shop.Moved", f"{prefix}shop.Created"), count)
+        done = kafka_index.export_records(
+            root, output, topics="events", decode="value", on_data_loss="continue"
+        )
+        assert done.ok
+    joined = duckdb.read_parquet(f"{output}/*/*/*.parquet", union_by_name=True)
+    rows = joined.select('value.Moved.lat, value.Created.user, "offset"').order("3").fetchall()
+    assert rows == [(7, None, 0), (None, 7, 1)]
+
+
+def test_second_type_of_another_subject_is_refused_before_a_file_is_written(
+    tmp_path: Path,
+) -> None:
+    root, output = tmp_path / "dump", tmp_path / "out"
+    _write_events(root, ("events-value", "other-value"), 1)
+    kafka_index.export_records(root, output, topics="events", decode="value")
+    files = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    _write_events(root, ("events-value", "other-value"), 2)
+    with pytest.raises(InputError, match="the values of topic events have another form"):
+        kafka_index.export_records(root, output, topics="events", decode="value")
+    assert files == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}

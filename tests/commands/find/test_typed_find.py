@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import InputError
+from kafka_index.core.query.matches import match_split
+from kafka_index.core.query.read_plan import RecordSplit
 from tests.support.command_line import run_here
+from tests.support.record_tables import batch_of, write_partition
+from tests.support.registry_records import schema_record, write_topic
 from tests.support.typed_dump import write_typed_dump
 
 
@@ -67,6 +72,35 @@ def test_rows_that_do_not_decode_are_counted_by_a_condition(dump: Path) -> None:
     assert found.to_arrow().num_rows == 2
     assert found.decode_errors["unknown_id"] == 1
     assert found.summary["exit_code"] == 1
+
+
+@pytest.mark.parametrize("max_bytes", [1, 500, 1 << 20])
+def test_failed_rows_are_counted_once_in_a_search_that_resumes(
+    tmp_path: Path, max_bytes: int
+) -> None:
+    values = [b"\0\0\0\0\1" + (b"\x02x" if number % 3 else b"\x02") for number in range(300)]
+    write_topic(tmp_path, "_schemas", [schema_record("names-value", 1, 1)])
+    log = batch_of(0, [(number, None, value) for number, value in enumerate(values)])
+    write_partition(tmp_path, {0: log}, "names-0")
+    found = kafka_index.find_records(tmp_path, topics="names", decode="value", where="value = 'x'")
+    settings, counts, rows = found._plan.settings, Counter[str](), 0
+    rest: RecordSplit | None = found._plan.splits[0]
+    while rest is not None:
+        matches = match_split(rest, "", settings=settings, max_bytes=max_bytes)
+        counts.update(matches.unmatched_errors)
+        rows += sum(map(len, matches.batches))
+        rest = matches.rest
+    assert (rows, counts) == (200, {"truncated": 100})
+
+
+def test_records_after_the_last_printed_one_are_not_counted(tmp_path: Path) -> None:
+    write_topic(tmp_path, "_schemas", [schema_record("names-value", 1, 1)])
+    values = [b"\0\0\0\0\1\x02x"] * 5 + [b"\0\0\0\0\1\x09"]
+    log = batch_of(0, [(number, None, value) for number, value in enumerate(values)])
+    write_partition(tmp_path, {0: log}, "names-0")
+    arguments = ("names", "--input", tmp_path, "--decode", "value")
+    assert run_here("cat", *arguments, "-n", "5").returncode == 0
+    assert run_here("cat", *arguments).returncode == 1
 
 
 @pytest.mark.parametrize(

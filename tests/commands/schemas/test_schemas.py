@@ -14,10 +14,10 @@ import pytest
 
 import kafka_index
 from kafka_index import RunOutcome, SchemaList, UseStatus
-from kafka_index.commands.schemas.schema_uses import MAX_KEYS
 from kafka_index.core.errors import InputError
 from kafka_index.core.schema.folder import schemas_of_folder
 from kafka_index.core.schema.registry import VersionState
+from kafka_index.core.schema.wire import MAX_KEYS
 from tests.support.command_line import ROOT, run_here
 from tests.support.registry_records import (
     Written,

@@ -18,7 +18,7 @@ from kafka_index.core.query.record_reader import RecordReader
 from tests.support.random_avro import encode
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.registry_records import schema_record, write_topic
-from tests.support.typed_dump import CART, ORDERS, PAYMENT, topics, write_typed_dump
+from tests.support.typed_dump import CART, ORDERS, PAYMENT, framed, topics, write_typed_dump
 
 TOPICS = topics()
 
@@ -141,6 +141,71 @@ def test_values_without_frame_are_decoded_by_a_file(
     }  # fmt: skip
     assert first == expected[topic]
     assert table["_decode_error"].null_count == len(table) - (topic in values)
+
+
+ONE = {"type": "record", "name": "One", "fields": [{"name": "x", "type": "int"}]}
+PROTO = 'syntax = "proto3"; message A { string s = 1; } message B { int32 x = 1; }'
+
+
+@pytest.mark.parametrize(
+    ("files", "value", "expected"),
+    [
+        pytest.param({"a.avsc": json.dumps(ONE)}, framed(9, b"\x0e"), {"x": 7}, id="only schema"),
+        pytest.param({"a.avsc": json.dumps(ONE)}, b"\x0e", {"x": 7}, id="without frame"),
+        pytest.param(
+            {"t-value.avsc": json.dumps(ONE), "b.avsc": '"string"'}, framed(9, b"\x0e"), {"x": 7},
+            id="name of the subject",
+        ),
+        pytest.param(
+            {"sub/t-value.proto": PROTO}, framed(9, b"\x02\x02\x08\x07"), {"x": 7}, id="message"
+        ),
+        pytest.param({"t-value.proto": PROTO}, framed(9, b"\0\x0a\x01a"), {"s": "a"}, id="first"),
+        pytest.param(
+            {"p.proto": PROTO, "schemas.json": '{"topics": {"t": {"value": "p.proto#B"}}}'},
+            framed(9, b"\x02\x02\x08\x07"), {"x": 7}, id="map with a type",
+        ),
+    ],
+)  # fmt: skip
+def test_folder_without_ids_maps_its_schemas_to_topics(
+    tmp_path: Path, files: dict[str, str], value: bytes, expected: object
+) -> None:
+    folder = tmp_path / "schemas"
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    root = write_topic(tmp_path / "dump", "t", [(None, value), (None, None)])
+    records = kafka_index.read_records(root, decode="value", schemas=folder)
+    assert records.to_arrow()["value"].to_pylist() == [expected, None]
+    assert records.ok
+    if len(files) == 1:
+        file = folder / next(iter(files))
+        one = kafka_index.read_records(root, decode="value", schemas=file)
+        assert one.to_arrow()["value"].to_pylist() == [expected, None]
+
+
+def test_folder_of_no_topic_is_rejected_with_the_form_of_a_map(tmp_path: Path) -> None:
+    for name in ("a.avsc", "b.avsc"):
+        (tmp_path / name).write_text('"string"')
+    root = write_topic(tmp_path / "dump", "t", [(None, framed(9, b"\x02x"))])
+    with pytest.raises(InputError, match=r"TOPIC-value, or write a schemas.json: \{\"topics\""):
+        kafka_index.read_records(root, decode="value", schemas=tmp_path)
+    (tmp_path / "t-value.avsc").write_text('"string"')
+    (tmp_path / "t-value.json").write_text("{}")
+    with pytest.raises(InputError, match="two files have the name of the values of topic t"):
+        kafka_index.read_records(root, decode="value", schemas=tmp_path)
+
+
+def test_maps_of_a_folder_count_for_topics_together(tmp_path: Path) -> None:
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    for topic in ("t", "u"):
+        (folder / f"{topic}-value.avsc").write_text(json.dumps({**ONE, "name": topic}))
+        write_topic(tmp_path / "dump", topic, [(None, framed(9, b"\x0e"))])
+    records = kafka_index.read_records(tmp_path / "dump", decode="value", schemas=folder)
+    assert records.to_arrow()["value"].to_pylist() == [
+        {"t": {"x": 7}, "u": None},
+        {"t": None, "u": {"x": 7}},
+    ]
 
 
 def test_missing_libraries_are_named_with_their_command(
