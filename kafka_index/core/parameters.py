@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Protocol, TypeAlias
 
@@ -42,6 +42,7 @@ from kafka_index.core.job.request import (
     TimeKind,
     TopicsKind,
     parameter,
+    parameters,
 )
 from kafka_index.core.query.choices import Decode, DecodeErrors
 from kafka_index.core.schema.columns import is_typed
@@ -463,26 +464,6 @@ class RecordRequest(LogRequest):
     max_decompressed_bytes: int = max_decompressed_parameter()
 
 
-def decode_parameter() -> Any:
-    """Return the parameter ``decode``."""
-    return parameter(
-        ChoiceKind(Decode),
-        Group.DECODING,
-        "Decode keys, values or both with their schemas.",
-        default=None,
-    )
-
-
-def value_schema_parameter() -> Any:
-    """Return the parameter ``value_schema``."""
-    return parameter(
-        TextKind("FILE[#TYPE]"),
-        Group.DECODING,
-        "Schema of values that name none: .avsc, .proto or .json. TYPE is a message of a .proto.",
-        default=None,
-    )
-
-
 def decode_errors_parameter(
     help: str = "Keep the bytes of what does not decode in a separate column, or fail at the first "  # noqa: A002
     "error.",
@@ -492,39 +473,44 @@ def decode_errors_parameter(
     return parameter(ChoiceKind(DecodeErrors), Group.DECODING, help, default=default)
 
 
-def check_decoding(request: Any, columns: Collection[str] = ()) -> None:
-    """Reject parameters of a request that have no effect without others."""
-    if request.decode is None:
-        for one in fields(request):
-            is_of_decode = one.name in (
-                "schemas",
-                "value_schema",
-                "decode_errors",
-                "schema_context",
-            )
-            if is_of_decode and getattr(request, one.name) != one.default:
-                raise ArgumentError(f"{{{one.name}}} requires {{decode}}")
-        for name in columns:
-            if is_typed(name):
-                raise ArgumentError(f"{{columns}}: {name} requires {{decode}}")
-    elif request.value_schema is not None and request.decode is Decode.KEY:
-        raise ArgumentError("{value_schema} requires {decode} value or both")
+@dataclass(frozen=True, kw_only=True)
+class DecodeFields(Request):
+    """The fields of requests that can decode records with their schemas.
 
+    It has no slots, so that it can be combined with another base class.
+    """
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRequest(RecordRequest):
-    """A request that reads the records of logs, and can decode them with their schemas."""
-
-    decode: Decode | None = decode_parameter()
+    decode: Decode | None = parameter(
+        ChoiceKind(Decode),
+        Group.DECODING,
+        "Decode keys, values or both with their schemas.",
+        default=None,
+    )
     schemas: str = schemas_parameter()
-    value_schema: str | None = value_schema_parameter()
+    value_schema: str | None = parameter(
+        TextKind("FILE[#TYPE]"),
+        Group.DECODING,
+        "Schema of values that name none: .avsc, .proto or .json. TYPE is a message of a .proto.",
+        default=None,
+    )
     decode_errors: DecodeErrors = decode_errors_parameter()
     schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
-        super(DecodeRequest, self).__post_init__()
-        columns = getattr(self, "columns", None) or ()
-        check_decoding(self, columns)
+        super().__post_init__()
+        if self.decode is None:
+            for name, one in parameters(type(self)).items():
+                if one.group is Group.DECODING and getattr(self, name) != one.default:
+                    raise ArgumentError(f"{{{name}}} requires {{decode}}")
+            for name in filter(is_typed, getattr(self, "columns", None) or ()):
+                raise ArgumentError(f"{{columns}}: {name} requires {{decode}}")
+        elif self.value_schema is not None and self.decode is Decode.KEY:
+            raise ArgumentError("{value_schema} requires {decode} value or both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRequest(DecodeFields, RecordRequest):
+    """A request that reads the records of logs, and can decode them with their schemas."""
 
 
 def time_range_ms(

@@ -20,25 +20,15 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.parameters import (
+    DecodeFields,
     LogRequest,
-    check_decoding,
-    decode_errors_parameter,
-    decode_parameter,
     from_parameter,
     indexes_parameter,
     max_decompressed_parameter,
-    schema_context_parameter,
-    schemas_parameter,
     time_range_ms,
     to_parameter,
-    value_schema_parameter,
 )
-from kafka_index.core.query.choices import (
-    Decode,
-    DecodeErrors,
-    Isolation,
-    isolation_parameter,
-)
+from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 _RANGE = re.compile(r"(\d*)(\.\.)?(\d*)", re.ASCII)
 _DEFAULT_TAIL = 10
@@ -69,7 +59,7 @@ class OffsetRangeKind(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatRequest(LogRequest):
+class CatRequest(DecodeFields, LogRequest):
     """Parameters of a read of a topic."""
 
     topic: str = parameter(
@@ -122,15 +112,9 @@ class CatRequest(LogRequest):
     )
     indexes: str | None = indexes_parameter()
     max_decompressed_bytes: int = max_decompressed_parameter()
-    decode: Decode | None = decode_parameter()
-    schemas: str = schemas_parameter()
-    value_schema: str | None = value_schema_parameter()
-    decode_errors: DecodeErrors = decode_errors_parameter()
-    schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
         super(CatRequest, self).__post_init__()
-        check_decoding(self)
         time_range_ms(self.from_time, self.to_time)
 
     @property

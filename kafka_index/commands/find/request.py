@@ -13,6 +13,7 @@ from kafka_index.core.job.request import (
     Moment,
     TextKind,
     parameter,
+    parameters,
 )
 from kafka_index.core.parameters import (
     DecodeRequest,
@@ -23,6 +24,8 @@ from kafka_index.core.parameters import (
 from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 _BYTES_HELP = "Text, or bytes such as hex:00ff or base64:AP8=."
+# Fields of which a search needs one.
+_CONDITIONS = ("key", "key_regex", "value_contains", "where")
 
 
 class RegexKind(TextKind):
@@ -72,12 +75,19 @@ class FindRequest(DecodeRequest):
         time_range_ms(self.from_time, self.to_time)
         if self.key is not None and self.key_regex is not None:
             self.refuse("{key} and {key_regex} exclude each other")
-        conditions = (self.key, self.key_regex, self.value_contains, self.where)
-        if all(one is None for one in conditions):
+        if all(getattr(self, name) is None for name in _CONDITIONS):
+            *names, last = (f"{{{name}}}" for name in _CONDITIONS)
             self.refuse(
-                "no condition: give {key}, {key_regex}, {value_contains} or {where}; kafka-index "
-                "cat prints all records of a topic"
+                f"no condition: give {', '.join(names)} or {last}; kafka-index cat prints all "
+                "records of a topic"
             )
+
+
+def _conditions_usage() -> str:
+    known = parameters(FindRequest)
+    return " | ".join(
+        f"--{name.replace('_', '-')} {known[name].kind.metavar}" for name in _CONDITIONS
+    )
 
 
 FIND = CommandSpec(
@@ -103,8 +113,7 @@ FIND = CommandSpec(
       3   Retriable failure: permission, disk, memory, network or cluster.
       70  Internal error.
     """,
-    usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT | "
-    "--where EXPR) [OPTIONS]",
+    usage=f"--input PATH... ({_conditions_usage()}) [OPTIONS]",
     examples="""\
 kafka-index find --input /dump/broker-1 --topics orders --key order-4711
 kafka-index find --input /dump/* --key-regex '^user-(7|9)$' --from 2024-05-01 --to 2024-05-02

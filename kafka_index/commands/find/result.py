@@ -116,16 +116,18 @@ def find(
 
     Raises `InputError` if nothing is found, or the regular expression is malformed.
     """
+    from_ms, to_ms = time_range_ms(request.from_time, request.to_time)
     settings = ReadSettings(
         columns=request.columns or DEFAULT_COLUMNS,
         isolation=request.isolation,
         on_damage=OnDamage.DROP,
         max_decompressed_bytes=request.max_decompressed_bytes,
         record_filter=RecordFilter(
-            *time_range_ms(request.from_time, request.to_time),
-            request.key,
-            request.key_regex,
-            request.value_contains,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            key=request.key,
+            key_regex=request.key_regex,
+            value_contains=request.value_contains,
         ),
     )
     with reading_inputs(follow_links=request.follow_links) as unread:

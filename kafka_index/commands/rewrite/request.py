@@ -14,26 +14,22 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.parameters import (
+    DecodeFields,
     KafkaSettings,
     KeysKind,
     LocalFolderKind,
     LogRequest,
-    check_decoding,
     config_parameter,
     decode_errors_parameter,
-    decode_parameter,
     max_decompressed_parameter,
-    schema_context_parameter,
-    schemas_parameter,
     topics_parameter,
     topics_text,
-    value_schema_parameter,
 )
-from kafka_index.core.query.choices import Decode, DecodeErrors
+from kafka_index.core.query.choices import DecodeErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteRequest(LogRequest):
+class RewriteRequest(DecodeFields, LogRequest):
     """Parameters of a rewrite; without an output a dry run."""
 
     output: str | None = parameter(
@@ -81,18 +77,13 @@ class RewriteRequest(LogRequest):
         default=False,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
-    decode: Decode | None = decode_parameter()
-    schemas: str = schemas_parameter()
-    value_schema: str | None = value_schema_parameter()
     decode_errors: DecodeErrors = decode_errors_parameter(
         "Skip a partition with a record that does not decode, or keep such records.",
         DecodeErrors.FAIL,
     )
-    schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
         super(RewriteRequest, self).__post_init__()
-        check_decoding(self)
         if self.decode is not None and self.drop_where is None:
             self.refuse("{decode} requires {drop_where}")
         if self.drop_where is not None and self.decode is None:

@@ -173,6 +173,9 @@ def parameter(
 class Request:
     """Base class of requests."""
 
+    def __post_init__(self) -> None:
+        """Reject invalid combinations of fields."""
+
     def refuse(self, message: str, **details: Any) -> None:
         """Raise `ArgumentError` for a combination of fields; the message has names in braces."""
         raise ArgumentError(message, **details)
