@@ -77,6 +77,8 @@ _WRAPPERS = tuple(
 )
 _TIMESTAMP = "google.protobuf.Timestamp"
 _AS_JSON = tuple(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any"))
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_SYNTAX = re.compile(r"\s*(?:syntax|edition)\s*=")
 #: Files that Confluent's registry and protoc's users import without storing them.
 _BUILT_IN = {
     "confluent/meta.proto": """syntax = "proto3"; package confluent;
@@ -222,8 +224,10 @@ def _write(folder: str, name: str, text: str) -> None:
     if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
         raise BadSchemaError("a Protobuf import leads out of the folder of imports", found=name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    # protoc writes a warning to the terminal if a file has neither; proto2 is its default.
+    has_syntax = _SYNTAX.match(_COMMENT.sub(" ", text))
     with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+        file.write(text if has_syntax else f'syntax = "proto2";{text}')
 
 
 def _descriptor_of(text: str, pb2: Any) -> Any:
@@ -242,7 +246,7 @@ def _compile(folder: str, text: str) -> list[bytes]:
     try:
         return list(_protoc(folder, _MAIN))
     except BadSchemaError:
-        if re.search(r"^\s*(?:syntax|edition)\s*=", text, re.MULTILINE):
+        if _SYNTAX.match(_COMMENT.sub(" ", text)):
             raise
         # Of proto2, its syntax and labels are left out; the bytes are the same in proto3.
         _write(folder, _MAIN, f'syntax = "proto3";{text}')

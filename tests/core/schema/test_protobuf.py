@@ -193,6 +193,22 @@ def test_map_entries_of_karapace_become_maps() -> None:
     assert file.message((0, 1)).name == "M.V"
 
 
+@pytest.mark.parametrize("start", ["", "// syntax = 'proto3';\n", "/* old */ package p; "])
+def test_file_without_syntax_is_compiled_without_a_warning(
+    capfd: pytest.CaptureFixture[str], start: str
+) -> None:
+    text = f'{start}import "x.proto"; message M {{ optional int32 a = 1 [default = 3]; }}'
+    message = ProtobufFile(text, {"x.proto": "message X { optional int32 b = 1; }"}).message((0,))
+    assert message.shape.type == pa.struct([("a", pa.int32())])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("start", ["/* c */ ", "// c\n", "\n"])
+def test_syntax_after_a_comment_counts(start: str) -> None:
+    file = ProtobufFile(f'{start}syntax = "proto3"; message M {{ int32 a = 1; }}')
+    assert file.message((0,)).name == "M"
+
+
 def test_file_of_karapace_without_syntax_and_labels_is_compiled() -> None:
     message = ProtobufFile("package old; message Item { string name = 1; int32 qty = 2; }").message(
         (0,)
