@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows, listed
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    dump,
+    environment,
+    json_rows,
+    listed,
+    run_here,
+)
 from tests.support.segments import (
     GZIP,
     LEADER_CHANGE,
@@ -21,6 +30,7 @@ from tests.support.segments import (
     packed,
     record,
 )
+from tests.support.typed_dump import write_typed_dump
 
 PARTITION = DUMP / "payments-0"
 INT32_MAX = 2**31 - 1
@@ -280,3 +290,51 @@ def test_large_value_is_printed_like_a_small_one(tmp_path: Path) -> None:
     assert row["value"] == {"hex": (key + b"\xff").hex()}
     assert row["headers"] == [{"key": "h", "value": "\0" * 70_000}]
     assert json.dumps(text, ensure_ascii=False) in table(log)[2]
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_typed_dump(tmp_path_factory.mktemp("typed"))
+
+
+def _typed_log(dump: Path, topic: str) -> Path:
+    return dump / f"{topic}-0" / f"{0:020d}.log"
+
+
+@pytest.mark.parametrize("topic", ["orders", "mixed", "events", "plain"])
+def test_decoded_records_of_a_log_equal_those_of_cat(typed: Path, topic: str) -> None:
+    decoding = ("--decode", "both")
+    printed = dump("--records", *decoding, "--json", _typed_log(typed, topic))
+    of_topic = run_here("cat", topic, "--input", typed, *decoding, "--format", "json")
+    names = ("offset", "decoded", "value")
+    rows = [
+        [{name: json.loads(line).get(name) for name in names} for line in done.stdout.splitlines()]
+        for done in (printed, of_topic)
+    ]
+    assert rows[0] == rows[1]
+    assert rows[0]
+    assert printed.returncode == of_topic.returncode == (1 if topic == "mixed" else 0)
+
+
+def test_only_printed_records_of_a_log_are_decoded(typed: Path) -> None:
+    path = _typed_log(typed, "mixed")
+    for selection in (("--limit", "1"), ("--offset", "10"), ("--at", "ms:1010")):
+        done = dump("--records", "--decode", "value", "--json", *selection, path)
+        assert done.returncode == 0, done.stderr
+        assert "decoded" in json.loads(done.stdout)
+
+
+def test_log_without_schemas_beside_it_requires_a_source(typed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    for copy in (folder, tmp_path):
+        shutil.copy(_typed_log(typed, "orders"), copy)
+        done = dump("--records", "--decode", "value", copy / f"{0:020d}.log")
+        assert done.returncode == 2
+        assert "give --schemas a folder" in done.stderr
+    schemas = tmp_path / "schemas"
+    run_here("schemas", "--input", typed, "--output", schemas)
+    source = ("--decode", "value", "--schemas", schemas)
+    found = dump("--records", *source, "--json", tmp_path / f"{0:020d}.log").stdout.splitlines()
+    assert [json.loads(line)["decoded"]["error"] for line in found] == [None] * 4
+    assert dump("--decode", "value", tmp_path / f"{0:020d}.log").returncode == 2

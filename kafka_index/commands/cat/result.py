@@ -300,11 +300,11 @@ def _with_types(
     # Schemas and their decoders are slow to import.
     from kafka_index.core.query import typed_records  # noqa: PLC0415
 
-    options = typed_records.decode_options(request, [request.topic])
+    options = typed_records.decode_options(request, [request.topic], request.inputs)
     if options is None:
         return settings
     splits = [split for one in planned for split in one.splits]
-    found = typed_records.find_writers(splits, settings, options)
+    found = typed_records.find_writers(splits, settings, options, limit=request.first)
     names = settings.columns
     typed = typed_records.typed_columns([request.topic], found, options, names, keeps_raw=True)
     typed_records.check_mapping(options, {request.topic: typed})

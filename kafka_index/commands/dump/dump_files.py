@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +71,7 @@ from kafka_index.core.log.state.snapshots import stored_entries
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.metadata_files import read_text, read_topic_id
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.query.printed_records import PrintedRecords
+from kafka_index.core.query.printed_records import PRINTED_COLUMNS, PrintedRecords
 from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import (
     PREALLOCATED_TAIL,
@@ -80,6 +81,11 @@ from kafka_index.core.records.batch_table import (
     WindowBatches,
 )
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
+from kafka_index.core.records.record_chunk import RecordChunk
+from kafka_index.core.records.record_table import RecordTable
+
+if TYPE_CHECKING:
+    from kafka_index.commands.dump.typed_log import TypedLog
 
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")
@@ -424,16 +430,21 @@ def dump_records(
     *,
     verify_crc: bool,
     budget: DecompressionBudget,
+    typed: Mapping[str, TypedLog],
 ) -> KafkaIndexError | None:
     """Print the records of a log; return the first corruption.
 
-    Batches whose records cannot be read are skipped.
+    Batches whose records cannot be read are skipped. `typed` has, by path, what decodes keys and
+    values.
     """
     path, size_bytes = file.path, file.size_bytes
     title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
     output.begin(path, title)
     source = LogFileSource(path, verify_crc=verify_crc, recovers=False)
     decoder = RecordDecoder(budget, verify_crc=verify_crc)
+    typed_log = typed.get(path)
+    if typed_log is not None:
+        typed_log.find_types(_rows_of_types(file, output.selection, budget, typed_log))
     count = 0
     damage: KafkaIndexError | None = None
     for window, start, found_batches in _in_order(source, file.base_offset):
@@ -444,11 +455,12 @@ def dump_records(
         held = output.selection.of_batches(found_batches)
         batches = BatchColumns(*(column[held] for column in found_batches))
         rows = WindowBatches(window, start, batches)
-        convert = partial(PrintedRecords.of_chunk, source=rows)
+        convert = _conversion(rows, typed_log)
         positions = batches.position_bytes
         for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
             if not isinstance(found, BatchDamage):
-                output.records(found)
+                for records in _decoded(found, typed_log, output):
+                    output.records(records)
                 count += len(found)
                 if output.is_full:
                     output.limited()
@@ -464,14 +476,63 @@ def dump_records(
         if found_batches.rows and output.selection.is_past(int(found_batches.last_offset[-1])):
             output.remark(f"{plural(output.printed, 'record')} at the offset")
             return damage
+    return damage or _records_end(file, output, source.stop, count)
+
+
+def _records_end(
+    file: DumpedFile, output: SelectedRows, stop: ScanStop | None, count: int
+) -> KafkaIndexError | None:
+    """Print the end of the records of a log; return the corruption that ended the scan."""
     if output.selection.has_times and not output.printed:
-        for headers in read_batches(path, verify_crc=False):
+        for headers in read_batches(file.path, verify_crc=False):
             output.track_times(headers)
-    found_text = plural(count, "record")
+    found = plural(count, "record")
     if output.selection != Selection():
-        found_text = f"{plural(output.printed, 'record')} selected"
-    end = log_end(path, size_bytes, source.stop, found_text, output)
-    return damage or end
+        found = f"{plural(output.printed, 'record')} selected"
+    return log_end(file.path, file.size_bytes, stop, found, output)
+
+
+def _conversion(
+    rows: WindowBatches, typed_log: TypedLog | None
+) -> Callable[[RecordChunk], PrintedRecords | pa.RecordBatch]:
+    """Return how chunks are converted: for printing, or to a table whose columns are decoded."""
+    if typed_log is None:
+        return partial(PrintedRecords.of_chunk, source=rows)
+    partition = typed_log.partition
+    table = RecordTable(partition.topic, partition.partition, PRINTED_COLUMNS)
+    return partial(table.convert, source=rows)
+
+
+def _decoded(
+    found: PrintedRecords | pa.RecordBatch, typed_log: TypedLog | None, output: SelectedRows
+) -> Iterator[PrintedRecords]:
+    """Yield records for printing; keys and values of selected ones that fail are counted."""
+    if isinstance(found, PrintedRecords) or typed_log is None:
+        yield found
+        return
+    for part in typed_log.decode(output.selected_records(found), output.decode_errors):
+        yield PrintedRecords.of_rows(part)
+
+
+def _rows_of_types(
+    file: DumpedFile, selection: Selection, budget: DecompressionBudget, typed_log: TypedLog
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records that may be printed, for the types of their keys and values."""
+    decoder, read = RecordDecoder(budget), 0
+    source = LogFileSource(file.path, verify_crc=False, recovers=False)
+    for window, start, batches in _in_order(source, file.base_offset):
+        if isinstance(batches, ScanStop):
+            continue
+        held = selection.of_batches(batches)
+        rows = WindowBatches(window, start, BatchColumns(*(column[held] for column in batches)))
+        positions, sizes = rows.batches.position_bytes - start, rows.batches.size_bytes
+        for found in decoder.decode(window, positions, sizes, _conversion(rows, typed_log)):
+            if not isinstance(found, BatchDamage):
+                records = selection.of_records(found)
+                read += len(records)
+                yield records
+            if selection.limit is not None and read >= selection.limit:
+                return
 
 
 def _in_order(
@@ -579,9 +640,10 @@ def dump_files(
     """
     verify_crc = request.verify_crc
     log: _Dump = partial(dump_log, verify_crc=verify_crc)
+    typed: dict[str, TypedLog] = {}
     if request.records:
         budget = shared_budget(request.max_decompressed_bytes)
-        log = partial(dump_records, verify_crc=verify_crc, budget=budget)
+        log = partial(dump_records, verify_crc=verify_crc, budget=budget, typed=typed)
     kinds: Mapping[str, _Dump] = {LOG_SUFFIX: log, **_KINDS}
     directories = [path for path in request.files if os.path.isdir(path)]
     files = _known_files([path for path in request.files if path not in directories], kinds)
@@ -593,6 +655,11 @@ def dump_files(
         )
     for file in files:
         _refuse_without_rows(request, selection, file)
+    if request.decode is not None:
+        # Schemas and their decoders are slow to import.
+        from kafka_index.commands.dump.typed_log import typed_logs  # noqa: PLC0415
+
+        typed |= typed_logs([file.path for file in files], request)
     dumps: list[tuple[str, Callable[[SelectedRows], Iterable[KafkaIndexError]]]] = [
         *((path, partial(dump_directory, path, verify_crc=verify_crc)) for path in directories),
         *((file.path, partial(_dump_file, kinds[file.kind], file)) for file in files),

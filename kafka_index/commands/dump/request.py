@@ -18,12 +18,19 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.parameters import (
+    check_decoding,
+    decode_errors_parameter,
+    decode_parameter,
     follow_links_parameter,
     from_parameter,
     max_decompressed_parameter,
+    schema_context_parameter,
+    schemas_parameter,
     time_range_ms,
     to_parameter,
+    value_schema_parameter,
 )
+from kafka_index.core.query.choices import Decode, DecodeErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +72,16 @@ class DumpRequest(Request):
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
     follow_links: bool = follow_links_parameter()
+    decode: Decode | None = decode_parameter()
+    schemas: str = schemas_parameter()
+    value_schema: str | None = value_schema_parameter()
+    decode_errors: DecodeErrors = decode_errors_parameter()
+    schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
+        check_decoding(self)
+        if self.decode is not None and not self.records:
+            self.refuse("{decode} requires {records}")
         times = time_range_ms(self.from_time, self.to_time)
         if self.at_time is not None and (times != (None, None) or self.limit is not None):
             self.refuse("{at_time} excludes {from_time}, {to_time} and {limit}")
@@ -102,11 +117,14 @@ DUMP = CommandSpec(
     decoded unless --keys or --values is given. JSON contains the decoded fields and the bytes.
     Credentials and sensitive configurations are not printed.
 
+    --records --decode prints decoded keys or values. By default, the schemas are those of the topic
+    _schemas beside the folder of the partition.
+
     \b
     Exit codes:
       0   The files are intact.
       1   A file is corrupt. Its valid part is printed, and stderr reports
-          the corruption.
+          the corruption. Or keys or values did not decode.
       2   Wrong usage, or an unknown kind of file.
       3   Retriable failure: permission, disk or memory.
       70  Internal error.
@@ -115,6 +133,7 @@ DUMP = CommandSpec(
     examples="""\
 kafka-index dump /dump/orders-0/00000000000000000000.log
 kafka-index dump --records --values none /dump/orders-0/00000000000000000000.log
+kafka-index dump --records --decode value /dump/orders-0/00000000000000000000.log
 kafka-index dump /dump/orders-0
 kafka-index dump --records --offset 1234 /dump/orders-0/00000000000000000000.log
 kafka-index dump --json /dump/orders-0/*.timeindex | head

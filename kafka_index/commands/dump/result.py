@@ -10,6 +10,7 @@ from kafka_index.commands.dump.rows import RowPrinter, SelectedRows, Selection
 from kafka_index.core.errors import Faults, KafkaIndexError, plural
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.result import BAD, Result, RunOutcome, Section
+from kafka_index.core.query.record_stream import decode_counts, decode_section
 
 #: Prints a file or directory; returns its errors.
 Dump = Callable[[SelectedRows], Iterable[KafkaIndexError]]
@@ -29,6 +30,7 @@ class DumpResult(Result):
         self._faults = Faults()
         self._notes: tuple[str, ...] = ()
         self._unread: tuple[str, ...] = ()
+        self.decode_errors: Mapping[str, int] = {}
 
     def print_rows(self, printer: RowPrinter) -> None:
         output = SelectedRows(printer, self._selection)
@@ -40,6 +42,7 @@ class DumpResult(Result):
                 reason = str(faults[0]) if faults else None
                 self._rows.append({"path": path, "rows": output.printed, "reason": reason})
         self._notes, self._unread = tuple(output.notes), unread_texts(unread)
+        self.decode_errors = dict(sorted(output.decode_errors.items()))
 
     @property
     def headline(self) -> str:
@@ -54,14 +57,17 @@ class DumpResult(Result):
 
     @property
     def sections(self) -> Sequence[Section]:
-        """The corrupt and unreadable files."""
+        """The corrupt and unreadable files, and what did not decode."""
         lines = list(map(str, self._faults.first))
-        return [Section("corrupt or unreadable:", lines, BAD, self._faults.total, "error")]
+        damage = Section("corrupt or unreadable:", lines, BAD, self._faults.total, "error")
+        return [damage, decode_section(self.decode_errors)]
 
     @property
     def outcome(self) -> RunOutcome:
         """Damage for corrupt files, the environment for failed reads."""
-        return RunOutcome.of_faults(self._faults.retriable).with_damage(self._unread)
+        return RunOutcome.of_faults(self._faults.retriable).with_damage(
+            (*self._unread, *self.decode_errors)
+        )
 
     @property
     def unread(self) -> Sequence[str]:
@@ -72,7 +78,12 @@ class DumpResult(Result):
     def counts(self) -> Mapping[str, int]:
         """Files, rows, and errors."""
         rows = sum(row["rows"] for row in self._rows if isinstance(row["rows"], int))
-        return {"files": len(self._dumps), "rows": rows, "damaged": self._faults.total}
+        return {
+            "files": len(self._dumps),
+            "rows": rows,
+            "damaged": self._faults.total,
+            **decode_counts(self.decode_errors),
+        }
 
     def to_arrow(self) -> pa.Table:
         """Return a row per printed file."""

@@ -5,6 +5,7 @@ Rows are selected by column with Arrow's kernels: a 2 GiB log can contain 25 mil
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -126,6 +127,20 @@ class Selection:
             return False
         return self.to_ms is None or 0 <= row.timestamp_ms < self.to_ms
 
+    def of_records(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the selected records of a table, as `has_record` selects rows."""
+        masks = []
+        if self.offset is not None:
+            masks.append(pc.equal(records.column("offset"), self.offset))
+        if self.has_times:
+            times = records.column("timestamp").cast(pa.int64())
+            masks += (
+                self._time_masks(times, times)
+                if self.to_ms is not None
+                else [pc.greater_equal(times, self.from_ms)]
+            )
+        return records.filter(reduce(pc.and_, masks)) if masks else records
+
     def is_past(self, first_offset: int) -> bool:
         return self.offset is not None and first_offset > self.offset
 
@@ -160,13 +175,15 @@ class RowPrinter(Protocol):
 class SelectedRows:
     """Passes the selected rows of several files to a printer.
 
-    `printed` counts the rows of the file. `notes` describe files without selected rows.
+    `printed` counts the rows of the file. `decode_errors` counts keys and values that did not
+    decode, by code. `notes` describe files without selected rows.
     """
 
     def __init__(self, printer: RowPrinter, selection: Selection) -> None:
         self.selection = selection
         self.printed = 0
         self.notes: list[str] = []
+        self.decode_errors: Counter[str] = Counter()
         self._printer = printer
         self._path = ""
         self._span = TimeSpan()
@@ -212,6 +229,14 @@ class SelectedRows:
             self._printer.records(records, None)
         else:
             self._printer.records(records, self)
+
+    def selected_records(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the records of a table that `select` will yield."""
+        records = self.selection.of_records(records)
+        if self.selection.limit is None or len(records) <= self.selection.limit - self.printed:
+            return records
+        # Copied, because code that prints a column's bytes expects its whole buffer.
+        return records.take(np.arange(self.selection.limit - self.printed))
 
     def select(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the selected records, and count them."""

@@ -301,7 +301,7 @@ def export(
             from kafka_index.commands.export.typed_values import types_of_logs  # noqa: PLC0415
             from kafka_index.core.query.typed_records import decode_options  # noqa: PLC0415
 
-            decode = decode_options(request, {one.topic for one in listed.files})
+            decode = decode_options(request, {one.topic for one in listed.files}, request.inputs)
             if decode is not None and settings.format.is_table:
                 # A table is made before the first file.
                 settings = replace(settings, types=types_of_logs(listed.files, settings, decode))

@@ -146,7 +146,14 @@ def find(
             # Schemas and their decoders are slow to import.
             from kafka_index.core.query import typed_records  # noqa: PLC0415
 
-            plan = typed_records.with_types(plan, request, settings.columns, keeps_raw=is_printed)
+            plan = typed_records.with_types(
+                plan,
+                request,
+                settings.columns,
+                keeps_raw=is_printed,
+                # A condition may not be met by the first records.
+                limit=request.limit if request.where is None else None,
+            )
             if request.where is not None:
                 plan = typed_records.with_condition(plan, request.decode, request.where)
     return FoundRecords(engine, listener or SILENT, listed, plan, request, unread_texts(unread))

@@ -7,7 +7,7 @@ a writer of the topic's type.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kafka_index.core.errors import CorruptLogError, InputError, UnknownSchemaError, first_of
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.longs import Longs
-from kafka_index.core.format.names import INTERNAL_TOPICS
+from kafka_index.core.format.names import INTERNAL_TOPICS, TopicPartition
 from kafka_index.core.log.filter.selection import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
@@ -60,8 +60,6 @@ class _Request(Protocol):
     """The parameters of a command that decodes records."""
 
     @property
-    def inputs(self) -> tuple[str, ...]: ...
-    @property
     def decode(self) -> Decode | None: ...
     @property
     def schemas(self) -> str: ...
@@ -75,17 +73,24 @@ class _Request(Protocol):
     def max_decompressed_bytes(self) -> int | None: ...
 
 
+class _InputRequest(_Request, Protocol):
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+
+
 #: Topics whose records name no schema.
 _PLAIN_TOPICS = frozenset({*INTERNAL_TOPICS, SCHEMAS_TOPIC})
 #: The libraries of the extra for typed values.
 _LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools")
 
 
-def decode_options(request: _Request, topics: Collection[str]) -> DecodeOptions | None:
+def decode_options(
+    request: _Request, topics: Collection[str], inputs: Sequence[str]
+) -> DecodeOptions | None:
     """Return how the records of topics are decoded; None if they are not.
 
-    The schemas are read. Raises `InputError` if there are none, or if the libraries for typed
-    values are not installed.
+    The schemas are read, by default those of the inputs. Raises `InputError` if there are none, or
+    if the libraries for typed values are not installed.
     """
     if request.decode is None:
         return None
@@ -97,7 +102,7 @@ def decode_options(request: _Request, topics: Collection[str]) -> DecodeOptions 
     budget = shared_budget(request.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
     schemas = Schemas(())
     if needs_schemas:
-        schemas = open_schemas(request.schemas, request.inputs, budget)
+        schemas = open_schemas(request.schemas, inputs, budget)
     main: dict[str, TopicSchema] = {}
     own_topics = set(topics) - _PLAIN_TOPICS
     if schemas.main is not None and not schemas.is_mapped and len(own_topics) == 1:
@@ -146,61 +151,87 @@ class PartCounts:
 TopicCounts: TypeAlias = dict[tuple[str, str], PartCounts]
 
 
-def find_writers(
-    splits: Iterable[RecordSplit], settings: ReadSettings, options: DecodeOptions
-) -> TopicCounts:
-    """Return what the records of splits were written with."""
-    found: TopicCounts = defaultdict(PartCounts)
-    parts = [part for part in options.parts if not (part == VALUE and options.value_schema)]
-    framed = replace(
-        settings,
-        columns=(*parts, "headers"),
-        verify_crc=False,
-        on_damage=OnDamage.DROP,
-        typed=None,
-    )
-    for split in splits if parts else ():
-        if split.topic in _PLAIN_TOPICS:
-            continue
-        for batch in RecordReader(split, framed, on_left_out=_ignore):
-            for part in parts:
-                frames = frames_of(batch.column(part), batch.column("headers"), is_key=part == KEY)
-                own = found[split.topic, part]
-                own.counts.add_frames(frames)
-                unframed = options.unframed_schema(part, split.topic)
-                if (
-                    unframed is not None
-                    and ((frames.key_numbers < 0) & (frames.framing != Framing.NULL)).any()
-                ):
-                    own.writers.add(unframed[0])
-                for key, rows in frames.groups():
-                    own.writers.update(_writers(split.topic, part, key, frames, rows, options))
-    return found
+class WriterFinder:
+    """Finds what records were written with, by their first bytes and headers."""
 
+    def __init__(self, options: DecodeOptions) -> None:
+        self.found: TopicCounts = defaultdict(PartCounts)
+        self._options = options
+        #: The parts whose records name schemas.
+        self.parts = [
+            part for part in options.parts if not (part == VALUE and options.value_schema)
+        ]
 
-def _writers(
-    topic: str, part: str, key: SchemaKey, frames: Frames, rows: Longs, options: DecodeOptions
-) -> Iterable[Writer]:
-    """Return what the rows were written with that name a schema."""
-    writer, schema = Writer(key), _schema_of(key, options)
-    if schema is None:
-        # The schema of the topic takes its place.
-        unframed = options.unframed_schema(part, topic)
-        if unframed is None:
-            return ()
-        writer, schema = unframed[0], unframed[2].schema
-        if unframed[2].type_name is not None:
+    def add(self, topic: str, batch: pa.RecordBatch) -> None:
+        """Add records of a topic: their keys or values, and headers."""
+        for part in self.parts:
+            frames = frames_of(batch.column(part), batch.column("headers"), is_key=part == KEY)
+            own = self.found[topic, part]
+            own.counts.add_frames(frames)
+            unframed = self._options.unframed_schema(part, topic)
+            names_none = (frames.key_numbers < 0) & (frames.framing != Framing.NULL)
+            if unframed is not None and names_none.any():
+                own.writers.add(unframed[0])
+            for key, rows in frames.groups():
+                own.writers.update(self._writers(topic, part, key, frames, rows))
+
+    def _writers(
+        self, topic: str, part: str, key: SchemaKey, frames: Frames, rows: Longs
+    ) -> Iterable[Writer]:
+        """Return what the rows were written with that name a schema."""
+        writer, schema = Writer(key), _schema_of(key, self._options)
+        if schema is None:
+            # The schema of the topic takes its place.
+            unframed = self._options.unframed_schema(part, topic)
+            if unframed is None:
+                return ()
+            writer, schema = unframed[0], unframed[2].schema
+            if unframed[2].type_name is not None:
+                return {writer}
+        if schema.type is not SchemaType.PROTOBUF:
             return {writer}
-    if schema.type is not SchemaType.PROTOBUF:
-        return {writer}
-    indexes = message_indexes(frames, rows, has_names=options.schemas.has_foreign_ids)
-    return {_of_message(writer, path) for path in indexes.paths}
+        has_names = self._options.schemas.has_foreign_ids
+        indexes = message_indexes(frames, rows, has_names=has_names)
+        return {_of_message(writer, path) for path in indexes.paths}
 
 
 def _of_message(writer: Writer, path: MessagePath) -> Writer:
     """Return the writer of a message; the first one needs no path in the schema of a topic."""
     is_first = writer.key is None and path == (0,)
     return writer if is_first else writer._replace(path=path)
+
+
+def find_writers(
+    splits: Iterable[RecordSplit],
+    settings: ReadSettings,
+    options: DecodeOptions,
+    *,
+    limit: int | None = None,
+) -> TopicCounts:
+    """Return what the records of splits were written with.
+
+    With a limit, only so many of the first records of each partition are read.
+    """
+    finder = WriterFinder(options)
+    framed = replace(
+        settings,
+        columns=(*finder.parts, "headers"),
+        verify_crc=False,
+        on_damage=OnDamage.DROP,
+        typed=None,
+    )
+    read: Counter[TopicPartition] = Counter()
+    for split in splits if finder.parts else ():
+        partition = split.topic_partition
+        if split.topic in _PLAIN_TOPICS or (limit is not None and read[partition] >= limit):
+            continue
+        for batch in RecordReader(split, framed, on_left_out=_ignore):
+            wanted = len(batch) if limit is None else limit - read[partition]
+            finder.add(split.topic, batch.slice(0, wanted))
+            read[partition] += len(batch)
+            if limit is not None and read[partition] >= limit:
+                break
+    return finder.found
 
 
 def _schema_of(key: SchemaKey, options: DecodeOptions) -> Schema | None:
@@ -261,14 +292,22 @@ def check_mapping(options: DecodeOptions, types: Mapping[str, TypedColumns]) -> 
 
 
 def with_types(
-    plan: ReadPlan, request: _Request, names: Sequence[str], *, keeps_raw: bool = False
+    plan: ReadPlan,
+    request: _InputRequest,
+    names: Sequence[str],
+    *,
+    keeps_raw: bool = False,
+    limit: int | None = None,
 ) -> ReadPlan:
-    """Return the plan of a read whose columns are decoded, of all its topics as one table."""
+    """Return the plan of a read whose columns are decoded, of all its topics as one table.
+
+    With a limit, at most so many records are read, those of each partition from its first one.
+    """
     topics = sorted({one.files.topic for one in plan.partitions} | _topics(plan.splits))
-    options = decode_options(request, topics)
+    options = decode_options(request, topics, request.inputs)
     if options is None:
         return plan
-    found = find_writers(plan.splits, plan.settings, options)
+    found = find_writers(plan.splits, plan.settings, options, limit=limit)
     typed = typed_columns(topics, found, options, names, keeps_raw=keeps_raw)
     check_mapping(options, {", ".join(topics): typed})
     return replace(plan, settings=replace(plan.settings, typed=typed))
@@ -386,13 +425,13 @@ class TopicMatcher:
 
 
 def topic_conditions(
-    text: str, splits: Sequence[RecordSplit], settings: ReadSettings, request: _Request
+    text: str, splits: Sequence[RecordSplit], settings: ReadSettings, request: _InputRequest
 ) -> TopicConditions:
     """Return a condition over the records of splits, of all their topics.
 
     Raises `InputError` if no topic has the members, or their types do not fit.
     """
-    options = decode_options(request, _topics(splits))
+    options = decode_options(request, _topics(splits), request.inputs)
     assert options is not None  # noqa: S101, because mypy needs it
     columns = [*options.parts, *(name for part in options.parts for name in side_names(part))]
     condition = Condition.of_decoded(text, columns)

@@ -6,6 +6,7 @@ import json
 import pickle
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import ConfigError, CorruptRecordError, InputError
+from kafka_index.core.query.choices import Decode
 from kafka_index.core.query.record_reader import RecordReader
+from kafka_index.core.query.typed_records import decode_options, find_writers
+from kafka_index.records import ReadRequest
 from tests.support.random_avro import encode
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.registry_records import schema_record, write_topic
@@ -82,6 +86,18 @@ def test_only_selected_members_are_decoded(dump: Path) -> None:
 def test_option_of_decoding_alone_is_rejected(dump: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(options))} requires decode"):
         kafka_index.read_records(dump, topics="orders", **options)
+
+
+def test_types_of_the_first_records_need_no_others(dump: Path) -> None:
+    records = kafka_index.read_records(dump, topics="events", decode="value")
+    plan = records._plan
+    request = ReadRequest(inputs=(str(dump),), decode=Decode.VALUE)
+    options = decode_options(request, ["events"], request.inputs)
+    assert options is not None
+    for limit, count in ((1, 1), (2, 2), (None, 2)):
+        settings = replace(plan.settings, typed=None)
+        found = find_writers(plan.splits, settings, options, limit=limit)
+        assert found["events", "value"].counts.framings.total() == count
 
 
 def test_topics_together_have_a_member_for_each_type(dump: Path) -> None:

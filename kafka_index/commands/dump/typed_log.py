@@ -1,0 +1,77 @@
+"""The typed keys and values of logs that are dumped by themselves."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from kafka_index.commands.dump.request import DumpRequest
+from kafka_index.core.errors import InputError
+from kafka_index.core.format.names import TopicPartition, parse_partition_directory
+from kafka_index.core.fs.paths import absolute_path
+from kafka_index.core.query.printed_records import PRINTED_COLUMNS
+from kafka_index.core.query.typed_records import (
+    WriterFinder,
+    check_mapping,
+    decode_options,
+    typed_columns,
+)
+from kafka_index.core.schema.decode import DecodeOptions, TypedColumns
+from kafka_index.core.schema.sources import FROM_DUMP
+
+
+class TypedLog:
+    """Decodes the keys and values of a log.
+
+    The topic of the partition is empty if the folder of the log is no partition.
+    """
+
+    def __init__(self, partition: TopicPartition, options: DecodeOptions) -> None:
+        self.partition = partition
+        self._options = options
+        self._types: TypedColumns | None = None
+
+    def find_types(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Find the types of the columns, by records with keys, values and headers."""
+        finder, topic = WriterFinder(self._options), self.partition.topic
+        for batch in batches:
+            finder.add(topic, batch)
+        found = typed_columns([topic], finder.found, self._options, PRINTED_COLUMNS, keeps_raw=True)
+        check_mapping(self._options, {topic: found})
+        self._types = found
+
+    def decode(self, records: pa.RecordBatch, errors: Counter[str]) -> Iterator[pa.RecordBatch]:
+        """Yield records with typed columns; raises `CorruptRecordError` if they must not fail."""
+        assert self._types is not None  # noqa: S101, because mypy needs it
+        return self._types.decode(records, errors)
+
+
+def typed_logs(paths: Iterable[str], request: DumpRequest) -> dict[str, TypedLog]:
+    """Return how the keys and values of logs are decoded.
+
+    By default, the schemas are those of the topic ``_schemas`` beside the folder of the partition.
+    Raises `InputError` if there are none.
+    """
+    found: dict[str, TypedLog] = {}
+    known: dict[tuple[str, str], DecodeOptions] = {}
+    for path in paths:
+        directory = os.path.dirname(absolute_path(path))
+        partition = parse_partition_directory(os.path.basename(directory))
+        is_beside = request.schemas.partition(":")[0] == FROM_DUMP
+        if partition is None and is_beside and request.value_schema is None:
+            raise InputError(
+                "the folder of the log is no partition, so no topic of schemas is beside it",
+                path=path,
+                hint="give --schemas a folder or file of schemas, or the URL of a registry",
+            )
+        partition = partition or TopicPartition("", 0)
+        root = os.path.dirname(directory)
+        if (root, partition.topic) not in known:
+            options = decode_options(request, [partition.topic], [root])
+            assert options is not None  # noqa: S101, because mypy needs it
+            known[root, partition.topic] = options
+        found[path] = TypedLog(partition, known[root, partition.topic])
+    return found
