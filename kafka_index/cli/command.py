@@ -365,7 +365,10 @@ def storage_option() -> click.Option:
 def summary_option() -> click.Option:
     def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None and not context.resilient_parsing:
-            run_summary().open(value)
+            try:
+                run_summary().open(value)
+            except InputError as error:
+                raise click.BadParameter(str(error)) from error
 
     return Option(
         ["--summary"],
@@ -674,6 +677,6 @@ def _page_maker(command: str, columns: ReportSpec) -> Any:
     """Return the page factory for a report, None if the command has no page."""
     if columns.page is None:
         return None
-    from kafka_index.cli.html.page_writer import PageWriter  # noqa: PLC0415, slow to import
+    from kafka_index.cli.html.page import PageWriter  # noqa: PLC0415, slow to import
 
     return partial(PageWriter, command, columns.page, run_summary().about())

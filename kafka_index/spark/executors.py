@@ -1,15 +1,14 @@
 """Checks of executors: packages, inputs, and access to the driver's output folders.
 
 Each Python process of an executor runs these checks before its first task. The driver creates a
-marker in each output folder, a hidden file with a unique name. Otherwise an executor with another
-file system under the same path would write its files there and report them as built.
+probe file in each output folder, a hidden file with a unique name. Otherwise an executor with
+another file system under the same path would write its files there and report them as built.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.uris import HDFS_SCHEME, OBJECT_SCHEMES, scheme_of
 from kafka_index.core.job.engine import new_run_id
+from kafka_index.core.output.locks import PROBE_FILE
 from kafka_index.spark.jobs import LACKS
 from kafka_index.spark.session import runs_here
 
@@ -47,22 +47,20 @@ NOT_SHARED_HINT = (
     "give a place that all nodes see under one path: an object store, HDFS, or a mounted file "
     f"system ({help_page('clusters')})"
 )
-_MARKER = ".kafka-index.{run_id}.shared"
-_LEFTOVER = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
 
 _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorCheck:
-    """The requirements of executors: modules, local inputs, and markers in output folders.
+    """The requirements of executors: modules, local inputs, and probe files in output folders.
 
-    Object stores are the same from everywhere and need no marker.
+    Object stores are the same from everywhere and need no probe file.
     """
 
     modules: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    markers: tuple[str, ...] = ()
+    probes: tuple[str, ...] = ()
 
     def before(self, function: _Function) -> _Function:
         """Wrap a function for ``mapInArrow`` so that the executor is checked first."""
@@ -97,7 +95,7 @@ class ExecutorCheck:
         return checked
 
     def run(self) -> None:
-        """Check inputs and markers, and test that the marked folders are writable, once.
+        """Check once that inputs and probe files exist, and that output folders are writable.
 
         Raises `ExecutorError`.
         """
@@ -109,9 +107,9 @@ class ExecutorCheck:
                 raise ExecutorError(
                     f"the executors do not see the input: {host}", path=path, hint=NOT_SHARED_HINT
                 )
-        for marker in self.markers:
-            folder = os.path.dirname(marker)
-            if not os.path.exists(marker):
+        for probe in self.probes:
+            folder = os.path.dirname(probe)
+            if not os.path.exists(probe):
                 raise ExecutorError(
                     f"the executors do not see the driver's output folder: {host}",
                     path=folder,
@@ -145,16 +143,16 @@ def executor_check(
 ) -> Iterator[ExecutorCheck]:
     """Return the requirements for reading inputs and writing outputs on executors.
 
-    A few of the inputs are checked. Outputs are existing folders or URIs, which contain a marker
-    while the context is open; enter it while holding their locks. Local executors need no check.
+    A few of the inputs are checked. Outputs are existing folders or URIs, which contain a probe
+    file while the context is open. Local executors need no check.
     """
-    with marked_folders(outputs) as markers:
+    with probe_files(outputs) as probes:
         if runs_here(session):
-            yield ExecutorCheck(markers=markers)
+            yield ExecutorCheck(probes=probes)
             return
         sample = sorted({*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]})
         on_disk = tuple(path for path in sample if not store_of(path).needs_requests)
-        yield ExecutorCheck(_modules_for([*sample, *outputs]), on_disk, markers)
+        yield ExecutorCheck(_modules_for([*sample, *outputs]), on_disk, probes)
 
 
 def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
@@ -165,28 +163,24 @@ def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def marked_folders(directories: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Create markers in existing folders while the context is open.
+def probe_files(directories: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Create probe files in existing folders while the context is open.
 
-    Since the folders are locked, an existing marker was left by a killed run.
+    The probe file of a killed run is removed by the next run that locks the folder.
     """
-    name = _MARKER.format(run_id=new_run_id())
-    markers: list[str] = []
+    name = PROBE_FILE.format(run_id=new_run_id())
+    probes: list[str] = []
     try:
         for directory in directories:
             if store_of(directory).needs_requests:
                 continue
-            marker = os.path.join(directory, name)
-            with publishing(directory, "mark the folder"):
-                for entry in os.listdir(directory):
-                    if _LEFTOVER.fullmatch(entry):
-                        os.unlink(os.path.join(directory, entry))
-                os.close(
-                    os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-                )
-                markers.append(marker)
-        yield tuple(markers)
+            probe = os.path.join(directory, name)
+            with publishing(directory, "create a file in the folder"):
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(probe, flags, 0o644))
+            probes.append(probe)
+        yield tuple(probes)
     finally:
-        for marker in markers:
+        for probe in probes:
             with contextlib.suppress(OSError):
-                os.unlink(marker)
+                os.unlink(probe)

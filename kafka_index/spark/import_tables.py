@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import pyarrow as pa
@@ -109,21 +110,20 @@ def _import_on_spark(
 ) -> Imported:
     digest = digest_of_import(files, settings)
     root = output.root
-    # A running broker is detected before anything is written, and again by the job.
-    with output:
-        finished = finished_import(root, digest, settings.mode)
-    if finished:
-        return finished, False
     try:
-        with (
-            running_import(root, digest, settings) as continued,
-            engine.start(
-                "import",
-                after_failure=AFTER_FAILURE,
-                inputs=[file.path for file in files],
-                outputs=[root],
-            ) as workers,
-        ):
+        with ExitStack() as stack:
+            # Released for the job, whose commit runs in another process and acquires it again.
+            with output:
+                if finished := finished_import(root, digest, settings.mode):
+                    return finished, False
+                running = running_import(root, digest, settings, lock=output)
+                continued = stack.enter_context(running)
+            workers = stack.enter_context(
+                # Each task checks that it sees the staging directory.
+                engine.start(
+                    "import", after_failure=AFTER_FAILURE, inputs=[file.path for file in files]
+                )
+            )
             write_tables(workers, files, root, continued, properties)
     except KafkaIndexError as error:
         if is_retriable(error):

@@ -64,8 +64,7 @@ class OutputTests:
 
     def normalized(self, files: Files) -> Files:
         """Return the files without the differences that do not matter."""
-        # A lock file without content may be a broker's, and stays.
-        return {name: data for name, data in files.items() if data or not name.endswith("/.lock")}
+        return files
 
     def check_interrupted(self, found: Files, old: Files, new: Files) -> None:
         """Check the output of a run that did not end: each unit is the old or the new one."""
@@ -119,6 +118,7 @@ class OutputTests:
                 else:
                     # It could do without the call, which may have removed something.
                     subject.check_readable(what)
+                    subject.check_leftovers_are_reported(ended, what)
 
     @pytest.mark.parametrize("failure", _STOPPED)
     def test_signalled_run_ends_with_its_code_and_rerun_completes_the_output(
@@ -277,6 +277,12 @@ class Subject:
             for files in (self.place.files(), self._undisturbed[self._start].after)
         )
         assert found == expected, what
+
+    def check_leftovers_are_reported(self, ended: Ended, what: str) -> None:
+        """Check that a run that could not remove its own files has named one of their folders."""
+        left = self.place.files().keys() - self._undisturbed[self._start].after.keys()
+        for name in left:
+            assert any(part in ended.stderr for part in Path(name).parts), f"{what}: {name}"
 
     def check_completed_by_rerun(self, what: str) -> None:
         """Check that the same command line completes the output."""

@@ -9,8 +9,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from kafka_index.cli.app import main
 from kafka_index.cli.record_text import FoundText
 from kafka_index.commands.backup.request import BACKUP
 from kafka_index.commands.build.request import BUILD
@@ -55,6 +57,7 @@ SPECS = [
     VERIFY,
 ]
 ODD_TEXTS = ("", "(", "hex:zz", "base64:!", "x =")
+PATH_METAVARS = ("PATH", "PATH...", "FILE", "DIR", "DIR...", "URI")
 OPTIONS = [(spec, field) for spec in SPECS for field in parameters(spec.request)]
 
 
@@ -73,6 +76,21 @@ def test_error_about_value_names_its_option_or_its_file(spec: CommandSpec, field
         except (ConfigError, InputError) as error:
             message, path = str(error), error.path
         assert not message or path or message.startswith(f"--option-{field}"), message
+
+
+@pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
+def test_error_about_empty_path_names_its_option(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = COMMAND_LINES[words]
+    given = [
+        "given" for each in command.params if isinstance(each, click.Argument) and each.metavar
+    ]
+    for option in command.params:
+        if isinstance(option, click.Option) and option.metavar in PATH_METAVARS:
+            assert main([*words, *given, option.opts[0], ""]) == 2
+            message = capsys.readouterr().err
+            assert any(name in message for name in option.opts), message
 
 
 def on_one_line(text: str) -> str:

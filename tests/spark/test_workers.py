@@ -24,7 +24,7 @@ from kafka_index.core.fs.registry import configure_stores, storage_options
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
 from kafka_index.core.job.engine import Listener, SplittableTask, Waves
 from kafka_index.spark import workers as module
-from kafka_index.spark.executors import ExecutorCheck, marked_folders
+from kafka_index.spark.executors import ExecutorCheck, probe_files
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.workers import SparkJob, SparkWorkers, session_workers, task
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
@@ -192,8 +192,8 @@ def test_options_reach_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_task_that_sees_the_probe_file_continues_and_the_file_is_removed(tmp_path: Path) -> None:
-    with marked_folders([str(tmp_path)]) as markers:
-        ExecutorCheck(markers=markers).run()
+    with probe_files([str(tmp_path)]) as probes:
+        ExecutorCheck(probes=probes).run()
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -201,33 +201,25 @@ def test_task_that_sees_the_probe_file_continues_and_the_file_is_removed(tmp_pat
 def test_task_that_sees_another_folder_fails(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    with marked_folders([str(folder)]) as markers:
+    with probe_files([str(folder)]) as probes:
         folder.rename(tmp_path / "of-the-driver")
         folder.mkdir()
         with pytest.raises(ExecutorError, match="do not see the driver's output folder") as caught:
-            ExecutorCheck(markers=markers).run()
+            ExecutorCheck(probes=probes).run()
         assert caught.value.path == str(folder)
-
-
-def test_probe_file_of_a_killed_run_is_removed(tmp_path: Path) -> None:
-    (tmp_path / f".kafka-index.{'0' * 16}.shared").touch()
-    (tmp_path / ".kafka-index.lock").touch()
-    with marked_folders([str(tmp_path)]):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == [".kafka-index.lock"]
 
 
 def test_folder_without_write_permission_for_the_probe_file_is_reported(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    with pytest.raises(PublishError) as caught, marked_folders([str(tmp_path), missing]):
+    with pytest.raises(PublishError) as caught, probe_files([str(tmp_path), missing]):
         pass
     assert caught.value.path == missing
     assert list(tmp_path.iterdir()) == []
 
 
 def test_object_stores_need_no_probe_file() -> None:
-    with marked_folders(["s3://bucket/out"]) as markers:
-        assert markers == ()
+    with probe_files(["s3://bucket/out"]) as probes:
+        assert probes == ()
 
 
 def test_jobs_send_at_most_their_limit_through_the_driver(

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from kafka_index.cli.exit_status import run_summary
-from kafka_index.cli.html.page_writer import PageWriter
+from kafka_index.cli.html.page import PageWriter
 from kafka_index.commands.build.result import BUILD_REPORT, FILE_SCHEMA
 from kafka_index.core.errors import plural
 from kafka_index.core.job.result import BAD, GOOD, Conclusion

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
@@ -166,11 +166,17 @@ def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> st
 
 
 @contextmanager
-def running_import(root: str, digest: str, settings: ImportSettings) -> Iterator[ImportSettings]:
-    """Keep the state file of an import while it runs, in a data directory that is locked.
+def running_import(
+    root: str,
+    digest: str,
+    settings: ImportSettings,
+    lock: AbstractContextManager[object] | None = None,
+) -> Iterator[ImportSettings]:
+    """Write the state file of an import at its start and its end, in a locked data directory.
 
-    Yields the settings, with the run and the time of the import that is continued, if one is.
-    Raises `PublishError` if the file cannot be written: the import can be continued.
+    Yields the settings, with the run ID and time of the import that is continued, if any. `lock` is
+    acquired for the end if the import releases the lock in between. Raises `PublishError` if the
+    file cannot be written or the lock acquired: the import can be continued.
     """
     file = _run_file(root)
     before = file.read()
@@ -182,16 +188,17 @@ def running_import(root: str, digest: str, settings: ImportSettings) -> Iterator
         yield replace(settings, run_id=run.run, now_ms=run.now_ms)
     except Exception as error:
         if not is_retriable(error):
-            # Another try would meet the same: what an earlier import has left counts again.
-            with suppress(KafkaIndexError):
+            # A retry would fail again, so the state of an earlier import is restored.
+            with suppress(KafkaIndexError), lock or nullcontext():
                 if before is None or before is run:
                     file.remove()
                 else:
                     file.write(before)
         raise
-    sync([root], "make it durable")
-    count = len(imported_by(root, run.run))
-    file.write(replace(run, is_finished=True, partitions=count))
+    with lock or nullcontext():
+        sync([root], "make it durable")
+        count = len(imported_by(root, run.run))
+        file.write(replace(run, is_finished=True, partitions=count))
 
 
 def finished_import(

@@ -1,15 +1,16 @@
-"""Locks on data directories and output roots, and the marker of a run where files cannot be locked.
+"""Locks on data directories and outputs: lock files, and lock objects in stores.
 
 A broker locks each of its data directories: it opens ``.lock`` for writing, calls
-``FileChannel.tryLock`` (FileLock.java), and holds that until it stops. On POSIX systems that is
-an fcntl record lock over the whole file, the same as ``fcntl.lockf`` here.
+``FileChannel.tryLock`` (FileLock.java), and keeps the lock until it stops. On POSIX systems this is
+an fcntl record lock on the complete file, as ``fcntl.lockf`` takes it here.
 
-In an object store or HDFS, a marker is put only where there is none. Its run writes it again every
-few seconds. A run that finds another's marker watches it: a marker that does not change for a while
-belongs to a killed run, and is taken over; so is at once one of a process that is gone from this
-machine, since the same boot and in the same PID namespace. Where several runs take it over at the
-same moment, one gets in: it replaces the version that it has watched. Nothing keeps out a run that
-was stopped for longer than that and continues; two runs over the same input write the same bytes.
+An object store and HDFS have no such locks. There a run puts a lock object unless one exists, and
+puts it again every few seconds. A run that finds the lock object of another run watches it. If it
+does not change for a while, its run was killed, and the new run replaces it. It is replaced at once
+if its process ended on this machine, in the same boot and PID namespace. If several runs replace
+it at once, one succeeds: the one that replaces the version that it has watched. A run that was
+suspended for longer and then continues is not detected; two runs over the same input write the same
+bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -28,51 +30,55 @@ from typing import Self
 
 from kafka_index.core.errors import KafkaIndexError, PublishError
 from kafka_index.core.format.names import BROKER_LOCK
-from kafka_index.core.fs.durable_files import publish_error
+from kafka_index.core.fs.durable_files import AtomicFile, publish_error
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import FileInfo, Store, find_claim
 
-#: The folder below an output in a store for what belongs to runs: the marker, and staged files.
+#: The folder for the lock object and the staging directories of runs, below an output in a store.
 RUNS_FOLDER = ".kafka-index"
-_MARKER = "lock"
+_LOCK_OBJECT = "lock"
 _LOGGER = logging.getLogger(__name__)
 _REFRESH_SECONDS = 10.0
-# Several refreshes: one of them may fail, or be slow.
+# Several refreshes, of which one may fail or be slow.
 _ABANDONED_SECONDS = 45.0
 _POLL_SECONDS = 1.0
-# The marker of the run that was faster is found sooner.
-_TAKE_OVERS = 5
-# The runs of this process that hold a marker.
-_held_runs: set[str] = set()
+# A run that loses this often finds the lock object of the winner before.
+_MAX_REPLACEMENTS = 5
+# The runs of this process that have put a lock object.
+_locking_runs: set[str] = set()
 
 OUTPUT_LOCK = ".kafka-index.lock"
-_LOCK_MODE = 0o644
-_TRIES = 10
-# The content of a lock file made here: the run after a killed one tells it from a broker's.
-_MARK = b"kafka-index\n"
-# A process drops its lock on a file as soon as it closes ANY descriptor of that file, and never
-# conflicts with itself. So each file is open at most once, and this is where that is recorded.
-_held: set[tuple[int, int]] = set()
-_held_guard = threading.Lock()
+#: The name of a file by which executors recognize an output folder of the driver.
+PROBE_FILE = ".kafka-index.{run_id}.shared"
+_PROBE_FILES = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
+_MAX_ATTEMPTS = 10
+# The content of lock files of this package; that of a broker is empty.
+_CONTENT = b"kafka-index\n"
+# Errors of link(2) on file systems that lack hard links, such as FAT and many FUSE mounts.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+# A process loses its lock on a file when it closes ANY descriptor of that file, and never conflicts
+# with itself. So a process opens each lock file at most once. These are their devices and inodes.
+_locked: set[tuple[int, int]] = set()
+_guard = threading.Lock()
 
 
 class StoreLock:
-    """Keep other runs out of an output in an object store or HDFS, as far as that can be done.
+    """The lock on an output in an object store or HDFS.
 
-    A context manager, in the driver and for the whole run.
+    A context manager around the run, in the driver.
     """
 
     def __init__(self, root: str, run_id: str) -> None:
-        self.path = f"{root}/{RUNS_FOLDER}/{_MARKER}"
+        self.path = f"{root}/{RUNS_FOLDER}/{_LOCK_OBJECT}"
         self._run_id = run_id
         self._count = 0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="lock", daemon=True)
 
     def __enter__(self) -> Self:
-        """Put the marker.
+        """Put the lock object.
 
-        Raises `PublishError` if another run is writing to the output, or it cannot be written.
+        Raises `PublishError` if another run is writing to the output, or the put fails.
         """
         store = store_of(self.path)
         attempts = 0
@@ -83,24 +89,24 @@ class StoreLock:
             if store.replace(self.path, self._content(), abandoned):
                 break
             attempts += 1
-            if attempts == _TAKE_OVERS:
-                raise self._taken_over(store)
+            if attempts == _MAX_REPLACEMENTS:
+                raise self._replaced_by_other(store)
             time.sleep(_POLL_SECONDS)
-        _held_runs.add(self._run_id)
+        _locking_runs.add(self._run_id)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the marker."""
+        """Delete the lock object."""
         self._done.set()
         self._thread.join()
-        _held_runs.discard(self._run_id)
+        _locking_runs.discard(self._run_id)
         try:
-            if self._is_ours():
+            if self._is_own():
                 store_of(self.path).delete([self.path])
         except KafkaIndexError as failure:
-            # All work is done, and the next run finds that nobody writes the marker any more.
-            _LOGGER.warning("cannot remove the marker of this run: %s", failure)
+            # The work is done, and the next run replaces the abandoned lock object.
+            _LOGGER.warning("cannot remove the lock of this run: %s", failure)
 
     def _content(self) -> bytes:
         self._count += 1
@@ -109,13 +115,13 @@ class StoreLock:
             "host": socket.gethostname(),
             "process": os.getpid(),
             **(_process_table() or {}),
-            "started": _started(os.getpid()),
+            "started": _start_ticks(os.getpid()),
             "count": self._count,
         }
         return json.dumps(fields).encode()
 
     def _wait_until_abandoned(self, store: Store) -> FileInfo | None:
-        """Wait until the marker belongs to no run, and return it; None if it was removed.
+        """Wait until the lock object belongs to no run; return None if it was deleted.
 
         Raises `PublishError` if it belongs to a run.
         """
@@ -127,25 +133,25 @@ class StoreLock:
         deadline = time.monotonic() + _ABANDONED_SECONDS
         while time.monotonic() < deadline and not _is_of_ended_process(first):
             time.sleep(_POLL_SECONDS)
-            found = _read(store, self.path)
-            if found is None:
+            content = _read(store, self.path)
+            if content is None:
                 return None
-            if found != first:
-                raise self._kept_out("another run is writing to this output")
+            if content != first:
+                raise self._locked_error("another run is writing to this output")
         return None if first is None else info
 
-    def _kept_out(self, message: str) -> PublishError:
+    def _locked_error(self, message: str) -> PublishError:
         return PublishError(message, path=self.path, hint="wait for it, or choose another --output")
 
-    def _taken_over(self, store: Store) -> PublishError:
+    def _replaced_by_other(self, store: Store) -> PublishError:
         message = "another run is taking over this output"
         claim = find_claim(store, self.path)
         if claim is None:
-            return self._kept_out(message)
+            return self._locked_error(message)
         return PublishError(
             message,
             path=claim,
-            hint="run again in a minute; a file that is still there then was left by a killed run: "
+            hint="run again in a minute; if the file still exists then, a killed run left it: "
             "delete it",
         )
 
@@ -153,16 +159,16 @@ class StoreLock:
         store = store_of(self.path)
         while not self._done.wait(_REFRESH_SECONDS):
             try:
-                if not self._is_ours():
+                if not self._is_own():
                     _LOGGER.warning("another run took over the output: %s", self.path)
                     return
                 store.put(self.path, self._content())
             except KafkaIndexError as error:
-                _LOGGER.info("cannot refresh the marker of this run: %s", error)
+                _LOGGER.info("cannot refresh the lock of this run: %s", error)
 
-    def _is_ours(self) -> bool:
-        found = _read(store_of(self.path), self.path)
-        return found is not None and _fields(found).get("run") == self._run_id
+    def _is_own(self) -> bool:
+        content = _read(store_of(self.path), self.path)
+        return content is not None and _fields(content).get("run") == self._run_id
 
 
 def _read(store: Store, path: str) -> bytes | None:
@@ -172,49 +178,48 @@ def _read(store: Store, path: str) -> bytes | None:
         return None
 
 
-def _fields(marker: bytes) -> dict[str, object]:
+def _fields(content: bytes) -> dict[str, object]:
     try:
-        fields = json.loads(marker)
+        fields = json.loads(content)
     except ValueError:
         return {}
     return fields if isinstance(fields, dict) else {}
 
 
-def _is_of_ended_process(marker: bytes | None) -> bool:
-    """Return whether a marker is of no process any more; False where that cannot be known.
+def _is_of_ended_process(content: bytes | None) -> bool:
+    """Return whether the process of a lock object has ended; False if this is unknown.
 
-    Pods that share the name of their host do not see each other's processes, and a process number
-    is given again.
+    Pods with the same host name do not see each other's processes, and process numbers are reused.
     """
-    if marker is None:
+    if content is None:
         return True
-    fields = _fields(marker)
+    fields = _fields(content)
     process, table = fields.get("process"), _process_table()
     if not isinstance(process, int) or fields.get("host") != socket.gethostname() or table is None:
         return False
     if any(fields.get(name) != value for name, value in table.items()):
         return False
     started = fields.get("started")
-    if process == os.getpid() and started == _started(process):
-        return fields.get("run") not in _held_runs
-    return not _is_running(process, started)
+    if process == os.getpid() and started == _start_ticks(process):
+        return fields.get("run") not in _locking_runs
+    return not _may_run(process, started)
 
 
-def _is_running(process: int, started: object) -> bool:
-    """Return whether the process that a marker names runs, or may: its start time counts, too."""
+def _may_run(process: int, started: object) -> bool:
+    """Return whether the process with this number and start time runs, or may run."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True
-    return started is None or _started(process) in {None, started}
+    return started is None or _start_ticks(process) in {None, started}
 
 
 def _process_table() -> dict[str, str] | None:
-    """Return an ID of this boot and PID namespace, in which a process number is meaningful.
+    """Return the IDs of the boot and the PID namespace, in which a process number is unique.
 
-    None where the system does not say.
+    None if the system does not report them.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -223,22 +228,23 @@ def _process_table() -> dict[str, str] | None:
         return None
 
 
-def _started(process: int) -> int | None:
-    """Return when a process was started, in ticks since boot; None if that cannot be read."""
+def _start_ticks(process: int) -> int | None:
+    """Return the start of a process in ticks since boot; None if unknown."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
-            # After the name, which may hold blanks and parentheses: field 22 of proc(5).
+            # Field 22 of proc(5), after the name, which may contain blanks and parentheses.
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 class DirectoryLock:
-    """Hold the lock files of directories, all or none, without waiting.
+    """The lock files of directories: all are locked or none, without waiting.
 
-    A directory given twice, also through a link, is locked once. Use as a context manager, in the
-    driver and for the whole run. A lock file made here, by this run or by a killed one, is
-    removed at the end while still held; a broker's stays.
+    A directory given twice, also through a link, is locked once. A context manager around the run,
+    in the driver. On entry, probe files of killed runs are removed. On exit, lock files of this
+    package are removed before they are unlocked, also those of killed runs; the lock file of a
+    broker stays.
     """
 
     def __init__(self, directories: Iterable[str], *, file_name: str) -> None:
@@ -248,19 +254,19 @@ class DirectoryLock:
 
     @classmethod
     def of_data_directories(cls, directories: Iterable[str]) -> DirectoryLock:
-        """Return the lock on data directories that keeps brokers (and runs in place) out."""
+        """Return the lock that excludes brokers and other runs from data directories."""
         return cls(directories, file_name=BROKER_LOCK)
 
     @classmethod
     def of_output(cls, output_root: str) -> DirectoryLock:
-        """Return the lock on an output root that keeps other runs out."""
+        """Return the lock that excludes other runs from an output."""
         return cls([output_root], file_name=OUTPUT_LOCK)
 
     def __enter__(self) -> Self:
         """Acquire all locks.
 
-        Raises `PublishError` if one is held by a broker or another run, or cannot be acquired; none
-        is held then, and no file is left.
+        Raises `PublishError` if a broker or another run has one, or one cannot be acquired. Then
+        none is locked, and no file is left.
         """
         try:
             for path in self.paths:
@@ -271,7 +277,6 @@ class DirectoryLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release all locks."""
         self.release()
 
     def release(self) -> None:
@@ -281,11 +286,14 @@ class DirectoryLock:
 
 
 class _LockFile:
-    """One lock file, locked."""
+    """A locked lock file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        for _ in range(_TRIES):
+        directory, name = os.path.split(path)
+        # All commands that check the content of an output ignore this name.
+        self._scratch_path = os.path.join(directory, f".kafka-index.{name.strip('.')}.tmp")
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 if self._acquire():
                     return
@@ -294,96 +302,110 @@ class _LockFile:
         raise PublishError("the lock file keeps being replaced", path=path, hint="run again")
 
     def _acquire(self) -> bool:
-        """Acquire the lock; False when the file was replaced between opening and locking it."""
-        with _held_guard:
-            self._refuse_if_ours()
-            self._ours = True
-            flags = os.O_RDWR | os.O_CLOEXEC
+        """Acquire the lock; return False if another process removed the file."""
+        with _guard:
+            # Before the file is opened: closing a second descriptor would release the first lock.
+            if _file_id(self._path) in _locked:
+                raise PublishError(
+                    "this process already holds the directory's lock",
+                    path=self._path,
+                    hint="run one build into a directory at a time",
+                )
+            is_new = not os.path.exists(self._path) and self._create()
             try:
-                self._descriptor = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, _LOCK_MODE)
-            except FileExistsError:
-                self._ours = False
-                try:
-                    self._descriptor = os.open(self._path, flags)
-                except FileNotFoundError:
-                    return False
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 opened = os.fstat(self._descriptor)
-                self._identity = opened.st_dev, opened.st_ino
-                # Its last holder may have removed the file after we opened it: then the lock is
-                # on a file that nobody else will ever see.
-                current = _identity(self._path)
-                if self._ours:
-                    self._mark()
-                else:
-                    self._ours = self._left_by_us()
+                self._file_id = opened.st_dev, opened.st_ino
+                # If its last holder removed the file after it was opened, no other process sees
+                # this lock.
+                is_current = _file_id(self._path) == self._file_id
+                self._is_own = self._is_of_this_package()
             except OSError as error:
                 os.close(self._descriptor)
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise _held_elsewhere(self._path) from error
-                if self._ours:
+                if is_new:
                     with contextlib.suppress(OSError):
                         os.unlink(self._path)
                 raise
-            if current != self._identity:
+            if not is_current:
                 os.close(self._descriptor)
                 return False
-            _held.add(self._identity)
-        if self._ours:
-            try:
-                self._give_to_owner_of_directory()
-            except OSError:
-                self.release()
-                raise
+            _locked.add(self._file_id)
+        self._remove_leftovers(is_new=is_new)
         return True
 
-    def _refuse_if_ours(self) -> None:
-        # Before opening: closing the second descriptor would drop the first one's lock.
-        if _identity(self._path) in _held:
-            raise PublishError(
-                "this process already holds the directory's lock",
-                path=self._path,
-                hint="run one build into a directory at a time",
-            )
-
-    def _mark(self) -> None:
-        # On a full disk the lock holds all the same; at worst an empty file outlives a kill.
+    def _remove_leftovers(self, *, is_new: bool) -> None:
+        """Remove the files that a killed run has left next to the lock file."""
         with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, _MARK, 0)
+            if self._is_own and not is_new:
+                os.unlink(self._scratch_path)
+        directory, name = os.path.split(self._path)
+        if name in (BROKER_LOCK, OUTPUT_LOCK):
+            for entry in filter(_PROBE_FILES.fullmatch, os.listdir(directory)):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(directory, entry))
 
-    def _left_by_us(self) -> bool:
-        """Return whether an existing lock file is one of ours, whose run was killed."""
+    def _create(self) -> bool:
+        """Create the file with its content and owner; return False if it exists by now.
+
+        The file is complete when it gets its name. The broker's user must be able to open it if
+        this run is killed: an empty file would pass for a broker's, and a file of root would keep
+        the broker from starting.
+        """
+        try:
+            with AtomicFile(self._path, scratch_path=self._scratch_path, what="lock file") as file:
+                file.write(_CONTENT)
+                if os.geteuid() == 0:
+                    owner = os.stat(os.path.dirname(self._path))
+                    os.chown(self._scratch_path, owner.st_uid, owner.st_gid)
+                return file.commit_if_absent()
+        except PublishError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            if isinstance(cause, BlockingIOError):
+                # Another run is creating the same file.
+                raise _held_elsewhere(self._path) from error
+            if cause.errno not in _NO_LINKS:
+                raise cause from None
+        # A file system without hard links: here a killed run can leave an empty file.
+        with contextlib.suppress(FileExistsError), open(self._path, "xb") as file:
+            file.write(_CONTENT)
+            return True
+        return False
+
+    def _is_of_this_package(self) -> bool:
+        """Return whether the file is not a broker's, and may be removed."""
         if os.path.basename(self._path) != BROKER_LOCK:
             return True
-        return os.pread(self._descriptor, len(_MARK), 0) == _MARK
-
-    def _give_to_owner_of_directory(self) -> None:
-        """Let the broker's user open the file if this run is killed and leaves it."""
-        if os.geteuid() == 0:
-            owner = os.stat(os.path.dirname(self._path))
-            os.fchown(self._descriptor, owner.st_uid, owner.st_gid)
+        return os.pread(self._descriptor, len(_CONTENT), 0) == _CONTENT
 
     def release(self) -> None:
-        with _held_guard:
+        with _guard:
             try:
-                if self._ours and _identity(self._path) == self._identity:
+                if self._is_own and _file_id(self._path) == self._file_id:
                     os.unlink(self._path)
             except OSError as error:
-                # All work is done, and closing the file releases the lock: the next run recognizes
-                # the file as one of ours.
+                # The work is done, and closing the file releases the lock. The next run recognizes
+                # the file by its content.
                 _LOGGER.warning("cannot remove the lock file %s: %s", self._path, error.strerror)
             finally:
-                _held.discard(self._identity)
+                _locked.discard(self._file_id)
                 os.close(self._descriptor)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _file_id(path: str) -> tuple[int, int] | None:
+    """Return the device and inode of a file; None if it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _held_elsewhere(path: str) -> PublishError:

@@ -1,30 +1,29 @@
-"""An output: held against other runs and brokers, staged, published, and described for later runs.
+"""An output: locked, staged, published, and described for later runs.
 
-Whatever ends a run, its output has the old files or the complete new ones. A run does this, in
-this order::
+Whatever ends a run, its output has the old files or the complete new ones. A run takes these steps:
 
-    refuse     an output that is an input, lies inside one, or contains one
-    lock       the output, as a broker or another run locks it
-    sweep      what killed runs have staged: nobody uses it while the lock is held
-    begin      the state file says that this run is not finished
+    refuse     an output that is an input, lies in an input, or contains one
+    lock       the output, against brokers and other runs
+    sweep      staging directories of killed runs: nothing uses them while the lock is held
+    begin      write a state file that marks the run as unfinished
     stage      files and directories where a rename can publish them
     publish    each unit, once all of its files are durable
     clean      the staging directory
-    finish     the state file says that the run is finished: the same command has nothing to do
+    finish     write a state file that marks the run as finished: the same command does nothing
 
-A state file that says "not finished" is from a killed run: the same command continues that run.
+The same command continues an unfinished run.
 
 Partition directories are staged in the data directory itself, since a rename does not cross file
-systems. The staging directory is named ``kafka-index-0.<id>-delete``: a broker that starts next to
-what a killed run has left takes it for a partition that was being deleted, and removes it
-(``LogManager.loadLog``). Any other name would keep that broker from starting
+systems. The staging directory is named ``kafka-index-0.<id>-delete``. A broker that starts on the
+output of a killed run treats it as a partition that was being deleted, and removes it
+(``LogManager.loadLog``). Any other name would keep the broker from starting
 (``UnifiedLog.parseTopicPartitionName``).
 
-An output that is one file, or a directory of parts, is staged in ``.NAME.<id>.tmp`` next to it. On
+An output that is a file, or a directory of parts, is staged in ``.NAME.<id>.tmp`` next to it. On
 the local disk and in HDFS, a rename publishes it. Object stores have no rename: the parts are
-copied on the server. ``_SUCCESS`` is written last: a directory of parts without it is from a killed
-run that had begun to publish, and the next run replaces it. Such an output in a store has no lock:
-a run removes the parts of another run with the same output.
+copied on the server. ``_SUCCESS`` is written last. A directory of parts without it is from a killed
+run, and the next run replaces it. Such an output in a store has no lock: a run removes the parts of
+another run with the same output.
 
 `kafka_index.core.output.publish` publishes the files of a segment.
 """
@@ -33,6 +32,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -57,35 +57,36 @@ from kafka_index.core.fs.registry import scan_directory, store_of, whole_file
 from kafka_index.core.output.locks import RUNS_FOLDER, DirectoryLock, StoreLock
 
 State = TypeVar("State")
-#: Called with sizes of files by path.
+#: Called with file sizes in bytes by path.
 Announce = Callable[[Mapping[str, int]], None]
 
-#: As Spark marks a complete folder.
+#: The file by which Spark marks a complete folder.
 SUCCESS = "_SUCCESS"
 #: The names of staging directories in a data directory.
 STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")
-# In each of them, so that it is not taken for a deleted topic of that name.
-_MARK = ".kafka-index"
+# A file in each of them, which distinguishes it from a deleted topic with this name.
+_STAGING_FILE = ".kafka-index"
 _ANY = re.compile(r".*")
-# The end of the name of an old output that is about to be replaced.
-_ASIDE = ".old"
-# Tasks of a killed run on Spark may still write and remove files.
-_TRIES = 100
+# Suffix of an old output that is being replaced.
+_OLD_SUFFIX = ".old"
+# Spark tasks of a killed run may still write and remove files.
+_MAX_ATTEMPTS = 100
+_LOGGER = logging.getLogger(__name__)
 
-#: The logs of a partition directory as they were: name, size and modification time.
+#: The logs of a partition directory: name, size and modification time.
 Signature = tuple[tuple[str, int, int], ...]
 
 
-def _quietly(_sizes: Mapping[str, int]) -> None:
-    """Announce nothing."""
+def _ignore(_sizes: Mapping[str, int]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class StateFile(Generic[State]):
-    """A small file that describes an output to later runs; it is replaced atomically.
+    """A small file that describes an output for later runs; it is replaced atomically.
 
-    The content is a dataclass and a version, as JSON. `hint` is what to do about other content;
-    without a hint, such a file counts as missing.
+    It contains a dataclass and a version as JSON. A file with other content is rejected with
+    `hint`, or treated as missing if there is no hint.
     """
 
     path: str
@@ -95,7 +96,7 @@ class StateFile(Generic[State]):
     hint: str | None = None
 
     def read(self) -> State | None:
-        """Return the state; None if there is none."""
+        """Return the state; None if the file is missing."""
         try:
             data = store_of(self.path).read(self.path)
         except FileNotFoundError:
@@ -110,7 +111,7 @@ class StateFile(Generic[State]):
         return state
 
     def write(self, state: State, *, durable: bool = True) -> None:
-        """Write the state, under a durable name; raises `PublishError` if that fails."""
+        """Write the state; raises `PublishError` if that fails."""
         text = json.dumps({"version": self.version, **asdict(cast("Any", state))}, sort_keys=True)
         with whole_file(self.path, what=self.what) as file:
             file.write(f"{text}\n".encode())
@@ -120,7 +121,7 @@ class StateFile(Generic[State]):
             store_of(folder).make_durable([folder], f"make the {self.what} durable")
 
     def remove(self) -> None:
-        """Remove the file, if it exists."""
+        """Remove the file if it exists."""
         store_of(self.path).delete([self.path])
 
 
@@ -128,8 +129,8 @@ class StateFile(Generic[State]):
 class RunState:
     """The run that writes an output, or has written it.
 
-    `inputs` is the digest of all that decides the output: inputs and settings. The same command
-    with the same digest continues an unfinished run, and does not repeat a finished one.
+    `inputs` is a digest of the inputs and settings that determine the output. A command with the
+    same digest continues an unfinished run, and does not repeat a finished one.
     """
 
     inputs: str
@@ -137,13 +138,13 @@ class RunState:
 
 
 class Output:
-    """An output that a run holds: no other run, and no broker, writes to it meanwhile.
+    """An output that is locked against other runs and brokers while a run writes to it.
 
-    A context manager, in the driver and for the whole run. Entering it makes the directory, takes
-    the lock, and removes what killed runs have staged; leaving it removes what was not published.
+    A context manager around the run, in the driver. On entry, the directory is created and locked,
+    and staging directories of killed runs are removed. On exit, unpublished files are removed.
     `root` is an absolute path or a URI. `staging` is the path of the staging directory, which
-    `make_staging` makes. Raises `InputError` if the output overlaps an input, and `PublishError` if
-    it cannot be made, written or locked.
+    `make_staging` creates. Raises `InputError` if the output overlaps an input, and `PublishError`
+    if it cannot be created, written or locked.
     """
 
     def __init__(
@@ -175,7 +176,8 @@ class Output:
     ) -> Self:
         """Return an output of data or index files, which no broker opens.
 
-        It was `given` so by the user; inputs are paths and globs; the hint is for an overlap.
+        `given` is the output in the user's notation. Inputs are paths and globs, and `hint` is for
+        an overlap with them.
         """
         refuse_overlap(root, given, inputs, hint=hint)
         is_locked = store_of(root).has_locks
@@ -191,10 +193,10 @@ class Output:
         others: Iterable[str] = (),
         staging: str | None = None,
     ) -> Self:
-        """Return an output for brokers, held as a broker holds it, with other data directories.
+        """Return a data directory as output, locked like a broker locks it.
 
-        It is a local directory, links resolved. `staging` is what `hand_over` has returned to
-        another process.
+        It is a local directory, whose links are resolved. `others` are data directories to lock as
+        well. `staging` is a staging directory that another process got from `hand_over`.
         """
         root = os.path.realpath(local_path(given))
         refuse_overlap(root, given, inputs, hint="choose another --output")
@@ -206,7 +208,7 @@ class Output:
 
     @classmethod
     def of_name(cls, path: str, given: str, inputs: Iterable[str]) -> Self:
-        """Return an output that is one file, or a directory that is published as a whole."""
+        """Return an output that is a file, or a directory that is published atomically."""
         refuse_overlap(path, given, inputs)
         folder, name = os.path.split(path)
         lock: AbstractContextManager[object] = nullcontext()
@@ -216,18 +218,18 @@ class Output:
             path,
             lock,
             os.path.join(folder, f".{name}.{os.urandom(8).hex()}.tmp"),
-            leftovers=re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?:{_ASIDE})?"),
+            leftovers=re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?:{_OLD_SUFFIX})?"),
             directory=folder,
         )
 
     def __enter__(self) -> Self:
-        """Make, lock and sweep the output."""
+        """Create and lock the output; remove staging directories of killed runs."""
         store_of(self._directory).make_writable_directory(self._directory)
         with ExitStack() as stack:
             stack.enter_context(self._lock)
             for path in self._left():
-                if path.endswith(_ASIDE) and not os.path.lexists(self.root):
-                    # The run was killed while it replaced the output.
+                if path.endswith(_OLD_SUFFIX) and not os.path.lexists(self.root):
+                    # A run was killed while it replaced the output.
                     store_of(path).rename(path, self.root)
                 else:
                     remove_directory(path)
@@ -236,42 +238,42 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove what was not published, and release the output."""
+        """Remove unpublished files, and unlock the output."""
         self._stack.close()
 
     def make_staging(self) -> str:
-        """Make the staging directory; return its path."""
+        """Create the staging directory; return its path."""
         store_of(self.staging).make_directory(self.staging)
         if self._leftovers is STAGING:
-            mark = os.path.join(self.staging, _MARK)
-            with publishing(mark, "make a folder"), open(mark, "a", encoding="ascii"):
+            path = os.path.join(self.staging, _STAGING_FILE)
+            with publishing(path, "make a folder"), open(path, "a", encoding="ascii"):
                 pass
         return self.staging
 
     def hand_over(self) -> str:
-        """Make the staging directory, and leave it to the process that publishes its content."""
+        """Create the staging directory for another process, which publishes its content."""
         self._is_handed_over = True
         return self.make_staging()
 
     def remove_staging(self) -> None:
-        """Remove what was not published, or was replaced."""
+        """Remove the staging directory with unpublished and replaced files."""
         remove_directory(self.staging)
 
-    def publish_file(self, staged: str, announce: Announce = _quietly) -> None:
-        """Give a durable file in the staging directory the name of the output.
+    def publish_file(self, staged: str, announce: Announce = _ignore) -> None:
+        """Rename a durable file in the staging directory to the output.
 
-        `announce` is called with the sizes of the files of the output, by path, when all is ready
-        and nothing is in place.
+        `announce` is called with the size of the output before the rename.
         """
         store = store_of(self.root)
         announce({self.root: store.info(staged).size_bytes})
         store.rename(staged, self.root)
         store.make_durable([self._directory], "make the output durable")
 
-    def publish_folder(self, names: Collection[str], announce: Announce = _quietly) -> None:
+    def publish_folder(self, names: Collection[str], announce: Announce = _ignore) -> None:
         """Publish durable files of the staging directory as a folder, ``_SUCCESS`` last.
 
-        Other files there are from attempts that were abandoned. `announce` is as in `publish_file`.
+        Other files of the staging directory are from abandoned attempts. `announce` is called with
+        the sizes of all files of the output before the first one is published.
         """
         store, staging = store_of(self.root), self.staging
         ready = {entry.name: entry.info().size_bytes for entry in scan_directory(staging)}
@@ -283,7 +285,7 @@ class Output:
         announce({**sizes, f"{self.root}/{SUCCESS}": 0})
         if not store.stages_beside:
             old = {entry.name for entry in scan_directory(self.root) if entry.path != self.root}
-            # From here on the folder is known to be incomplete.
+            # From now on, readers see that the folder is incomplete.
             store.delete([f"{self.root}/{SUCCESS}"] if SUCCESS in old else [])
             if store.has_rename:
                 store.delete([f"{self.root}/{name}" for name in old - {SUCCESS}])
@@ -303,11 +305,13 @@ class Output:
 
     def _leave(self) -> None:
         if not self._is_handed_over:
-            # What cannot be removed now, the next run removes.
-            with suppress(KafkaIndexError):
+            try:
                 self.remove_staging()
+            except KafkaIndexError as error:
+                _LOGGER.warning("%s; the next run into this output tries again", error)
 
     def _left(self) -> list[str]:
+        """Return the staging directories of killed runs."""
         if self._leftovers is None:
             return []
         folder = os.path.dirname(self.staging)
@@ -322,22 +326,22 @@ class Output:
 
 
 def _exchange(new: str, old: str) -> None:
-    """Exchange the names of two folders of one file system, atomically if the system can.
+    """Swap two folders of one file system, atomically if the system supports it.
 
-    Otherwise there is a moment in which `old` does not exist; a run that is killed then leaves the
-    old folder under the name of the new one and ``.old``. Raises `OSError` if they were not
-    exchanged: `old` is unchanged.
+    Otherwise `old` does not exist for a moment. A run that is killed then leaves the old folder
+    under the name of the new one with the suffix ``.old``. Raises `OSError` if they were not
+    swapped: `old` is unchanged.
     """
     if exchange(new, old):
         return
-    aside = new + _ASIDE
-    os.rename(old, aside)
+    renamed = new + _OLD_SUFFIX
+    os.rename(old, renamed)
     try:
         os.rename(new, old)
     except BaseException:
-        os.rename(aside, old)
+        os.rename(renamed, old)
         raise
-    os.rename(aside, new)
+    os.rename(renamed, new)
 
 
 # ---------------------------------------------------------------------------- partition directories
@@ -345,10 +349,10 @@ def _exchange(new: str, old: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StagedPartition:
-    """A partition directory that waits to be published; small, and picklable.
+    """A staged partition directory; small and picklable.
 
-    `replaces` are the logs of the directory that it replaces; None for a new one. `is_shared`:
-    another attempt may publish the same logs, even at the same moment.
+    `replaces` are the logs of the directory that it replaces; None for a new partition. If
+    `is_shared`, another attempt may publish the same logs, also concurrently.
     """
 
     partition: TopicPartition
@@ -358,8 +362,8 @@ class StagedPartition:
 
 
 def _is_staging(path: str) -> bool:
-    """Return whether a run has made a directory; one with nothing in it was just being made."""
-    return os.path.exists(os.path.join(path, _MARK)) or not os.listdir(path)
+    """Return whether a run created a directory; an empty one is a killed run's."""
+    return os.path.exists(os.path.join(path, _STAGING_FILE)) or not os.listdir(path)
 
 
 def remove_directory(path: str) -> None:
@@ -367,7 +371,7 @@ def remove_directory(path: str) -> None:
     if not store_of(path).stages_beside:
         store_of(path).delete_tree(path)
         return
-    for tries_left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_MAX_ATTEMPTS)):
         if not os.path.lexists(path):
             return
         try:
@@ -380,23 +384,23 @@ def remove_directory(path: str) -> None:
 
 def _remove(path: str) -> None:
     if os.path.islink(path):
-        # What it leads to is not ours.
+        # The target may belong to others.
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-    mark = os.path.join(path, _MARK)
+    staging_file = os.path.join(path, _STAGING_FILE)
     for name in os.listdir(path):
         inner = os.path.join(path, name)
         if os.path.isdir(inner) and not os.path.islink(inner):
             shutil.rmtree(inner)
-        elif inner != mark:
+        elif inner != staging_file:
             os.unlink(inner)
-    # Last, so that what an interrupted removal leaves is still recognized.
+    # Last, so that the next run recognizes a partly removed directory.
     with suppress(FileNotFoundError):
-        os.unlink(mark)
+        os.unlink(staging_file)
     os.rmdir(path)
 
 
 def signature_of(directory: str) -> Signature | None:
-    """Return the logs of a partition directory; None when there is no such directory."""
+    """Return the logs of a partition directory; None if it does not exist."""
     try:
         with os.scandir(directory) as entries:
             logs = sorted(entry.name for entry in entries if entry.name.endswith(LOG_SUFFIX))
@@ -409,7 +413,7 @@ def signature_of(directory: str) -> Signature | None:
 
 
 def publish_directory(root: str, staged: StagedPartition) -> None:
-    """Publish one staged partition as `publish_directories` does, or raise its error."""
+    """Publish a staged partition; raise the error of `publish_directories`."""
     for error in publish_directories(root, [staged]):
         if error is not None:
             raise error
@@ -418,12 +422,11 @@ def publish_directory(root: str, staged: StagedPartition) -> None:
 def publish_directories(
     root: str, partitions: Sequence[StagedPartition]
 ) -> list[KafkaIndexError | None]:
-    """Make staged partitions durable, and give them their places in the data directory.
+    """Make staged partitions durable, and move each into the data directory atomically.
 
-    Whatever kills the process meanwhile, there is the old directory or the whole new one. A
-    replaced directory is left in the place of the staged one. Returns None or an error for each:
-    many small partitions share the cost of making files durable, and one error leaves the others
-    alone. Raises `PublishError` if the data directory cannot be made durable.
+    A replaced directory takes the place of the staged one. Small partitions share the cost of
+    making files durable. Returns None or an error for each partition; an error does not affect the
+    other partitions. Raises `PublishError` if the data directory cannot be made durable.
     """
     paths: dict[str, list[str]] = {}
     errors: list[KafkaIndexError | None] = [None] * len(partitions)
@@ -468,7 +471,7 @@ def _put_in_place(staged: StagedPartition, target: str) -> None:
             os.rename(staged.directory, target)
         elif not exchange(staged.directory, target):
             raise PublishError(
-                "this file system cannot replace a folder by another at one moment",
+                "this file system cannot replace a folder atomically",
                 path=target,
                 hint="import into an empty folder on ext4, XFS, Btrfs or tmpfs, and move the "
                 "result",
@@ -495,7 +498,7 @@ def withdraw_directory(directory: str, staging: str) -> str:
 
 
 def make_staged_directory(path: str) -> None:
-    """Make a directory below a staging directory; it fails if the run has ended."""
+    """Create a directory in a staging directory; fails if the run has ended."""
     with publishing(path, "make a folder"), suppress(FileExistsError):
         os.mkdir(path)
 
@@ -505,21 +508,22 @@ def make_staged_directory(path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LastFiles:
-    """Files that appear in a directory after all others, in the order of their names here.
+    """Files that appear in a directory after all others, in the order of `names`.
 
-    Nobody takes the directory for complete before. Until then each file waits under a hidden name:
-    a full disk has room for a rename. Those of an earlier run are hidden before anything changes.
+    Without them, the directory is incomplete for its readers. Each file is written under a hidden
+    name first, since a rename also succeeds on a full disk. The files of an earlier run are hidden
+    before anything changes.
     """
 
     directory: str
     names: tuple[str, ...]
 
     def hidden(self, name: str) -> str:
-        """Return the path at which a file waits."""
+        """Return the hidden path of a file."""
         return os.path.join(self.directory, f".kafka-index.{name}.hidden")
 
     def hide(self) -> None:
-        """Hide the files that are there, durably, the last one first."""
+        """Hide the existing files durably, the last one first."""
         for name in reversed(self.names):
             self._rename(os.path.join(self.directory, name), self.hidden(name))
 

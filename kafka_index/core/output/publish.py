@@ -1,22 +1,29 @@
-"""Publishing: how finished index files appear where a broker will read them.
+"""Files of a segment: staged as scratch files, and published where a broker reads them.
 
-The one rule: a broker rebuilds a segment that has no ``.index`` and trusts a segment that has it
-(LogLoader.loadSegmentFiles, LogSegment.sanityCheck), and silently makes an empty ``.timeindex``
-where only that one is missing. So an ``.index`` may exist only beside the files it belongs to::
+A scratch file is ``.<final name>.<run id>.<attempt id>.tmp`` in the folder of the final file, so
+that a rename publishes it. A broker ignores these names (``LogLoader.load`` checks the suffixes),
+but it does not start if it cannot read a file
+(``LogLoader.removeTempFilesAndCollectSwapFiles``). A killed run leaves scratch files. So they have
+the mode and owner of the log from the beginning.
 
-    all scratch files of the group      data made durable (one sync for many files)
-    each segment    old .index          removed: from here on the broker would rebuild
-                    .timeindex, ...     renamed into place
-                    .index              renamed into place: from here on the broker trusts it
-    all touched folders                 entries made durable (again one sync for many)
+A broker rebuilds a segment without ``.index``, and trusts a segment with one
+(``LogLoader.loadSegmentFiles``, ``LogSegment.sanityCheck``). It creates an empty ``.timeindex`` if
+only that file is missing. So an ``.index`` may exist only next to the files that belong to it. A
+group of segments is published in this order:
 
-A killed process leaves one of these states. So does a power cut, which may undo a tail of the
-steps but not one from their middle: ext4, XFS and btrfs commit the changes of one folder's
-entries in the order in which they were made, and NFS makes each durable before it answers. On a
-file system without that promise (ext2, FAT) only the killed process is covered.
+    all scratch files       made durable (one sync for many files)
+    each segment            old ``.index`` removed: from now on, a broker would rebuild it
+                            ``.timeindex`` and others renamed
+                            ``.index`` renamed: from now on, a broker trusts it
+    all changed folders     entries made durable (one sync for many folders)
 
-In an object store a file is put whole under its name, and in HDFS written aside, closed and
-renamed; each is durable before the next one is written, in the same order.
+A killed process leaves one of these states. So does a power failure. It may undo the last steps,
+but no step before a remaining one: ext4, XFS and btrfs commit changes of the entries of a folder in
+order, and NFS makes each change durable before it responds. On file systems without this guarantee
+(ext2, FAT), only a killed process is covered.
+
+In an object store, a file is put under its final name. In HDFS, it is written to a temporary file,
+closed and renamed. Each file is durable before the next one is written, in the same order.
 """
 
 from __future__ import annotations
@@ -38,9 +45,9 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import DirectoryEntry
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 
-#: Stands for the name of a data file, which is known once its rows are.
+#: Placeholder for the name of a data file, which is known only after its rows.
 ROWS = "rows"
-# Only names this package gives: sweeping must never remove another program's file.
+# Only names of this package, so that files of other programs are never removed.
 _SCRATCH = re.compile(
     r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint|\.partition\.kafka-index|rows)"
     r"\.(?P<run>[A-Za-z0-9_]+)\.(?P<attempt>[A-Za-z0-9_]+)\.tmp"
@@ -49,12 +56,11 @@ _NEW_FILE_MODE = 0o666
 
 
 def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
-    """Return the scratch file's path for a file of a segment, or a data file.
+    """Return the path of the scratch file for a file of a segment or a data file.
 
-    The name of the file starts with the 20 digits of a base offset, after a dot or not, or is that
-    of the leader epochs' checkpoint, or `ROWS`. Ids have letters, digits and underscores, and two
-    attempts at one file never share both. Raises `ValueError` for another form, because a sweep
-    would not find the file again.
+    The final name starts with a base offset of 20 digits, also after a dot, or is the leader epoch
+    checkpoint or `ROWS`. IDs consist of letters, digits and underscores, and are unique together
+    for a file. Raises `ValueError` for other names, which `sweep` would not find.
     """
     directory, name = os.path.split(final_path)
     scratch_name = f".{name}.{run_id}.{attempt_id}.tmp"
@@ -65,15 +71,15 @@ def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
 
 
 def is_scratch(name: str) -> bool:
-    """Return whether a file name (no path) is that of a scratch file."""
+    """Return whether a file name without a path is the name of a scratch file."""
     return _SCRATCH.fullmatch(name) is not None
 
 
 def create_scratch(path: str, *, attributes_of: str | None) -> int:
-    """Create a scratch file and return its descriptor, open for reading and writing.
+    """Create a scratch file; return its descriptor, open for reading and writing.
 
-    A leftover of the same attempt is replaced. The file takes the mode and owner of the log in
-    `attributes_of` (in place). Raises `PublishError` if the file cannot be created, or the owner
+    A leftover of the same attempt is replaced. The file gets the mode and owner of the log at
+    `attributes_of`, if given. Raises `PublishError` if the file cannot be created or the owner
     cannot be set; no file is left.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -84,7 +90,7 @@ def create_scratch(path: str, *, attributes_of: str | None) -> int:
             os.unlink(path)
             descriptor = os.open(path, flags, _NEW_FILE_MODE)
         except FileNotFoundError:
-            # The first file of a partition in the workspace of this process.
+            # The first file of a partition in the working folder of this process.
             os.makedirs(os.path.dirname(path), exist_ok=True)
             descriptor = os.open(path, flags, _NEW_FILE_MODE)
     except OSError as error:
@@ -100,7 +106,7 @@ def create_scratch(path: str, *, attributes_of: str | None) -> int:
 
 
 def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | None) -> None:
-    """Write a whole scratch file (see `create_scratch`), durable only once published.
+    """Create and write a scratch file (`create_scratch`), which publishing makes durable.
 
     Raises `PublishError` if it cannot be created or written; no file is left.
     """
@@ -117,14 +123,14 @@ def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | N
 
 
 def take_attributes(target: int | str, log_path: str) -> None:
-    """Give a file (descriptor or path) the mode and owner of a log, where they differ.
+    """Give a file, as descriptor or path, the mode and owner of a log if they differ.
 
-    Raises `PublishError`, which names both owners, if this user may not.
+    Raises `PublishError` with both owners if this user may not change them.
     """
     try:
         wanted, found = os.stat(log_path), os.stat(target)
     except OSError as error:
-        raise publish_error(error, log_path, "look at mode and owner of the log") from error
+        raise publish_error(error, log_path, "read the mode and owner of the log") from error
     owner, had = (wanted.st_uid, wanted.st_gid), (found.st_uid, found.st_gid)
     place = log_path if isinstance(target, int) else target
     if owner != had:
@@ -148,22 +154,21 @@ def take_attributes(target: int | str, log_path: str) -> None:
 
 
 def remove_scratch(path: str) -> None:
-    """Remove a scratch file after a failure, if it is there and can be removed.
+    """Remove a scratch file after a failure, if possible.
 
-    Best effort: the failure that led here is the one to report, and what stays is swept.
+    The original failure is reported. The next run sweeps a file that cannot be removed.
     """
     with suppress(OSError):
         os.unlink(path)
 
 
-def sweep(directories: Iterable[str], *, run_id: str | None) -> int:
-    """Remove scratch files left in these folders, but not below them; return their number.
+def sweep(directories: Iterable[str], *, run_id: str | None) -> None:
+    """Remove the scratch files in these folders, but not in folders below them.
 
-    Call it while holding the target's lock: then no other run's files can be in use. A folder that
-    does not exist is empty. With a run id, only the files of that run are removed. Raises
-    `PublishError` if a folder cannot be read or a file cannot be removed.
+    The target must be locked, so that no other run uses them. Missing folders are ignored. With a
+    run ID, only the files of this run are removed. Raises `PublishError` if a folder cannot be read
+    or a file cannot be removed.
     """
-    removed = 0
     for directory in directories:
         try:
             with os.scandir(directory) as entries:
@@ -183,20 +188,17 @@ def sweep(directories: Iterable[str], *, run_id: str | None) -> int:
                 continue
             except OSError as error:
                 raise publish_error(error, path, "remove a leftover file") from error
-            removed += 1
-    return removed
 
 
 @contextmanager
 def swept_target(
     target_root: str | None, partition_directories: Sequence[str], *, run_id: str
 ) -> Iterator[None]:
-    """Remove scratch files from a run's target before and after the run.
+    """Remove scratch files from the target of a run before and after the run.
 
-    Enter it while holding the target's lock: no other run is at work then, so that leftovers are
-    those of a killed one. Without a target root the partition directories are swept, in place. An
-    output in an object store or HDFS has a staging directory instead. The folders that the run has
-    made and left empty are removed. Raises the errors of `sweep`.
+    The target must be locked. Without a target root, the partition directories are swept. An output
+    in an object store or HDFS has a staging directory instead. Empty folders that the run has
+    created are removed. Raises the errors of `sweep`.
     """
     if target_root is not None and not store_of(target_root).stages_beside:
         yield
@@ -209,7 +211,7 @@ def swept_target(
         after = before if target_root is None else _folders_in(target_root)
         sweep(after, run_id=run_id)
         for directory in set(after).difference(before):
-            with suppress(OSError):  # not empty
+            with suppress(OSError):  # The folder has files.
                 os.rmdir(directory)
 
 
@@ -218,20 +220,20 @@ def _folders_in(root: str) -> list[str]:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-# Segments whose files are put at a time; the files of each are in memory.
-_PUTS_AT_A_TIME = 8
+# Maximum number of segments that are put concurrently; their files are in memory.
+_MAX_CONCURRENT_PUTS = 8
 _OFFSET_INDEX_NAMES = (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX + SWAP_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A finished scratch file and the path it is to have, in the same folder if that is local."""
+    """A complete scratch file and its final path, in the same folder if it is local."""
 
     scratch_path: str
     final_path: str
 
     def __post_init__(self) -> None:
-        """Refuse a rename that would not be one."""
+        """Reject files that a rename cannot publish."""
         if os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path) and (
             store_of(self.final_path).stages_beside
         ):
@@ -240,13 +242,19 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Files of one folder, ready to be published: those of a segment, or others.
+    """Staged files of one folder, to be published in this order.
 
-    They appear in this order, the ``.index`` of a segment last, and get the mode and owner of the
-    log `attributes_of`, which a build in place gives. Files other than those of a segment are whole
-    on their own, and nothing is removed before they appear. `is_new`: no other run has left
-    anything of the segment, and nothing is removed first. `is_shared`: another attempt may publish
-    the same scratch files, even at the same moment.
+    Attributes
+    ----------
+    attributes_of : str, optional
+        The log whose mode and owner the files get, for a build in place.
+    is_segment : bool
+        The files belong to a segment, and its ``.index`` is last. Other files are independent of
+        each other.
+    is_new : bool
+        The segment has no older files, so that none is removed first.
+    is_shared : bool
+        Another attempt may publish the same scratch files, also concurrently.
     """
 
     files: tuple[StagedFile, ...]
@@ -256,34 +264,31 @@ class Publication:
     is_shared: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an order in which a crash would leave files that contradict each other."""
+        """Reject an order in which a crash would leave contradictory files."""
         indexes = [f.final_path.endswith(_OFFSET_INDEX_NAMES) for f in self.files]
         if self.is_segment and (not indexes or not indexes[-1] or any(indexes[:-1])):
-            raise ValueError("the .index must be among the files of a segment, once, and last")
+            raise ValueError("a segment needs one .index, as its last file")
 
     @property
     def removed_first(self) -> str | None:
-        """The old ``.index`` of a segment, removed before the files appear; None for no file."""
+        """The old ``.index``, which is removed before the files appear; None if there is none."""
         index = self.files[-1].final_path
-        # A swapped log without its index gets one of zeros when a broker starts
-        # (LogLoader.load asks it for its next offset): there the old index stays until the
-        # new one replaces it.
+        # A broker creates an index of zeros for a swap file without an index (LogLoader.load reads
+        # its next offset). So the old index stays until the new one replaces it.
         is_removed = self.is_segment and not self.is_new and not index.endswith(SWAP_SUFFIX)
         return index if is_removed else None
 
     @property
     def directory(self) -> str:
-        """The folder of all files."""
         return os.path.dirname(self.files[0].final_path)
 
 
 def publish_group(publications: Sequence[Publication]) -> list[PublishError | None]:
-    """Publish the finished files of several segments, durably.
+    """Publish staged files of several segments durably.
 
-    Returns None or an error for each publication, in order: None when its files are in place and
-    durable. After an error the segment has either no ``.index`` or a whole one, old or new, and its
-    scratch files are gone, unless another attempt may need them. One segment's error leaves the
-    others alone.
+    Returns None or an error for each publication, in order. After an error, the segment has no
+    ``.index`` or a complete one, old or new. Its scratch files are removed, unless another attempt
+    may need them. An error of a segment does not affect the others.
     """
     if not all(store_of(each.directory).stages_beside for each in publications):
         return list(_stores_requests().map(_put_in_store, publications))
@@ -311,11 +316,11 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
 
 
 def _put_in_store(publication: Publication) -> PublishError | None:
-    """Put each file whole, in the order in which local ones would be renamed."""
+    """Put the files in the order in which local files are renamed."""
     directory = publication.directory
     store = store_of(directory)
     try:
-        # Where another attempt has just put them in place, its .index must stay.
+        # Read first: if another attempt has just published them, its .index must stay.
         contents = [_content_of(staged) for staged in publication.files]
         if publication.removed_first is not None:
             store.delete([publication.removed_first])
@@ -339,17 +344,17 @@ def _content_of(staged: StagedFile) -> bytes:
         raise _gone(staged) from error
     except InputError as error:
         raise PublishError(
-            f"cannot read the finished file: {error.message}", path=staged.scratch_path
+            f"cannot read the staged file: {error.message}", path=staged.scratch_path
         ) from error
 
 
 @cache
 def _stores_requests() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_PUTS_AT_A_TIME, thread_name_prefix="publish")
+    return ThreadPoolExecutor(_MAX_CONCURRENT_PUTS, thread_name_prefix="publish")
 
 
 def _prepare(publication: Publication) -> PublishError | None:
-    """Set mode and owner before anything is visible."""
+    """Set the mode and owner before any file is published."""
     for staged in publication.files:
         try:
             if publication.attributes_of is not None:
@@ -363,7 +368,7 @@ def _prepare(publication: Publication) -> PublishError | None:
 
 def _gone(staged: StagedFile) -> PublishError:
     return StagedFileGoneError(
-        "the finished file is gone before it was published",
+        "a staged file was removed before it was published",
         path=staged.scratch_path,
         hint="is another run writing to the same target?",
     )
@@ -398,24 +403,24 @@ def _put_in_place(publication: Publication) -> PublishError | None:
 
 
 def _remove_old(path: str, new: os.stat_result, scratch_path: str) -> None:
-    """Remove an old ``.index``, but not the new one, which another attempt may have put there."""
-    # Looked at under a scratch name that nobody else uses, where it is not replaced meanwhile.
-    aside = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
+    """Remove an old ``.index``, but not a new one that another attempt has just published."""
+    # Compared under a unique scratch name, where no other attempt replaces it.
+    renamed = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
     with suppress(FileNotFoundError):
-        os.rename(path, aside)
-        if os.path.samestat(os.stat(aside), new):
-            os.rename(aside, path)
+        os.rename(path, renamed)
+        if os.path.samestat(os.stat(renamed), new):
+            os.rename(renamed, path)
         else:
-            os.unlink(aside)
+            os.unlink(renamed)
 
 
 def left_to_publish(publication: Publication) -> Publication | None:
-    """Return the publication if an interrupted attempt has published nothing of the segment.
+    """Return the part of a publication that an interrupted attempt has not published.
 
-    None means that nothing waits: all of it was published, or it was given up.
+    None if the segment was published or abandoned.
     """
     if not store_of(publication.files[0].scratch_path).stages_beside:
-        # Objects are copied, and not renamed: those of another attempt are put again.
+        # Objects are copied, not renamed: objects of another attempt are put again.
         return publication
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
     if left and left[-1] == publication.files[-1]:
@@ -424,7 +429,7 @@ def left_to_publish(publication: Publication) -> Publication | None:
 
 
 def _folders(publication: Publication) -> tuple[str, ...]:
-    """Return the folders whose entries changed: a target folder may itself be new."""
+    """Return the folders with changed entries; the target folder may be new in its parent."""
     directory = publication.directory
     if publication.attributes_of is not None:
         return (directory,)
@@ -432,7 +437,7 @@ def _folders(publication: Publication) -> tuple[str, ...]:
 
 
 class TargetFiles:
-    """The files of a target folder; one of a store is listed once in a run, when asked for."""
+    """The files of a target folder; a remote folder is listed on first use, once."""
 
     def __init__(self, directory: str, run_id: str) -> None:
         self.directory = directory
@@ -440,20 +445,19 @@ class TargetFiles:
         self._run_id = run_id
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file."""
         if self._store.needs_requests:
             return path in self._listed
         return os.path.exists(path)
 
     def holds(self, path: str, data: bytes) -> bool:
-        """Return whether there is a file with these bytes."""
+        """Return whether a file exists and has these bytes."""
         try:
             needs_requests = self._store.needs_requests
             found = self._listed.get(path) if needs_requests else self._store.info(path)
             is_as_long = found is not None and found.size_bytes == len(data)
             return is_as_long and self._store.read(path) == data
         except (OSError, KafkaIndexError):
-            # It is about to be replaced; whatever is wrong there shows then.
+            # The file will be replaced, which reports the problem.
             return False
 
     @cached_property
@@ -465,21 +469,20 @@ class TargetFiles:
 
 
 def is_new_folder(directory: str, run_id: str) -> bool:
-    """Return whether a folder of an object store was not there when the run began to look.
+    """Return whether a folder of an object store did not exist at the first call of the run.
 
-    One listing answers this for all folders of a target, and saves requests for files that cannot
-    exist.
-    Whatever is there by now, an attempt of the same run has put: no other run holds the target.
+    One listing for all folders of a target saves requests for files that cannot exist. Objects that
+    exist by now were put by attempts of the same run, because the run has locked the target.
     """
     if scheme_of(directory) not in OBJECT_SCHEMES:
         return False
     root, name = os.path.split(directory)
     try:
-        # Threads begin together, and one of them lists.
+        # Threads start together, and one of them lists.
         with _listing:
             return name not in _folders_before(root, run_id)
     except KafkaIndexError:
-        # Whatever is wrong there shows when something is written.
+        # Writing will report the problem.
         return False
 
 

@@ -1,4 +1,4 @@
-"""A report as a file: Arrow tables in, a file of one of its formats out, whole or not at all."""
+"""Report files: Arrow tables are written atomically, in the format of the file's suffix."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class _Sink(Protocol):
 
 
 class PageSink(_Sink, Protocol):
-    """Writes a page of HTML."""
+    """Writes an HTML page."""
 
     def interrupt(self) -> None:
-        """Note that an error or a signal ends the run."""
+        """Mark the run as ended by an error or a signal."""
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Name the segments of the input."""
+        """Add the input segments."""
 
-    def finish(self, verdict: Conclusion) -> None:
-        """Set the verdict of the run."""
+    def finish(self, conclusion: Conclusion) -> None:
+        """Set the conclusion of the run."""
 
 
-#: Makes the sink of a page: from the path of its file and the columns of the report.
+#: Creates the sink of a page from the path of its file and the columns of the report.
 PageMaker = Callable[[str, pa.Schema], PageSink]
 
 
 class _JsonSink:
     def __init__(self, path: str, _schema: pa.Schema) -> None:
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115, because close() is a method here
+        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115, a member
 
     def write_table(self, table: pa.Table) -> None:
         for batch in table.to_batches(max_chunksize=_LINES_AT_A_TIME):
@@ -67,43 +67,40 @@ _SINKS: dict[str, Callable[[str, pa.Schema], _Sink]] = {
 }
 
 
-#: The ending of a page.
 PAGE_SUFFIX = ".html"
 
 
 def check_report_path(path: str, *, has_page: bool = False) -> str:
-    """Return the path or URI of a report, whose ending is its format.
+    """Return the path or URI of a report.
 
-    Raises `InputError` if it is not one of ``.parquet``, ``.json``, ``.csv``, ``.arrow`` and, with
-    a page, ``.html``.
+    Raises `InputError` if its suffix is not ``.parquet``, ``.json``, ``.csv``, ``.arrow`` or, if
+    the command has a page, ``.html``.
     """
-    place = plain_path(path)
-    ending = os.path.splitext(place)[1].lower()
-    endings = [*_SINKS, *([PAGE_SUFFIX] if has_page else [])]
-    if ending not in endings:
+    report_path = plain_path(path)
+    suffix = os.path.splitext(report_path)[1].lower()
+    suffixes = [*_SINKS, *([PAGE_SUFFIX] if has_page else [])]
+    if suffix not in suffixes:
         raise InputError(
-            "the report's ending does not say its format",
+            "the report has no suffix of a known format",
             path=path,
-            expected=" or ".join(endings),
-            found=ending or "none",
+            expected=" or ".join(suffixes),
+            found=suffix or "none",
             hint="pages are written by build, verify, predict, restore, lookup and stats"
-            if ending == PAGE_SUFFIX
+            if suffix == PAGE_SUFFIX
             else None,
         )
-    return place
+    return report_path
 
 
 class ReportFile:
-    """Writes a report, table by table into bounded memory, and lets it appear whole.
+    """Writes the tables of a report in bounded memory, and publishes it atomically at the end.
 
-    The path ends in ``.parquet``, ``.json`` (one object a line), ``.csv``, ``.arrow`` or, with a
-    page, ``.html``. A context manager. The rows go to a hidden file beside the report (in TMPDIR,
-    where the report goes to a store), which takes the report's name at the end, also when the run
-    ends in an error, with the rows so far (but an error before the first row, or in writing the
-    report, leaves an older report alone). A write that fails does not end the work: its results are
-    printed first, and the end raises PublishError. Not for use by several threads at once. Raises
-    `InputError` for another ending or a folder, and `PublishError` if it cannot be written, before
-    any work is done.
+    A context manager, not thread-safe. The path is one of `check_report_path`. The rows are written
+    to a hidden file next to the report, or in TMPDIR for a report in a store. If the run ends with
+    an error, the report has the rows so far. If there is no row yet, or writing the report has
+    failed, an older report stays unchanged. A failed write does not end the run: the results are
+    printed first, and the end of the context raises `PublishError`. Raises `InputError` for another
+    suffix or a folder, and `PublishError` if the file cannot be created.
     """
 
     def __init__(self, path: str, schema: pa.Schema, page: PageMaker | None = None) -> None:
@@ -111,7 +108,6 @@ class ReportFile:
         self._schema = schema
         self._rows = 0
         self._failure: PublishError | None = None
-        #: The report is in its place.
         self.is_published = False
         local = self.path
         if not store_of(self.path).stages_beside:
@@ -120,12 +116,12 @@ class ReportFile:
         if os.path.isdir(local):
             raise InputError("the report is a folder", path=path, hint="name a file in it")
         self._file = AtomicFile(local, what="report")
-        ending = os.path.splitext(self.path)[1].lower()
+        suffix = os.path.splitext(self.path)[1].lower()
         self._page = None
         try:
-            if ending == PAGE_SUFFIX and page is not None:
+            if suffix == PAGE_SUFFIX and page is not None:
                 self._page = page(self._file.scratch_path, schema)
-            self._sink = self._page or _SINKS[ending](self._file.scratch_path, schema)
+            self._sink = self._page or _SINKS[suffix](self._file.scratch_path, schema)
         except OSError:
             with self._file, self._file.writing():
                 raise
@@ -153,47 +149,47 @@ class ReportFile:
                 self._put()
 
     def write_table(self, table: pa.Table) -> None:
-        """Add the rows of a table that has the report's columns."""
+        """Add rows with the columns of the report."""
         self._rows += table.num_rows
         rows = table.select(self._schema.names).cast(self._schema)
         self._guard(lambda: self._sink.write_table(rows))
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Name the segments of the input, which a page draws; read when the page is written."""
+        """Add the input segments that a page draws; they are read when the page is written."""
         if self._page is not None:
             self._page.add_segments(segments)
 
-    def finish(self, verdict: Conclusion) -> None:
-        """Set the verdict of the run, which a page shows."""
+    def finish(self, conclusion: Conclusion) -> None:
+        """Set the conclusion of the run, for a page."""
         if self._page is not None:
-            self._page.finish(verdict)
+            self._page.finish(conclusion)
 
     def publish(self, conclusion: Conclusion, beside: Mapping[str, str]) -> None:
-        """Put the report in its place, durably, before the work goes on; no rows follow.
+        """Publish the report durably before the run continues; no more rows may follow.
 
-        `beside` has texts for files next to a local report, by the endings of their names.
+        `beside` has the contents of files next to a local report, by file name suffix.
         """
         self.finish(conclusion)
         self.__exit__(None, None, None)
         self.is_published = True
         if not store_of(self.path).stages_beside:
             return
-        for ending, text in beside.items():
-            with AtomicFile(f"{self.path}{ending}") as file:
+        for suffix, text in beside.items():
+            with AtomicFile(f"{self.path}{suffix}") as file:
                 file.write(text.encode())
                 file.commit()
         folder = os.path.dirname(os.path.abspath(self.path))
         sync([folder], "make the report durable")
 
     def _put(self) -> None:
-        """Put the whole report where it goes to a store."""
+        """Upload the report if it is in a store."""
         if self._file.path != self.path:
             with open(self._file.path, "rb") as file:
                 store_of(self.path).put(self.path, file.read())
             os.unlink(self._file.path)
 
     def _guard(self, write: Callable[[], None]) -> None:
-        """Write, unless a write has failed: the work goes on, and the end reports the failure."""
+        """Write unless an earlier write failed; the end of the context raises the failure."""
         if self._failure is not None and write != self._sink.close:
             return
         try:

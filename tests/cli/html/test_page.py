@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser
 
-import kafka_index.cli.html.page_writer
+import kafka_index.cli.html.page
 from kafka_index.cli.html.page import pack_columns
 from tests.support.browser import (
     DAMAGED_OF,
@@ -24,7 +24,7 @@ from tests.support.browser import (
 from tests.support.command_line import DUMP, run_here
 from tests.support.dumps import dump, write_logs
 
-COLUMNS_SCRIPT = Path(kafka_index.cli.html.page_writer.__file__).parent / "static" / "columns.js"
+COLUMNS_SCRIPT = Path(kafka_index.cli.html.page.__file__).parent / "static" / "columns.js"
 SEGMENTS = 100_000
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",

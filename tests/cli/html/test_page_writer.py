@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_index.cli.html import page_writer
+from kafka_index.cli.html import page
 from kafka_index.cli.html.page import rank_rows
 from kafka_index.commands.build.result import BUILD_REPORT, FILE_SCHEMA
 from kafka_index.core.job.result import Severity
@@ -80,7 +80,7 @@ def test_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path: Pa
 def test_page_with_too_many_rows_keeps_bad_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_writer, "MAX_ROWS", 2)
+    monkeypatch.setattr(page, "MAX_ROWS", 2)
     report = tmp_path / "report.html"
     write_rows(report, {"status": ["built"] * 5 + ["truncated"]}, 6)
     text = report.read_text(encoding="utf-8")

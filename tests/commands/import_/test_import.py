@@ -20,9 +20,10 @@ import pytest
 import kafka_index
 from kafka_index.commands.import_ import import_job
 from kafka_index.commands.import_.import_job import import_sorted
+from kafka_index.commands.import_.import_manifest import IMPORT_MANIFEST, running_import
 from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.commands.import_.partition_import import ImportTarget
-from kafka_index.core.errors import InputError
+from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.fs import local_work
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
 from kafka_index.core.output.locks import DirectoryLock
@@ -858,3 +859,18 @@ def test_a_record_that_cannot_be_written_is_reported_before_a_later_one_that_can
 
     with pytest.raises(InputError, match="do not ascend"):
         written_by(2, tmp_path / "logs", read())
+
+
+def test_import_is_not_finished_while_another_run_has_the_lock(tmp_path: Path) -> None:
+    output = Output.of_data_directory(str(tmp_path / "logs"))
+    running = running_import(output.root, "digest", ImportSettings(), lock=output)
+    with output:
+        running.__enter__()
+    state = (tmp_path / "logs" / IMPORT_MANIFEST).read_bytes()
+    with (
+        DirectoryLock.of_data_directories([output.root]),
+        pytest.raises(PublishError, match="already holds"),
+    ):
+        running.__exit__(None, None, None)
+    assert (tmp_path / "logs" / IMPORT_MANIFEST).read_bytes() == state
+    assert json.loads(state)["is_finished"] is False

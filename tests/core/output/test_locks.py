@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from kafka_index.core.errors import PublishError
-from kafka_index.core.output.locks import OUTPUT_LOCK, DirectoryLock
+from kafka_index.core.output.locks import OUTPUT_LOCK, PROBE_FILE, DirectoryLock
 from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
 
 HoldLock = Callable[[Path], subprocess.Popen[bytes]]
@@ -24,7 +27,7 @@ def try_lock(path: Path) -> None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_running_broker_keeps_a_run_in_place_out(tmp_path: Path, hold_lock: HoldLock) -> None:
+def test_running_broker_excludes_a_run_in_place(tmp_path: Path, hold_lock: HoldLock) -> None:
     hold_lock(tmp_path / ".lock")
     lock = DirectoryLock.of_data_directories([str(tmp_path)])
     with pytest.raises(PublishError, match=r"a broker .*holds this directory's \.lock; stop it"):
@@ -32,19 +35,19 @@ def test_a_running_broker_keeps_a_run_in_place_out(tmp_path: Path, hold_lock: Ho
     assert os.listdir(tmp_path) == [".lock"]
 
 
-def test_no_broker_can_start_during_a_run_in_place(tmp_path: Path) -> None:
+def test_run_in_place_excludes_a_starting_broker(tmp_path: Path) -> None:
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         assert in_child(lambda: try_lock(tmp_path / ".lock")) != 0
     assert in_child(lambda: try_lock(tmp_path / ".lock")) == 0
 
 
-def test_a_lock_file_made_here_is_removed(tmp_path: Path) -> None:
+def test_own_lock_file_is_removed_at_the_end(tmp_path: Path) -> None:
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         assert os.listdir(tmp_path) == [".lock"]
     assert os.listdir(tmp_path) == []
 
 
-def test_a_lock_file_left_by_a_broker_stays(tmp_path: Path) -> None:
+def test_lock_file_of_a_broker_stays(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         pass
@@ -52,7 +55,7 @@ def test_a_lock_file_left_by_a_broker_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".lock", OUTPUT_LOCK])
-def test_a_lock_file_left_by_a_killed_run_is_removed_by_the_next(tmp_path: Path, name: str) -> None:
+def test_lock_file_of_a_killed_run_is_removed_by_the_next_run(tmp_path: Path, name: str) -> None:
     def take_and_die() -> None:
         DirectoryLock([str(tmp_path)], file_name=name).__enter__()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -64,7 +67,54 @@ def test_a_lock_file_left_by_a_killed_run_is_removed_by_the_next(tmp_path: Path,
     assert os.listdir(tmp_path) == []
 
 
-def test_the_lock_of_a_killed_broker_can_be_taken(tmp_path: Path, hold_lock: HoldLock) -> None:
+def test_run_killed_while_locking_leaves_no_lock_file_that_may_be_a_brokers(tmp_path: Path) -> None:
+    for step in range(100):
+
+        def lock_and_die(step: int = step) -> None:
+            calls = count()
+
+            def kill(_name: str, given: tuple[object, ...]) -> None:
+                if str(tmp_path) in str(given) and next(calls) == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(kill)
+            DirectoryLock.of_data_directories([str(tmp_path)]).__enter__()
+
+        if in_child(lock_and_die) == 0:
+            assert step > 3
+            return
+        if (tmp_path / ".lock").exists():
+            assert (tmp_path / ".lock").read_bytes() == b"kafka-index\n"
+        with DirectoryLock.of_data_directories([str(tmp_path)]):
+            pass
+        assert os.listdir(tmp_path) == [], step
+    pytest.fail("each run was killed")
+
+
+@pytest.mark.parametrize("name", [".lock", OUTPUT_LOCK])
+def test_probe_file_of_a_killed_spark_run_is_removed_with_the_lock(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / PROBE_FILE.format(run_id="0" * 16)).touch()
+    (tmp_path / ".kafka-index.shared").touch()
+    with DirectoryLock([str(tmp_path)], file_name=name):
+        assert {*os.listdir(tmp_path)} == {name, ".kafka-index.shared"}
+
+
+def test_directory_of_a_file_system_without_links_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(_source: str, target: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), target)
+
+    monkeypatch.setattr(os, "link", link)
+    with DirectoryLock.of_data_directories([str(tmp_path)]):
+        assert os.listdir(tmp_path) == [".lock"]
+        assert in_child(lambda: try_lock(tmp_path / ".lock")) != 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_lock_of_a_killed_broker_can_be_acquired(tmp_path: Path, hold_lock: HoldLock) -> None:
     broker = hold_lock(tmp_path / ".lock")
     broker.kill()
     broker.wait()
@@ -83,7 +133,7 @@ def test_all_directories_are_locked_or_none(tmp_path: Path, hold_lock: HoldLock)
         pass
 
 
-def test_a_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
+def test_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "link").symlink_to("d")
     lock = DirectoryLock.of_data_directories([str(tmp_path / "d"), str(tmp_path / "link")])
@@ -92,32 +142,32 @@ def test_a_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
         assert in_child(lambda: try_lock(tmp_path / "d" / ".lock")) != 0
 
 
-def test_a_second_run_of_this_process_neither_gets_nor_loses_the_lock(tmp_path: Path) -> None:
+def test_second_run_of_a_process_is_refused_and_the_lock_stays(tmp_path: Path) -> None:
     with DirectoryLock.of_output(str(tmp_path)):
         with pytest.raises(PublishError, match="this process already holds"):
             DirectoryLock.of_output(str(tmp_path)).__enter__()
         assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
 
 
-def test_two_runs_into_one_output_exclude_each_other(tmp_path: Path, hold_lock: HoldLock) -> None:
+def test_second_run_into_an_output_is_refused(tmp_path: Path, hold_lock: HoldLock) -> None:
     hold_lock(tmp_path / ".kafka-index.lock")
     with pytest.raises(PublishError, match="another run holds"):
         DirectoryLock.of_output(str(tmp_path)).__enter__()
 
 
-def test_a_lock_can_be_taken_again_after_it_was_released(tmp_path: Path) -> None:
+def test_released_lock_can_be_acquired_again(tmp_path: Path) -> None:
     lock = DirectoryLock.of_output(str(tmp_path))
     for _ in range(2):
         with lock:
             assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
 
 
-def test_a_directory_that_is_gone_cannot_be_locked(tmp_path: Path) -> None:
+def test_missing_directory_cannot_be_locked(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="cannot lock the directory"):
         DirectoryLock.of_output(str(tmp_path / "gone")).__enter__()
 
 
-def test_a_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
+def test_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
     open_to_all(tmp_path)
     if os.geteuid() != 0:
         tmp_path.chmod(0o555)
@@ -130,14 +180,14 @@ def test_a_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
-def test_a_lock_file_belongs_to_the_user_of_the_directory(tmp_path: Path) -> None:
+def test_lock_file_belongs_to_the_user_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         assert (tmp_path / ".lock").stat().st_uid == NOBODY
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder append-only")
-def test_a_lock_file_that_cannot_be_removed_is_a_warning_and_no_lock(
+def test_lock_file_that_cannot_be_removed_is_a_warning_and_unlocked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     if subprocess.run(["chattr", "+a", tmp_path], check=False, capture_output=True).returncode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,3 +200,15 @@ def test_last_files_are_hidden_and_published_in_order(
     assert moved == [*reversed([os.path.basename(last.hidden(each)) for each in last.names]),
                      "first", "last"]  # fmt: skip
     assert names(tmp_path) == ["first", "last"]
+
+
+def test_staging_directory_that_cannot_be_removed_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rmdir(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    with Output.of_name(str(tmp_path / "answers.csv"), "answers.csv", []) as output:
+        output.make_staging()
+        monkeypatch.setattr(os, "rmdir", rmdir)
+    assert f"{output.staging}: cannot remove a folder" in caplog.text

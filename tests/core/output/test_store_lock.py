@@ -1,4 +1,4 @@
-"""The marker that keeps other runs out of an output in an object store, on a real S3 server."""
+"""The lock object that excludes other runs from an output in an object store (real S3 server)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _refreshed_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_REFRESH_SECONDS", 0.02)
 
 
-def marker(root: str) -> dict[str, Any] | None:
+def lock_object(root: str) -> dict[str, Any] | None:
     path = f"{root}/.kafka-index/lock"
     try:
         fields: dict[str, Any] = json.loads(store_of(path).read(path))
@@ -56,19 +56,19 @@ def marker(root: str) -> dict[str, Any] | None:
 
 
 def run_of(root: str) -> object:
-    """The run that a marker names."""
-    return (marker(root) or {}).get("run")
+    """The run ID in the lock object."""
+    return (lock_object(root) or {}).get("run")
 
 
-def put_marker(root: str, **fields: object) -> None:
+def put_lock_object(root: str, **fields: object) -> None:
     path = f"{root}/.kafka-index/lock"
     store_of(path).put(path, json.dumps(fields).encode())
 
 
-def put_marker_of_here(root: str, **fields: object) -> None:
-    """Put a marker as a run of this machine does, but for some fields."""
+def put_local_lock_object(root: str, **fields: object) -> None:
+    """Put a lock object as a run of this machine does, but for some fields."""
     ours: dict[str, object] = json.loads(StoreLock(root, "theirs")._content())
-    put_marker(root, **(ours | fields))
+    put_lock_object(root, **(ours | fields))
 
 
 def ended_process() -> int:
@@ -77,23 +77,23 @@ def ended_process() -> int:
     return done.pid
 
 
-def test_a_run_has_a_marker_that_names_it_until_it_ends(root: str) -> None:
+def test_lock_object_names_its_run_until_the_run_ends(root: str) -> None:
     with StoreLock(root, "ours"):
-        found = marker(root)
+        found = lock_object(root)
         assert found is not None
         assert found["run"] == "ours"
         assert (found["host"], found["process"]) == (socket.gethostname(), os.getpid())
-    assert marker(root) is None
+    assert lock_object(root) is None
 
 
-def test_a_run_that_fails_removes_its_marker(root: str) -> None:
+def test_failed_run_removes_its_lock_object(root: str) -> None:
     with pytest.raises(RuntimeError), StoreLock(root, "ours"):
         raise RuntimeError
-    assert marker(root) is None
+    assert lock_object(root) is None
 
 
 @pytest.mark.usefixtures("_refreshed_often")
-def test_a_running_run_keeps_others_out_by_the_name_of_its_marker(root: str) -> None:
+def test_lock_object_of_a_running_run_excludes_other_runs(root: str) -> None:
     with StoreLock(root, "first"):
         with (
             pytest.raises(PublishError, match="another run is writing to this output") as raised,
@@ -106,57 +106,57 @@ def test_a_running_run_keeps_others_out_by_the_name_of_its_marker(root: str) -> 
 
 
 @pytest.mark.usefixtures("_refreshed_often")
-def test_a_marker_is_refreshed_for_as_long_as_its_run_lasts(root: str) -> None:
+def test_lock_object_is_refreshed_while_its_run_lasts(root: str) -> None:
     def count() -> int:
-        found = marker(root)
+        found = lock_object(root)
         assert found is not None
         return int(found["count"])
 
     with StoreLock(root, "ours"):
-        wait_for(lambda: count() >= 3, 10, "the marker is written again twice")
-    assert marker(root) is None
+        wait_for(lambda: count() >= 3, 10, "the lock object is written again twice")
+    assert lock_object(root) is None
 
 
-def test_outputs_have_markers_of_their_own(root: str) -> None:
+def test_each_output_has_its_own_lock_object(root: str) -> None:
     with StoreLock(root, "first"), StoreLock(f"{root}2", "second"):
-        assert marker(root) != marker(f"{root}2")
+        assert lock_object(root) != lock_object(f"{root}2")
 
 
-def test_a_silent_marker_of_another_host_is_taken_over_after_a_while(
+def test_unchanged_lock_object_of_another_host_is_replaced_after_a_while(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.3)
     # A process number says nothing about a process of another machine.
-    put_marker(root, run="theirs", host=ELSEWHERE, process=ended_process(), count=7)
+    put_lock_object(root, run="theirs", host=ELSEWHERE, process=ended_process(), count=7)
     began = time.monotonic()
     with StoreLock(root, "ours"):
         assert time.monotonic() - began >= 0.3
         assert run_of(root) == "ours"
-    assert marker(root) is None
+    assert lock_object(root) is None
 
 
-def test_the_marker_of_an_ended_process_of_this_host_is_taken_over_at_once(root: str) -> None:
-    put_marker_of_here(root, process=ended_process())
+def test_lock_object_of_an_ended_process_of_this_host_is_replaced_at_once(root: str) -> None:
+    put_local_lock_object(root, process=ended_process())
     with StoreLock(root, "ours"):
         assert run_of(root) == "ours"
 
 
 @pytest.mark.parametrize("process", [os.getpid, os.getppid])
-def test_a_killed_run_whose_process_number_is_another_ones_now_is_taken_over_at_once(
+def test_lock_object_with_a_reused_process_number_is_replaced_at_once(
     root: str, process: Callable[[], int]
 ) -> None:
-    put_marker_of_here(root, process=process(), started=1)
+    put_local_lock_object(root, process=process(), started=1)
     with StoreLock(root, "ours"):
         assert run_of(root) == "ours"
 
 
 @pytest.mark.parametrize("field", ["boot", "pid_namespace"])
 @pytest.mark.parametrize("other", ["another", None])
-def test_a_marker_of_this_hosts_name_but_other_processes_is_taken_over_after_a_while(
+def test_lock_object_of_another_process_table_is_replaced_after_a_while(
     root: str, field: str, other: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.3)
-    put_marker_of_here(root, process=ended_process(), **{field: other})
+    put_local_lock_object(root, process=ended_process(), **{field: other})
     began = time.monotonic()
     with StoreLock(root, "ours"):
         assert time.monotonic() - began >= 0.3
@@ -186,11 +186,11 @@ def test_a_run_in_another_pid_namespace_of_this_host_is_running(
         assert theirs.stdin is not None
         assert theirs.stdout is not None
         assert theirs.stdout.readline() == "in\n"
-        found = marker(str(tmp_path))
+        found = lock_object(str(tmp_path))
         assert found is not None
         assert found["process"] == 1
         # No process of this namespace has its number and start: only its silence lets others in.
-        put_marker(str(tmp_path), **(found | {"process": ended_process()}))
+        put_lock_object(str(tmp_path), **(found | {"process": ended_process()}))
         began = time.monotonic()
         with StoreLock(str(tmp_path), "ours"):
             assert time.monotonic() - began >= 0.5
@@ -198,17 +198,15 @@ def test_a_run_in_another_pid_namespace_of_this_host_is_running(
 
 
 @pytest.mark.parametrize("runs", [2, 8])
-def test_of_runs_that_take_over_one_marker_at_the_same_moment_one_gets_in(
-    root: str, runs: int
-) -> None:
-    put_marker_of_here(root, process=ended_process())
+def test_one_of_concurrent_runs_replaces_an_abandoned_lock_object(root: str, runs: int) -> None:
+    put_local_lock_object(root, process=ended_process())
     seen = threading.Barrier(runs)
     done = threading.Barrier(runs)
     entered: list[str] = []
     kept_out: list[str] = []
 
     class Eager(StoreLock):
-        """Has watched the marker for long enough when all others have."""
+        """Has watched the lock object for long enough when all others have."""
 
         def _wait_until_abandoned(self, store: Store) -> FileInfo | None:
             if self._is_first:
@@ -216,11 +214,11 @@ def test_of_runs_that_take_over_one_marker_at_the_same_moment_one_gets_in(
                 info = store.info(self.path)
                 seen.wait()
                 return info
-            raise self._kept_out("another run is writing to this output")
+            raise self._locked_error("another run is writing to this output")
 
         _is_first = True
 
-    def copy_or_link(number: int) -> None:
+    def enter(number: int) -> None:
         try:
             with Eager(root, f"run{number}"):
                 entered.append(f"run{number}")
@@ -229,23 +227,23 @@ def test_of_runs_that_take_over_one_marker_at_the_same_moment_one_gets_in(
             kept_out.append(error.message)
             done.wait()
 
-    threads = [threading.Thread(target=copy_or_link, args=[number]) for number in range(runs)]
+    threads = [threading.Thread(target=enter, args=[number]) for number in range(runs)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
     assert (len(entered), len(kept_out)) == (1, runs - 1)
-    assert marker(root) is None
+    assert lock_object(root) is None
 
 
 def test_a_claim_that_a_killed_run_left_is_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stores without conditional writes, such as HDFS and the local disk, have claims."""
-    monkeypatch.setattr(locks, "_TAKE_OVERS", 2)
+    monkeypatch.setattr(locks, "_MAX_REPLACEMENTS", 2)
     local = str(tmp_path)
-    put_marker_of_here(local, process=ended_process())
+    put_local_lock_object(local, process=ended_process())
     claim = tmp_path / ".kafka-index" / "lock.claim"
     claim.touch()
     with pytest.raises(PublishError, match="delete it") as raised, StoreLock(local, "ours"):
@@ -257,7 +255,7 @@ def test_a_claim_that_a_killed_run_left_is_named_with_what_to_do(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
-def test_a_marker_that_is_not_one_is_taken_over_after_a_while(
+def test_malformed_lock_object_is_replaced_after_a_while(
     root: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "_ABANDONED_SECONDS", 0.1)
@@ -267,8 +265,8 @@ def test_a_marker_that_is_not_one_is_taken_over_after_a_while(
         assert run_of(root) == "ours"
 
 
-def test_a_marker_that_goes_while_it_is_watched_lets_the_run_in(root: str) -> None:
-    put_marker(root, run="theirs", host=ELSEWHERE, process=1, count=7)
+def test_lock_object_deleted_while_it_is_watched_admits_the_run(root: str) -> None:
+    put_lock_object(root, run="theirs", host=ELSEWHERE, process=1, count=7)
     path = f"{root}/.kafka-index/lock"
     end = threading.Timer(0.1, store_of(path).delete, [[path]])
     end.start()
@@ -278,7 +276,7 @@ def test_a_marker_that_goes_while_it_is_watched_lets_the_run_in(root: str) -> No
 
 
 @pytest.mark.usefixtures("_refreshed_often")
-def test_a_run_that_was_taken_over_leaves_the_marker_alone(
+def test_run_whose_lock_object_was_replaced_keeps_the_new_one(
     root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = {"run": "theirs", "host": ELSEWHERE, "process": 1, "count": 1}
@@ -286,10 +284,10 @@ def test_a_run_that_was_taken_over_leaves_the_marker_alone(
         # A refresh that is under way may come after it; the next one finds the other's.
         def is_noticed() -> bool:
             if not caplog.messages:
-                put_marker(root, **theirs)
+                put_lock_object(root, **theirs)
             return bool(caplog.messages)
 
         wait_for(is_noticed, 10, "the run notices that it was taken over")
-        put_marker(root, **theirs)
+        put_lock_object(root, **theirs)
     assert "another run took over the output" in caplog.messages[0]
-    assert marker(root) == theirs
+    assert lock_object(root) == theirs
