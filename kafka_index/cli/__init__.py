@@ -30,5 +30,13 @@ try:
 except KeyboardInterrupt:
     sys.stderr.write("kafka-index: error: interrupted\n")
     sys.exit(130)
+except ModuleNotFoundError as _error:
+    if (_error.name or "kafka_index").startswith("kafka_index"):
+        raise
+    sys.stderr.write(
+        f"kafka-index: error: the Python package {_error.name} is not installed; install it and "
+        "run again\n"
+    )
+    sys.exit(3)
 
 __all__ = ["job_main", "main"]

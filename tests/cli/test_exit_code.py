@@ -242,12 +242,15 @@ def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_p
     assert "Connection refused" in done.stderr
 
 
-@pytest.mark.parametrize("job", ["build_index.py", "lookup.py"])
-def test_job_without_one_of_its_packages_names_it(tmp_path: Path, job: str) -> None:
+@pytest.mark.parametrize(
+    "program", [("jobs/build_index.py",), ("jobs/lookup.py",), ("-m", "kafka_index")], ids=" ".join
+)
+def test_program_without_one_of_its_packages_names_it(
+    tmp_path: Path, program: tuple[str, ...]
+) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError('none', name='click')\n")
-    done = run_program(
-        sys.executable, ROOT / "jobs" / job, "--help", variables={"PYTHONPATH": str(tmp_path)}
-    )
+    command = (sys.executable, *program, "--help")
+    done = run_program(*command, folder=ROOT, variables={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 3, done.stderr
     assert _is_one_line(done.stderr)
     assert "the Python package click is not installed" in done.stderr
