@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, Self
 
@@ -72,9 +73,10 @@ _GROUPS = {
 }
 COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _WITHOUT_KERNELS = ("help", "warm-up")
-#: Specifications of commands that only print their result. The others have a module in this
-#: package.
+#: Specifications of commands that only print their result, and functions that create the others.
 _SPECS = {
+    "backup": "cli.backup_command:make_backup",
+    "backups": "cli.backup_command:make_backups",
     "build": "commands.build.request:BUILD",
     "export": "commands.export.request:EXPORT",
     "import": "commands.import_.request:IMPORT",
@@ -135,15 +137,13 @@ class _LazyGroup(click.Group):
 
 def load_command(name: str, *, as_job: bool) -> click.Command:
     """Return a command for the console script, or as a ``spark-submit`` job."""
-    module, _, spec = _SPECS.get(name, f"cli.{name}_command").partition(":")
-    loaded = _import(name, f"kafka_index.{module}")
-    if spec:
-        from kafka_index.cli.command import make_command  # noqa: PLC0415, slow to import
+    place = _SPECS.get(name, f"cli.{name}_command:make_command")
+    module, _, attribute = place.partition(":")
+    found = getattr(_import(name, f"kafka_index.{module}"), attribute)
+    from kafka_index.cli.command import make_command  # noqa: PLC0415, slow to import
 
-        return make_command(getattr(loaded, spec), as_job=as_job)
-    command = loaded.make_command(as_job=as_job)
-    if not isinstance(command, click.Command):
-        raise TypeError(f"{name} is not a command")
+    make = found if callable(found) else partial(make_command, found)
+    command: click.Command = make(as_job=as_job)
     return command
 
 

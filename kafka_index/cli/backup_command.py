@@ -1,4 +1,4 @@
-"""``backup``: one backup now, or repeated backups."""
+"""``backup``: one backup now, or repeated backups. ``backups``: management of a repository."""
 
 from __future__ import annotations
 
@@ -6,15 +6,34 @@ import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kafka_index.cli.command import RunOptions, run_for_result
+import click
+
+from kafka_index.cli.command import RunOptions, run_for_result, run_request
 from kafka_index.cli.command import make_command as derive
 from kafka_index.cli.exit_status import ExitCode
-from kafka_index.commands.backup.request import BACKUP, BackupRequest
-from kafka_index.core.job.request import CommandSpec, DurationKind, Group, PathKind, parameter
+from kafka_index.commands.backup.request import (
+    BACKUP,
+    EXPIRE_BACKUPS,
+    LIST_BACKUPS,
+    VERIFY_BACKUPS,
+    BackupRequest,
+)
+from kafka_index.core.errors import help_page
+from kafka_index.core.job.request import (
+    CommandSpec,
+    DurationKind,
+    Group,
+    PathKind,
+    Request,
+    parameter,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kafka_index.cli.print_result import ProgressListener
     from kafka_index.commands.backup.capture import InspectedPartitions
     from kafka_index.commands.backup.result import BackupResult
 
@@ -72,4 +91,64 @@ def _run(spec: CommandSpec, request: MonitoredBackup, options: RunOptions) -> in
         return ExitCode(agent.run_once().outcome.exit_code)
 
 
-make_command = partial(derive, replace(BACKUP, request=MonitoredBackup), run=_run)
+make_backup = partial(derive, replace(BACKUP, request=MonitoredBackup), run=_run)
+
+
+_HELP = """List, verify and expire the backups of a repository.
+
+    `kafka-index backup` makes backups. `restore` and every command that reads logs read a backup
+    with `--input backup:URI` (the newest), `backup:URI@TIME` or `backup:URI@ID`.
+    """
+
+
+def _run_backups(spec: CommandSpec, request: Request, options: RunOptions) -> int:
+    def print_rows(result: Any, _progress: ProgressListener) -> bool:
+        from kafka_index.cli.dump_output import TablePrinter  # noqa: PLC0415, slow to import
+
+        table, as_json = result.printed_rows, options.as_json
+        stream = options.verbosity.stdout if result.ok else sys.stdout
+        output = TablePrinter(stream, as_json=as_json)
+        for batch in (table if as_json else _readable(table)).to_batches():
+            output.rows(batch)
+        return True
+
+    return run_request(spec, request, replace(options, as_json=False), print_rows=print_rows)
+
+
+def _readable(rows: pa.Table) -> pa.Table:
+    """Add units, convert lists to text, and drop empty columns."""
+    import pyarrow as pa  # noqa: PLC0415, slow to import
+
+    from kafka_index.core.format.human import format_bytes, format_seconds  # noqa: PLC0415, as above
+
+    def text(name: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        if name.endswith("_ms"):
+            return format_seconds(value / 1000)
+        if name.endswith("bytes"):
+            return format_bytes(value)
+        if isinstance(value, list):
+            return ",".join(map(str, value)) or None
+        return value.isoformat(timespec="seconds") if hasattr(value, "isoformat") else str(value)
+
+    columns = {
+        name.removesuffix("_ms"): [text(name, value) for value in rows[name].to_pylist()]
+        for name in rows.column_names
+        if name != "opened"
+    }
+    kept = {name: texts for name, texts in columns.items() if any(one is not None for one in texts)}
+    return pa.table({name: pa.array(texts, pa.string()) for name, texts in kept.items()})
+
+
+def make_backups(*, as_job: bool) -> click.Group:
+    """Return the command group; its commands cannot run as jobs."""
+    specs = (LIST_BACKUPS, VERIFY_BACKUPS, EXPIRE_BACKUPS)
+    return click.Group(
+        "backups",
+        {spec.name.split()[-1]: derive(spec, as_job=as_job, run=_run_backups) for spec in specs},
+        help=_HELP,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=f"Documentation: {help_page('backup')}",
+        subcommand_metavar="COMMAND [ARGS]...",
+    )

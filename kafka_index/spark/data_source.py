@@ -88,7 +88,6 @@ from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMN
 from kafka_index.core.schema.decode import TypedColumns
 from kafka_index.core.schema.registry import DEFAULT_CONTEXT
 from kafka_index.core.schema.sources import FROM_DUMP
-from kafka_index.spark.executors import NOT_SHARED_HINT
 from kafka_index.spark.option_values import (
     malformed,
     parse_bounds,
@@ -99,7 +98,7 @@ from kafka_index.spark.option_values import (
     parse_number,
     parse_size,
 )
-from kafka_index.spark.workers import arrow_schema
+from kafka_index.spark.workers import NOT_SHARED_HINT, arrow_schema
 
 #: The last two are for the command ``import``, which rejects existing partitions.
 _OWN = ("path", "orderby", "topicids", "runid", "importmode")
@@ -674,9 +673,6 @@ class KafkaLogSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, because Spark calls it so
         """Return the writer; without `overwrite`, rows are appended to the logs."""
-        # Reading tasks do not need it.
-        from kafka_index.spark.data_source import KafkaLogWriter  # noqa: PLC0415
-
         return KafkaLogWriter(self.options, schema, overwrite=overwrite)
 
 

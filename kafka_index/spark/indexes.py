@@ -78,7 +78,7 @@ from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, Segmen
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.parameters import Config, Path
 from kafka_index.spark.jobs import job_failure
-from kafka_index.spark.package import ship_package
+from kafka_index.spark.session import ship_package
 from kafka_index.spark.workers import (
     RESULT_SCHEMA,
     SparkWorkers,

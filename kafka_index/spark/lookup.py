@@ -46,7 +46,7 @@ from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, QueryBatch, integers
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
-from kafka_index.spark.package import ship_package
+from kafka_index.spark.session import ship_package
 from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
 
 # Queries that are processed together share the costs per segment.

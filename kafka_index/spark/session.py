@@ -11,7 +11,10 @@ Connect server starts its daemon independently; its workers start without compil
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import hashlib
 import importlib.util
 import logging
 import os
@@ -26,11 +29,16 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import kafka_index
 from kafka_index.core.contexts import deferred_signals
@@ -41,6 +49,7 @@ from kafka_index.spark.jobs import failure_reason, is_connect, job_failure, with
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+
 
 LEAST_JAVA = 17
 _JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
@@ -401,8 +410,6 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
             )
     from pyspark.sql import SparkSession
 
-    from kafka_index.spark.package import ship_package
-
     remote = os.environ.get("SPARK_REMOTE") or (
         master if master is not None and master.startswith(CONNECT_SCHEME) else None
     )
@@ -451,8 +458,6 @@ def _kept_interrupt_handler() -> Iterator[None]:
 
 def _connect(remote: str) -> SparkSession:
     from pyspark.sql import SparkSession
-
-    from kafka_index.spark.package import ship_package
 
     check_master(remote)
     if is_on_this_machine(remote):
@@ -565,7 +570,65 @@ def _package_paths(conf: SparkConf, master: str) -> list[str]:
     names = [name.rpartition("/")[2] for name in files if name.endswith((".zip", ".egg"))]
     if is_on_this_machine(master):
         return [str(Path(kafka_index.__file__).resolve().parent.parent), *names]
-    from kafka_index.spark.package import package_file
 
     # Executors keep received files in their working folder.
     return [package_file().name, *names]
+
+
+_PACKAGE = __name__.partition(".")[0]
+_SUFFIXES = (".py", ".properties", ".typed", ".bin")
+# The earliest time that a zip entry can have.
+_MOMENT = (1980, 1, 1, 0, 0, 0)
+_DIGEST_DIGITS = 16
+# Sessions whose executors have received the package.
+_sent: WeakSet[SparkSession] = WeakSet()
+
+
+def ship_package(session: SparkSession) -> None:
+    """Send this package to the executors of a session, for all tasks that start later.
+
+    Executors that have the package installed use the one sent. Modules of this package are imported
+    from the zip, and its dependencies from the Python of the executors. Local executors need
+    nothing; others are sent the package once.
+    """
+    if session in _sent or runs_here(session):
+        return
+    if is_connect(session):
+        session.addArtifact(str(package_file()), pyfile=True)
+    else:
+        session.sparkContext.addPyFile(str(package_file()))
+    _sent.add(session)
+
+
+@functools.cache
+def package_file() -> Path:
+    """Return the path of the zip, created once per process and removed at exit."""
+    content = _content()
+    folder = Path(tempfile.mkdtemp(prefix="kafka-index-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    digest = hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
+    path = folder / f"{_PACKAGE}-{digest}.zip"
+    path.write_bytes(content)
+    return path
+
+
+def _content() -> bytes:
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, source in _sources(files(_PACKAGE), _PACKAGE):
+            entry = zipfile.ZipInfo(name, _MOMENT)
+            entry.external_attr = 0o644 << 16
+            # Stored, because compressed bytes depend on the version of zlib.
+            archive.writestr(entry, source.read_bytes())
+    return buffer.getvalue()
+
+
+def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Yield the package's files by name, from a folder or from a zip."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = f"{path}/{entry.name}"
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _sources(entry, name)
+        elif name.endswith(_SUFFIXES):
+            yield name, entry

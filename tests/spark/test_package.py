@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.spark.package import package_file
+from kafka_index.spark.session import package_file
 from tests.support.command_line import ROOT
 from tests.support.timeouts import scaled
 
 PRINT_PACKAGE = """
 import shutil, sys
-from kafka_index.spark.package import package_file
+from kafka_index.spark.session import package_file
 print(package_file().name)
 shutil.copy(package_file(), sys.argv[1])
 """

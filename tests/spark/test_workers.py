@@ -24,9 +24,15 @@ from kafka_index.core.fs.registry import configure_stores, storage_options
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
 from kafka_index.core.job.engine import Listener, SplittableTask, Waves
 from kafka_index.spark import workers as module
-from kafka_index.spark.executors import ExecutorCheck, probe_files
 from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.workers import SparkJob, SparkWorkers, session_workers, task
+from kafka_index.spark.workers import (
+    ExecutorCheck,
+    SparkJob,
+    SparkWorkers,
+    probe_files,
+    session_workers,
+    task,
+)
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import logging
 import os
 import shutil
 from collections import defaultdict
@@ -19,6 +20,7 @@ from typing import Self
 
 from kafka_index.core.errors import OPEN_FILES_HINT, PublishError
 
+_LOGGER = logging.getLogger(__name__)
 # Up to this count, fsync is cheaper than syncfs, which also writes dirty pages of other processes.
 _FEW = 4
 # File systems (statfs types) whose syncfs writes everything back, waits and reports errors: ext,
@@ -106,8 +108,14 @@ class AtomicFile:
 
     def __exit__(self, *_: object) -> None:
         if not self._is_committed:
-            with suppress(OSError):
-                os.unlink(self.scratch_path)
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(self.scratch_path)
+            except OSError as error:
+                # The next run that writes this file removes or replaces it.
+                _LOGGER.warning(
+                    "cannot remove the temporary file %s: %s", self.scratch_path, error.strerror
+                )
         os.close(self._descriptor)
 
     def write(self, data: bytes | memoryview) -> None:

@@ -157,7 +157,7 @@ def test_packaged_kernels_need_no_compilation_without_a_cache(python: Path) -> N
 
 def test_zip_for_executors_needs_no_compilation(python: Path, wheel: Path, tmp_path: Path) -> None:
     package = tmp_path / "shipped.zip"
-    copying = "import shutil; from kafka_index.spark.package import package_file as file;"
+    copying = "import shutil; from kafka_index.spark.session import package_file as file;"
     _run(python, f"{copying} shutil.copy(file(), sys.argv[2])", str(package))
     for path in (package, wheel.with_name("kafka_index.zip")):
         origin, count = _run(python, WARM_UP, PYTHONPATH=str(path))
