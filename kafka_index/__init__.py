@@ -91,10 +91,10 @@ if TYPE_CHECKING:
     from kafka_index.commands.lookup.result import LookupResult as LookupResult
     from kafka_index.commands.metadata import list_partitions as list_partitions
     from kafka_index.commands.metadata import read_metadata as read_metadata
-    from kafka_index.commands.metadata.result import Metadata as Metadata
-    from kafka_index.commands.metadata.result import PartitionList as PartitionList
+    from kafka_index.commands.metadata.read_tables import Metadata as Metadata
+    from kafka_index.commands.metadata.read_tables import PartitionList as PartitionList
     from kafka_index.commands.predict import predict as predict
-    from kafka_index.commands.predict.result import Prediction as Prediction
+    from kafka_index.commands.predict.predict_job import Prediction as Prediction
     from kafka_index.commands.restore import restore_dump as restore_dump
     from kafka_index.commands.restore.request import ClusterMode as ClusterMode
     from kafka_index.commands.restore.request import Link as Link
@@ -178,9 +178,9 @@ _NAMES = {
     "commands.lookup": "lookup_offsets lookup_timestamps",
     "commands.lookup.result": "InvalidQuery LookupResult",
     "commands.metadata": "list_partitions read_metadata",
-    "commands.metadata.result": "Metadata PartitionList",
+    "commands.metadata.read_tables": "Metadata PartitionList",
     "commands.predict": "predict",
-    "commands.predict.result": "Prediction",
+    "commands.predict.predict_job": "Prediction",
     "commands.restore": "restore_dump",
     "commands.restore.request": "ClusterMode Link Salvage",
     "commands.restore.restored_partition": "GroupOffset RestoredPartition",

@@ -19,7 +19,7 @@ from kafka_index.commands.export.result import EXPORT_REPORT_SCHEMA
 from kafka_index.commands.import_.result import IMPORT_SCHEMA
 from kafka_index.commands.lookup.result import LOOKUP_REPORT_SCHEMA
 from kafka_index.commands.metadata.read_tables import PARTITIONS_SCHEMA
-from kafka_index.commands.predict.result import PREDICT_SCHEMA
+from kafka_index.commands.predict.predict_job import PREDICT_SCHEMA
 from kafka_index.commands.restore.result import RESTORE_SCHEMA
 from kafka_index.commands.rewrite.result import REWRITE_REPORT_SCHEMA
 from kafka_index.commands.stats.result import STATS_REPORT_SCHEMA

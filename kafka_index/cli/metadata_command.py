@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafka_index.cli.print_result import ProgressListener
-    from kafka_index.commands.metadata.result import Metadata
+    from kafka_index.commands.metadata.read_tables import Metadata
 
 _SHORT = 40
 _TIMESTAMP_MS = "_timestamp_ms"

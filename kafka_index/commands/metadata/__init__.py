@@ -10,7 +10,7 @@ from kafka_index.core.job.request import call, request_of
 from kafka_index.core.parameters import Paths, Tiered, Topics
 
 if TYPE_CHECKING:
-    from kafka_index.commands.metadata.result import Metadata, PartitionList
+    from kafka_index.commands.metadata.read_tables import Metadata, PartitionList
 
 
 def read_metadata(

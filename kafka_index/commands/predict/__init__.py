@@ -10,7 +10,7 @@ from kafka_index.core.job.request import call
 from kafka_index.core.parameters import Config, Path, Paths
 
 if TYPE_CHECKING:
-    from kafka_index.commands.predict.result import Prediction
+    from kafka_index.commands.predict.predict_job import Prediction
 
 
 def predict(

@@ -56,7 +56,7 @@ class PredictRequest(Request):
 PREDICT = CommandSpec(
     "predict",
     PredictRequest,
-    work="commands.predict.job:predict",
+    work="commands.predict.predict_job:predict",
     help="""Predict what a Kafka 4.3.1 broker does to its log directories at startup.
 
     Give all data directories of the broker. Each partition is loaded as the broker would load it,
@@ -93,7 +93,7 @@ PREDICT = CommandSpec(
 kafka-index predict --input /var/kafka/data-1 /var/kafka/data-2 --metadata /var/kafka/metadata
 kafka-index predict --input /restored/data --config server.properties --json
 """,
-    report="commands.predict.result:PREDICT_REPORT",
+    report="commands.predict.predict_job:PREDICT_REPORT",
     report_rows="a row for each segment",
     has_page=True,
     has_json=True,

@@ -14,18 +14,16 @@ from kafka_index.core.cluster.remote.remote_log_metadata import (
     RemoteLogMetadata,
     read_remote_log_metadata,
 )
-from kafka_index.core.cluster.remote.remote_objects import (
-    RemoteObjects,
-    choose_topic_ids,
-    list_remote_objects,
-    topic_names,
-)
 from kafka_index.core.cluster.remote.uploads import (
+    RemoteObjects,
     UnfinishedUpload,
     Upload,
+    choose_topic_ids,
     cut_position,
+    list_remote_objects,
     read_epochs,
     same_content,
+    topic_names,
     uploads_of_events,
     uploads_of_objects,
 )

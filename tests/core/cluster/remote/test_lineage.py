@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_index.core.cluster.merged_listing import choose_segments, valid_end
-from kafka_index.core.cluster.remote.remote_objects import RemoteObjects
-from kafka_index.core.cluster.remote.uploads import Upload
+from kafka_index.core.cluster.remote.uploads import RemoteObjects, Upload
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.fs.uris import Layout, SegmentKey
 

@@ -1,18 +1,20 @@
-"""The result of ``predict``: texts, counts, and rows of segments."""
+"""The run and the result of ``predict``: verdict, texts, counts, and rows of segments."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.core.errors import plural
+from kafka_index.commands.predict.request import PredictRequest
+from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.times import format_time
+from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import (
     BAD,
     GOOD,
@@ -21,6 +23,7 @@ from kafka_index.core.job.result import (
     MissingOffsets,
     OffsetGap,
     PageColumns,
+    ReportSink,
     ReportSpec,
     Result,
     RunOutcome,
@@ -30,6 +33,11 @@ from kafka_index.core.job.result import (
     report_schema,
 )
 from kafka_index.core.log.missing_offsets import Cause
+from kafka_index.core.logdir.listing import list_dump
+from kafka_index.core.logdir.segment_table import SegmentTable
+from kafka_index.core.startup.conditions import start_conditions
+from kafka_index.core.startup.directories import predict_start
+from kafka_index.core.startup.identity import input_directories
 from kafka_index.core.startup.prediction import (
     LoadedLog,
     Outcome,
@@ -411,3 +419,41 @@ def _partition_object(one: PartitionPrediction) -> dict[str, object]:
         "refused": None if one.refusal is None else asdict(one.refusal),
         "notes": list(one.notes),
     }
+
+
+def predict(
+    request: PredictRequest,
+    _engine: Engine,
+    _listener: Listener | None = None,
+    report: ReportSink | None = None,
+) -> Prediction:
+    """Predict the startup of a broker.
+
+    Raises `InputError` if a directory cannot be read, or is locked by a running broker.
+    """
+    directories = input_directories(request.inputs)
+    conditions = start_conditions(
+        directories,
+        request.metadata,
+        request.config.properties,
+        request.config.config,
+        request.max_decompressed_bytes,
+        request.known_losses,
+    )
+    found = predict_start(directories, conditions)
+    if report is not None:
+        report.add_segments(_segments(directories))
+    return Prediction(
+        **{field.name: getattr(found, field.name) for field in fields(StartPrediction)},
+        directories=tuple(directories),
+    )
+
+
+def _segments(directories: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the segments of directories; none if there is no log."""
+    try:
+        listed = list_dump(directories, topics=None)
+    except KafkaIndexError:
+        return
+    for partition in SegmentTable.of(listed.segments).partitions:
+        yield partition.rows()
