@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from kafka_index.commands.predict.request import PredictRequest
 from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.human import format_bytes
+from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.times import format_time
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import (
@@ -21,7 +22,6 @@ from kafka_index.core.job.result import (
     NOTABLE,
     Meaning,
     MissingOffsets,
-    OffsetGap,
     PageColumns,
     ReportSink,
     ReportSpec,
@@ -32,7 +32,6 @@ from kafka_index.core.job.result import (
     Status,
     report_schema,
 )
-from kafka_index.core.log.missing_offsets import Cause
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.segment_table import SegmentTable
 from kafka_index.core.startup.conditions import start_conditions
@@ -237,16 +236,7 @@ class Prediction(Result, StartPrediction):
     def missing_offsets(self) -> MissingOffsets:
         """The missing offsets that compaction does not explain."""
         gaps = tuple(
-            OffsetGap(
-                one.topic,
-                one.partition,
-                gap.first_offset,
-                gap.end_offset,
-                gap.cause is Cause.LOST,
-                gap.why,
-                one.directory,
-                gap.position_bytes,
-            )
+            gap.as_gap(TopicPartition(one.topic, one.partition), one.directory)
             for one in self.partitions
             for gap in one.missing
         )

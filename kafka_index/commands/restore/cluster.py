@@ -529,7 +529,7 @@ def _copy(path: str, target: str) -> None:
 def _marker_epoch(root: DataDirectory) -> int | None:
     """Return the broker epoch in the clean shutdown file of the dump; None if there is none."""
     try:
-        epoch = root.marker_epoch()
+        epoch = root.clean_shutdown_epoch()
     except KafkaIndexError as error:
         if is_retriable(error):
             raise

@@ -1,9 +1,9 @@
 """Comparison of two copies of a partition by the bytes of their batches.
 
-Different batches are decoded, because only one copy may have been compacted. Records removed by
-compaction are counted, and are harmful only if the topic is not compacted. The log cleaner also
-sets the delete horizon and, since Kafka 4, rewrites old messages as batches. It keeps the offset
-range, epoch, producer and sequence of a batch, and the remaining records (Kafka's
+Different batches are decoded, because only one copy may have been compacted. Records that only one
+copy has are counted; they are harmful only if the topic is not compacted. The log cleaner also sets
+the delete horizon and, since Kafka 4, rewrites old messages as batches. It keeps the offset range,
+epoch, producer and sequence of a batch, and the remaining records (Kafka's
 ``MemoryRecords.filterTo``). The copies may have different segments.
 """
 
@@ -16,7 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.commands.verify.result import FileClass, FileKind, Finding, Judgement, finding_of
+from kafka_index.commands.verify.result import (
+    Classification,
+    FileClass,
+    FileKind,
+    Finding,
+    finding_of,
+)
 from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.longs import Longs
@@ -45,7 +51,7 @@ from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
 _BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_MARKED = range(8)
 _COLUMNS = 8
 _FIRST, _SECOND = "the first copy", "the second copy"
-# The fields that equal batches have in common.
+# The columns that are equal for equal batches.
 _COMPARED = slice(0, _SIZE + 1)
 
 _KEPT = (
@@ -61,7 +67,7 @@ _Record = tuple[int, object, object, tuple[tuple[object, object], ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopySegments:
-    """A copy of a partition: its segments by base offset, and knowledge about compaction."""
+    """A copy of a partition: its segments by base offset, and what is known about compaction."""
 
     segments: Sequence[SegmentFile]
     cleaning: Cleaning = field(default_factory=Cleaning)
@@ -71,9 +77,9 @@ class _Copy:
     """The batches of a copy, as columns that are consumed from the front.
 
     The log cleaner has processed all offsets below `cleaned_to`, according to its checkpoint and
-    the consumed batches; none if the topic is not compacted. `thinned` counts the records that
-    batches lack, from `thinned_from` on. If `is_rewritten`, a batch has other bytes but the same
-    records.
+    the consumed batches. `cleaned_to` is 0 if the topic is not compacted. `thinned` is the number
+    of records that batches lack, from offset `thinned_from` on. If `is_rewritten`, a batch has
+    other bytes but the same records.
     """
 
     def __init__(self, copy: CopySegments) -> None:
@@ -165,7 +171,7 @@ def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Long
             yield window, start, rows
 
 
-def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement:
+def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Classification:
     start = 0
     if not (one.is_empty() or other.is_empty()):
         # Retention may have deleted more of one copy.
@@ -174,7 +180,7 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement
             copy.skip_to(start)
         for copy in (one, other):
             if copy.is_empty() and copy.end_offset < start:
-                return Judgement(
+                return Classification(
                     FileClass.GAP,
                     harmful=True,
                     expected="copies with offsets in common",
@@ -209,17 +215,17 @@ def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Judgement
             _drop_missing(one, other, is_message=bool(is_message))
         else:
             epochs = f"{int(one.rows[_EPOCH, 0])} and {int(other.rows[_EPOCH, 0])}"
-            return Judgement(
+            return Classification(
                 FileClass.DIVERGED,
                 harmful=True,
                 expected=f"one batch at offset {bases[0]}",
                 found=f"diverged at offset {bases[0]} under epochs {epochs}",
                 effect="Only one copy has the committed records: do not merge the copies.",
             )
-    return _judge_rest(one, other, start)
+    return _classify_rest(one, other, start)
 
 
-def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Judgement | None:
+def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Classification | None:
     """Classify the first batches with equal headers and different bytes; None if all are equal."""
     unequal = np.flatnonzero(one.first_bytes(count) != other.first_bytes(count))
     if not len(unequal):
@@ -227,7 +233,7 @@ def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Judgement | None:
     at = int(unequal[0]) + int(one.rows[_POSITION, 0])
     batch = int(np.searchsorted(one.rows[_POSITION, :count], at, side="right")) - 1
     offset = int(one.rows[_BASE, batch])
-    return Judgement(
+    return Classification(
         FileClass.BAD_CRC,
         harmful=True,
         expected=f"equal bytes in the batch at offset {offset}, as both checksums are equal",
@@ -236,17 +242,17 @@ def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Judgement | None:
     )
 
 
-def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
+def _classify_rest(one: _Copy, other: _Copy, start: int) -> Classification:
     """Classify copies that did not diverge, reading them to their ends."""
     ends = _end(one), _end(other)
     lacking = [
-        f"{side} lacks {sum(run[2] for run in missing)} batches from offset {missing[0][0]} on"
+        f"{side} lacks {sum(count for *_, count in missing)} batches from offset {missing[0][0]} on"
         for side, copy in ((_SECOND, other), (_FIRST, one))
         if (missing := copy.unexplained())
     ]
     if lacking:
         where = "it" if len(lacking) == 1 else "both"
-        return Judgement(
+        return Classification(
             FileClass.GAP,
             harmful=True,
             expected="the same batches in both copies",
@@ -263,11 +269,11 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
         known = {one.is_compacted, other.is_compacted}
         effects = {
             True: "Compaction removes records from batches.",
-            None: "Whether compaction removed them cannot be known without --metadata.",
+            None: "It is unknown without --metadata whether compaction removed the records.",
             False: "The records are lost: the topic is not compacted.",
         }
         reason = next(each for each in (True, False, None) if each in known)
-        return Judgement(
+        return Classification(
             FileClass.THINNED,
             harmful=reason is False,
             expected="the same records in both copies",
@@ -278,8 +284,10 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
         was_cleaned = one.missing or other.missing or one.is_rewritten
         cleaned = ", except for batches that compaction removed or rewrote" if was_cleaned else ""
         found = f"equal from offset {start} up to offset {ends[0]}{cleaned}"
-        return Judgement(FileClass.EQUIVALENT if was_cleaned else FileClass.IDENTICAL, found=found)
-    return Judgement(
+        return Classification(
+            FileClass.EQUIVALENT if was_cleaned else FileClass.IDENTICAL, found=found
+        )
+    return Classification(
         FileClass.PREFIX,
         expected=f"offset {max(ends)}",
         found=f"{_FIRST if ends[0] < ends[1] else _SECOND} ends at offset {min(ends)}"
@@ -290,7 +298,7 @@ def _judge_rest(one: _Copy, other: _Copy, start: int) -> Judgement:
 
 
 def _drop_missing(one: _Copy, other: _Copy, *, is_message: bool) -> None:
-    """Consume the batches that the copy whose next batch starts later does not have."""
+    """Consume batches of one copy up to the offset of the other copy's next batch."""
     bases = int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0])
     ahead, behind = (other, one) if bases[0] < bases[1] else (one, other)
     # The first offset of a compressed message is inside, so messages are compared one by one.
@@ -313,10 +321,10 @@ def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: s
     if not first.segments or not second.segments:
         side = _SECOND if first.segments else _FIRST
         effect = f"{side.capitalize()} does not have the partition."
-        return row.judged(Judgement(FileClass.MISSING, harmful=True, effect=effect))
+        return row.classified(Classification(FileClass.MISSING, harmful=True, effect=effect))
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     try:
-        return row.judged(_compare(_Copy(first), _Copy(second), budget))
+        return row.classified(_compare(_Copy(first), _Copy(second), budget))
     except KafkaIndexError as error:
         return row.unreadable(error)
 
@@ -377,7 +385,7 @@ def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
     is_thinned = len(records) <= int(header["last_offset_delta"])
     return _Batch(
         magic,
-        # Only the log cleaner can have written it.
+        # Only the log cleaner writes such a batch.
         is_thinned or bool(attributes & DELETE_HORIZON_MASK),
         (attributes & ~DELETE_HORIZON_MASK, *(int(header[name]) for name in _KEPT)),
         records,

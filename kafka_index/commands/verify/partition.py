@@ -1,8 +1,8 @@
 """Verification of one partition: merge its segments like a build, and classify its files.
 
-Threads share the segments of a partition; a Spark task scans them in sequence. If a file is
-harmful, or an entry in place of a file is not a file, a startup is simulated with the broker's
-loader.
+On threads, the segments of a partition are scanned concurrently; a Spark task scans them in
+sequence. If a file is harmful, or if an entry with the name of a file is not a file, a startup is
+simulated with the rules of ``LogLoader``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from itertools import chain
 import numpy as np
 
 from kafka_index.commands.verify.result import (
+    Classification,
     FileClass,
     FileKind,
     Finding,
-    Judgement,
     LostRange,
     PartitionFindings,
     VerifiedPartition,
@@ -31,17 +31,17 @@ from kafka_index.commands.verify.segment import (
     SegmentCheck,
     SegmentPlace,
     check_segment,
+    classify_transaction_index,
     has_data,
     index_path,
-    judge_transaction_index,
-    read_stored,
+    read_stored_file,
 )
 from kafka_index.commands.verify.settings import VerifySettings
 from kafka_index.commands.verify.state_files import (
     checkpoint_findings,
+    classify_partition_metadata,
+    classify_snapshots,
     epoch_findings,
-    judge_metadata,
-    judge_snapshots,
     other_files,
 )
 from kafka_index.core.errors import KafkaIndexError, StartRefusedError, is_retriable
@@ -59,7 +59,6 @@ from kafka_index.core.index.aborted_txns import TxnFault, next_starts
 from kafka_index.core.index.transaction_index import AbortedTxns
 from kafka_index.core.job.engine import COST_BYTES, SplittableTask, Waves, Workers
 from kafka_index.core.job.result import MissingOffsets as FoundGaps
-from kafka_index.core.job.result import OffsetGap
 from kafka_index.core.log.append.log_segment_writer import floor_segment
 from kafka_index.core.log.missing_offsets import (
     BY_CHECKPOINTS,
@@ -98,10 +97,10 @@ from kafka_index.core.startup.partition_loading import load_partition
 from kafka_index.core.startup.prediction import LoadedLog, LostRecords, NotPredictedError
 
 _TORN_CODES = (TORN_HEADER, TORN_BATCH)
-_CUT_AT_START = "A broker that starts here truncates it; no complete batch is lost."
+_CUT_AT_START = "A broker that starts here truncates the log; no complete batch is lost."
 _HIDDEN = (
-    "With a clean shutdown file, a broker assumes that the log ends before it, or at the segment's "
-    "base offset, and hides what it appends after it."
+    "With a clean shutdown file, a broker assumes that the log ends before the incomplete batch, "
+    "or at the segment's base offset. Records that it appends later are hidden."
 )
 _EXITS = "With a clean shutdown file, a broker exits: the end of the log cannot be read."
 _STUCK = (
@@ -110,7 +109,7 @@ _STUCK = (
 )
 _UNREADABLE = "A broker keeps and serves the batch; consumers and followers are stuck at it."
 _BAD_INSIDE = "Consumers cannot read past the inner message."
-_REFUSED = "A broker that recovers the segment does not start, or truncates all of it."
+_REFUSED = "A broker that recovers the segment does not start, or truncates the complete segment."
 _SPLIT = (
     "The offsets of the segment are 2^31 or more apart. A broker that recovers the segment "
     "splits it."
@@ -130,7 +129,7 @@ class LogChecker:
     missing, lost
         Missing offsets of the partition, and lost ranges so far.
     is_state_known
-        Whether producers and transactions are known at the end of the checked segments.
+        Whether the producer state is known at the end of the checked segments.
     end_offset
         End of the segments so far, from headers; None before the first one and after an unread log.
     has_unread_log
@@ -142,16 +141,16 @@ class LogChecker:
     is_state_known: bool = True
     end_offset: int | None = None
     has_unread_log: bool = False
-    _judged: int = 0
+    _checked: int = 0
 
-    def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
+    def classify(self, check: SegmentCheck, row: SegmentReport) -> Finding:
         """Return the row of the next segment's log, from its scan and its row after the merge."""
         segment, place = check.segment, check.place
         base_offset = segment.base_offset
         finding = finding_of(
             segment, segment.log_path, FileKind.LOG, FileClass.INTACT, base_offset=base_offset
         )
-        number, self._judged = self._judged, self._judged + 1
+        number, self._checked = self._checked, self._checked + 1
         missing = [each for each in self.missing.ranges if each.log == number]
         gaps = [each for each in missing if each.cause is not Cause.COMPACTED]
         self.lost += [
@@ -160,25 +159,27 @@ class LogChecker:
             )
             for each in gaps
         ]
-        judgement = self._damage(check, row)
-        if judgement is None and check.whole.offsets.overlap is not None:
-            judgement = _overlap(check.whole.offsets.overlap)
-        if judgement is None and check.facts.unknown_magic is not None:
-            judgement = _corrupt(check.facts.unknown_magic, _UNREADABLE)
-        if judgement is None and check.bad_message is not None:
-            judgement = _corrupt(check.bad_message, _BAD_INSIDE)
-        # The missing tail is reported in the row of the checkpoint that shows it.
+        classification = self._damage(check, row)
+        if classification is None and check.whole.offsets.overlap is not None:
+            classification = _overlap(check.whole.offsets.overlap)
+        if classification is None and check.facts.unknown_magic is not None:
+            classification = _corrupt(check.facts.unknown_magic, _UNREADABLE)
+        if classification is None and check.bad_message is not None:
+            classification = _corrupt(check.bad_message, _BAD_INSIDE)
+        # Offsets that only a checkpoint contains are reported in the row of the checkpoint.
         gaps = [each for each in gaps if each.why != BY_CHECKPOINTS]
         unnamed = self.missing.unnamed.get(number, 0)
-        if judgement is None and gaps:
-            judgement = _gap(gaps, unnamed)
-        elif judgement is not None and gaps:
-            judgement = replace(judgement, found=f"{judgement.found}; {_named(gaps, unnamed)}")
-        if judgement is None:
-            judgement = _intact(check, len(missing), is_last=place.is_last)
+        if classification is None and gaps:
+            classification = _gap(gaps, unnamed)
+        elif classification is not None and gaps:
+            classification = replace(
+                classification, found=f"{classification.found}; {_format_missing(gaps, unnamed)}"
+            )
+        if classification is None:
+            classification = _intact(check, len(missing), is_last=place.is_last)
         was_read = is_read(row)
         finding = (
-            finding.judged(judgement)
+            finding.classified(classification)
             if was_read
             else finding.unread(
                 row.reason, retriable=row.retriable, position_bytes=row.position_bytes
@@ -190,23 +191,25 @@ class LogChecker:
         self.end_offset = max(check.whole.end_offset, self.end_offset or 0) if was_read else None
         return finding
 
-    def _damage(self, check: SegmentCheck, row: SegmentReport) -> Judgement | None:
+    def _damage(self, check: SegmentCheck, row: SegmentReport) -> Classification | None:
         """Classify the corruption of a log; None if it consists of batches only."""
         place, code = check.place, row.reason_code
         if not _is_damage(row) or check.is_split:
             return None
         if code == SEGMENTS_OVERLAP:
-            return Judgement(FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS)
+            return Classification(
+                FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS
+            )
         position = row.position_bytes
         is_tail = place.is_last and check.is_tail
         if is_tail and not place.is_clean:
-            return Judgement(
+            return Classification(
                 FileClass.PADDED if code == PREALLOCATED_TAIL else FileClass.TORN,
                 position_bytes=position,
                 found=row.reason,
                 effect=_CUT_AT_START,
             )
-        self._lose_rest(check, row)
+        self._add_lost_rest(check, row)
         if code == BAD_CRC:
             file_class, effect = FileClass.BAD_CRC, _STUCK
         elif code == PREALLOCATED_TAIL:
@@ -217,11 +220,11 @@ class LogChecker:
         else:
             file_class = FileClass.CORRUPT
             effect = _REFUSED if row.status == FAILED else _STUCK
-        return Judgement(
+        return Classification(
             file_class, harmful=True, position_bytes=position, found=row.reason, effect=effect
         )
 
-    def _lose_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
+    def _add_lost_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
         """Add the lost range after the valid batches of a corrupt log."""
         facts, whole = check.facts, check.whole
         end = whole.end_offset if whole.end_offset > facts.end_offset else None
@@ -235,34 +238,33 @@ def is_read(row: SegmentReport) -> bool:
 
 
 def _is_damage(row: SegmentReport) -> bool:
-    # Overlapping batches are checked in the whole log.
+    # Overlaps are found in the headers of all batches, also after a CRC mismatch.
     if row.reason_code in (STATE_UNKNOWN, OVERLAP) or not is_read(row):
         return False
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
 
 
-def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Judgement:
+def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Classification:
     first = gaps[0]
-    return Judgement(
+    return Classification(
         FileClass.GAP,
         harmful=True,
         position_bytes=first.position_bytes,
         expected=f"offset {first.first_offset}",
-        found=_named(gaps, unnamed),
+        found=_format_missing(gaps, unnamed),
         effect=f"{_SKIPPED} {first.why[0].upper()}{first.why[1:]}.",
     )
 
 
-def _named(gaps: Sequence[MissingRange], unnamed: int) -> str:
-    """Describe which offsets are missing."""
+def _format_missing(gaps: Sequence[MissingRange], unnamed: int) -> str:
     more = max(len(gaps) - _SHOWN, 0) + unnamed
     shown = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in gaps[:_SHOWN])
     found = f"offsets {shown} are missing"
     return f"{found}, and in {more} more places" if more else found
 
 
-def _corrupt(stop: ScanStop, effect: str) -> Judgement:
-    return Judgement(
+def _corrupt(stop: ScanStop, effect: str) -> Classification:
+    return Classification(
         FileClass.CORRUPT,
         harmful=True,
         position_bytes=stop.position_bytes,
@@ -271,8 +273,8 @@ def _corrupt(stop: ScanStop, effect: str) -> Judgement:
     )
 
 
-def _overlap(overlap: Hole) -> Judgement:
-    return Judgement(
+def _overlap(overlap: Hole) -> Classification:
+    return Classification(
         FileClass.OVERLAP,
         harmful=True,
         position_bytes=overlap.position_bytes,
@@ -282,22 +284,26 @@ def _overlap(overlap: Hole) -> Judgement:
     )
 
 
-def _intact(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
+def _intact(check: SegmentCheck, gaps: int, *, is_last: bool) -> Classification:
     if check.segment.log_size_bytes == 0:
         effect = None if is_last else "No record of the log can be read."
-        return Judgement(FileClass.EMPTY, effect=effect)
+        return Classification(FileClass.EMPTY, effect=effect)
     count = check.facts.offsets.cleaned_count + gaps
     found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
-    return Judgement(FileClass.INTACT, found=found, effect=_SPLIT if check.is_split else None)
+    return Classification(FileClass.INTACT, found=found, effect=_SPLIT if check.is_split else None)
 
 
-#: Tolerated clock difference of producers: the default of ``message.timestamp.after.max.ms``.
-_LOGS_ONLY = "A broker reads every log and rebuilds the rest; it needs partition.metadata."
+_LOGS_ONLY = (
+    "A broker reads all logs and rebuilds all other files except for partition.metadata, which it "
+    "requires."
+)
 _NOT_WHOLE = "A log could not be read, so the partition was not verified completely."
-_NO_OFFSET_INDEX = "A broker that starts here recovers the segment, and truncates it at any damage."
+_NO_OFFSET_INDEX = (
+    "A broker that starts here recovers the segment, and truncates it at any corrupt batch."
+)
 _NO_TIME_INDEX = (
-    "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
-    "by time go wrong."
+    "A broker creates an empty time index: retention uses the modification time of the log, and "
+    "lookups by time return wrong results."
 )
 
 
@@ -357,7 +363,7 @@ class PartitionVerification:
             unread = error
         is_tiered = partition in self._settings.tiered
         missing = self._missing_offsets(rows, {} if is_tiered else lost_ends)
-        judge = LogChecker(missing)
+        checker = LogChecker(missing)
         found: list[Finding] = []
         has_indexes = any(c.has_offset_index or c.has_time_index for c in self._checks)
         aborted = [_aborted(built, check) for check in self._checks]
@@ -365,21 +371,21 @@ class PartitionVerification:
         for check, row, expected, next_start in zip(
             self._checks, rows, aborted, next_aborted, strict=True
         ):
-            found.append(judge.judge(check, row))
+            found.append(checker.classify(check, row))
             found += check.findings
-            is_known = judge.is_state_known and folded.error is None
+            is_known = checker.is_state_known and folded.error is None
             if has_indexes:
                 found += self._missing_indexes(check)
             found += self._transactions(
                 check, expected, next_start, has_indexes=has_indexes, is_known=is_known
             )
         start = max(self._log_start(), self._checks[0].segment.base_offset)
-        end = judge.end_offset
+        end = checker.end_offset
         if not is_segment_path(segments[-1].log_path):
-            is_whole = judge.is_state_known and folded.snapshots is not None
+            is_whole = checker.is_state_known and folded.snapshots is not None
             recovered = (each.base_offset for each in segments if self._place(each).is_recovered)
             config = self._settings.config
-            found += judge_snapshots(
+            found += classify_snapshots(
                 partition,
                 self._index_directory,
                 built if is_whole else None,
@@ -404,64 +410,52 @@ class PartitionVerification:
             found.append(one.unreadable(unread) if unread and is_unread else one)
         if not is_segment_path(directory):
             topic = self._settings.topics.get(partition.topic)
-            found += judge_metadata(partition, directory, topic, is_known=self._root.has_root_files)
+            found += classify_partition_metadata(
+                partition, directory, topic, is_known=self._root.has_root_files
+            )
         if end is not None:
             found += checkpoint_findings(self._root, partition, end)
         found = self._shortened(self._with_refusal(found, entries))
         whole = self._partition_row(found, start, end, folded.error)
-        if judge.has_unread_log or unread:
+        if checker.has_unread_log or unread:
             whole = replace(
                 whole, file_class=FileClass.UNREADABLE, effect=_NOT_WHOLE, retriable=True
             )
-        return PartitionFindings(self._verified(judge, found, start), (*found, whole))
+        return PartitionFindings(self._verified(checker, found, start), (*found, whole))
 
     def _verified(
-        self, judge: LogChecker, found: Sequence[Finding], start: int
+        self, checker: LogChecker, found: Sequence[Finding], start: int
     ) -> VerifiedPartition:
         """Return the result of the partition; `start` is its log start offset."""
         partition, latest = self._partition, self._settings.now_ms + CLOCK_SKEW_MS
         future = [each for each in self._checks if each.whole.max_timestamp_ms > latest]
+        gaps = tuple(
+            each.as_gap(partition, self._segments[each.log].log_path)
+            for each in checker.missing.unexplained
+        )
         return VerifiedPartition(
             partition.topic,
             partition.partition,
             self._directory,
             any(one.harmful for one in found),
-            tuple(judge.lost),
-            self._gaps(judge.missing),
+            tuple(checker.lost),
+            FoundGaps(gaps, sum(checker.missing.unnamed.values())),
             start,
-            judge.end_offset,
+            checker.end_offset,
             sum(each.log_size_bytes for each in self._segments),
             len(future),
             sum(each.segment.log_size_bytes for each in future),
         )
 
-    def _gaps(self, missing: MissingOffsets) -> FoundGaps:
-        """Return the missing offsets that compaction does not explain."""
-        partition = self._partition
-        gaps = tuple(
-            OffsetGap(
-                partition.topic,
-                partition.partition,
-                each.first_offset,
-                each.end_offset,
-                each.cause is Cause.LOST,
-                each.why,
-                self._segments[each.log].log_path,
-                each.position_bytes,
-            )
-            for each in missing.unexplained
-        )
-        return FoundGaps(gaps, sum(missing.unnamed.values()))
-
     def _open_from(self, folded: FoldedPartition) -> int:
-        """Return the first offset of the transactions that have no end in the log."""
+        """Return the first offset of the open transactions, the log end offset if none is open."""
         end = self._checks[-1].whole.end_offset
         state = None if folded.start is None else folded.start.state
         unstable = None if state is None else state.first_unstable_offset
         return end if unstable is None else min(unstable, end)
 
     def _entries(self) -> Sequence[Entry]:
-        """Return the entries of the directory; none for a remote one without segments."""
+        """Return the entries of the directory; none for a directory in remote storage."""
         directory = self._directory
         is_listed = any(each.partition_directory == directory for each in self._segments)
         if is_segment_path(directory) or (not is_listed and store_of(directory).needs_requests):
@@ -476,7 +470,7 @@ class PartitionVerification:
     def _missing_offsets(
         self, rows: Sequence[SegmentReport], lost_ends: Mapping[int, int]
     ) -> MissingOffsets:
-        """Return missing offsets, from the batches before any corruption and the remaining ends."""
+        """Return the missing offsets, by the batches before any corruption and by checkpoints."""
         partition, root = self._partition, self._root
         topic = self._settings.topics.get(partition.topic)
         policy = None if topic is None else topic.cleanup_policy
@@ -504,17 +498,19 @@ class PartitionVerification:
             return
         missing = []
         if not check.has_offset_index:
-            missing.append((FileKind.INDEX, Judgement(FileClass.MISSING, effect=_NO_OFFSET_INDEX)))
+            missing.append(
+                (FileKind.INDEX, Classification(FileClass.MISSING, effect=_NO_OFFSET_INDEX))
+            )
         if not check.has_time_index:
             harmful = check.has_offset_index and check.facts.max_timestamp_ms >= 0
-            judgement = Judgement(FileClass.MISSING, harmful, effect=_NO_TIME_INDEX)
-            missing.append((FileKind.TIME_INDEX, check.place.softened(judgement)))
-        for kind, judgement in missing:
+            classification = Classification(FileClass.MISSING, harmful, effect=_NO_TIME_INDEX)
+            missing.append((FileKind.TIME_INDEX, check.place.unless_rebuilt(classification)))
+        for kind, classification in missing:
             path = index_path(segment, self._settings, kind)
             row = finding_of(
                 segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset
             )
-            yield row.judged(judgement)
+            yield row.classified(classification)
 
     def _transactions(
         self,
@@ -526,11 +522,11 @@ class PartitionVerification:
         is_known: bool,
     ) -> Iterator[Finding]:
         segment, wanted = check.segment, expected.tobytes()
-        finding, stored = read_stored(segment, self._settings, FileKind.TXN_INDEX)
+        finding, stored = read_stored_file(segment, self._settings, FileKind.TXN_INDEX)
         if finding.file_class is FileClass.UNREADABLE:
             yield finding
         elif stored is not None:
-            row = judge_transaction_index(
+            row = classify_transaction_index(
                 stored,
                 None if check.row.status == FAILED else wanted,
                 segment.base_offset,
@@ -539,15 +535,15 @@ class PartitionVerification:
                 next_start,
                 is_known=is_known,
             )
-            yield finding.judged(row)
+            yield finding.classified(row)
         elif wanted and is_known and has_indexes:
-            row = Judgement(
+            row = Classification(
                 FileClass.MISSING, check.has_offset_index, effect=TxnFault.MISSING.effect
             )
-            yield finding.judged(check.place.softened(row))
+            yield finding.classified(check.place.unless_rebuilt(row))
 
     def _with_refusal(self, found: list[Finding], entries: Sequence[Entry]) -> list[Finding]:
-        """Add the error of a startup if an entry is not the kind of file that its name suggests."""
+        """Add the error of a startup if an entry with the name of a file is not a file."""
         directory = self._directory
         is_suspect = self._is_loaded and any(
             entry.why_not_a_file() is not None and parse_segment_file(entry.name) is not None
@@ -572,7 +568,7 @@ class PartitionVerification:
         return [owner if one is same else one for one in found]
 
     def _shortened(self, found: list[Finding]) -> list[Finding]:
-        """Merge all rows except those of logs and root files into one, if no such file exists."""
+        """If only logs exist, replace the rows of the missing files by one row."""
         kinds = (FileKind.LOG, FileKind.ROOT)
         if any(one.file_class is not FileClass.MISSING for one in found if one.kind not in kinds):
             return found
@@ -595,7 +591,7 @@ class PartitionVerification:
             harmful[0].file_class if harmful else FileClass.INTACT,
             harmful=bool(harmful),
         )
-        end_text = "an end that is not known" if end is None else end
+        end_text = "an unknown end" if end is None else end
         row = replace(row, found=f"offsets {start} to {end_text}")
         if error is not None and is_retriable(error):
             return row.unreadable(error)
@@ -642,11 +638,11 @@ class PartitionVerification:
             return None
         if not lost.records:
             return None
-        found = "an entry that is not a file, in the place of one"
+        found = "an entry with the name of a file is not a file"
         return replace(row, found=found, effect=f"A broker {_loss(lost)}.")
 
     def _load(self) -> tuple[LoadedLog, LostRecords]:
-        """Load the partition like a broker; return the loaded log, and what is lost."""
+        """Load the partition like a broker; return the loaded log, and the lost records."""
         loading = self._settings.loading(self._root, self._partition)
         with load_partition(self._partition, self._directory, loading) as loaded:
             # A broker reads partition.metadata after loading the log.
@@ -666,7 +662,7 @@ def _loss(lost: LostRecords) -> str:
 
 
 def _aborted(built: Mapping[str, bytes], check: SegmentCheck) -> AbortedTxns:
-    """Return the aborted transactions of a segment, as merged."""
+    """Return the aborted transactions of a segment according to the merged state."""
     name = index_name_for(os.path.basename(check.segment.log_path), TXN_INDEX_SUFFIX)
     return np.frombuffer(built.get(name, b""), ABORTED_TXN)
 

@@ -1,4 +1,4 @@
-"""The results of a verification: of a file (a row of the report), of a partition, and of all."""
+"""The results of a verification: rows of files, partitions, and the complete result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def kind_of(suffix: str) -> FileKind:
 
 
 class FileClass(StrEnum):
-    """The class of a file compared with a build, and its meaning."""
+    """The class of a file compared with a build; `explained` is its meaning."""
 
     explained: str
 
@@ -128,7 +128,7 @@ class Finding:
     expected, found : str, optional
         The expected and the actual content.
     effect : str, optional
-        The effect on a broker that starts on it, in one sentence.
+        The effect on a broker that starts on the file, in one sentence.
     retriable : bool
         The file could not be read because of permission, disk, memory or a concurrent change.
     """
@@ -153,10 +153,10 @@ class Finding:
         stray = (FileClass.MISSING, FileClass.FOREIGN)
         return self.kind is FileKind.METADATA and self.harmful and self.file_class in stray
 
-    def judged(self, judgement: Judgement) -> Self:
+    def classified(self, classification: Classification) -> Self:
         """Return a copy of this finding with a classification."""
-        names = (field.name for field in fields(judgement))
-        return replace(self, **{name: getattr(judgement, name) for name in names})
+        names = (field.name for field in fields(classification))
+        return replace(self, **{name: getattr(classification, name) for name in names})
 
     def unread(
         self, why: str | None, *, retriable: bool, position_bytes: int | None = None
@@ -205,7 +205,7 @@ def finding_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Classification:
     """The classification of a file's content: the fields of a `Finding` that it determines."""
 
     file_class: FileClass
@@ -290,7 +290,7 @@ class VerifiedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFindings:
-    """A verified partition with its findings: one per file, and last that of the partition."""
+    """A verified partition with its findings: one per file; the last is for the partition."""
 
     partition: VerifiedPartition
     findings: tuple[Finding, ...]
@@ -334,6 +334,7 @@ VERIFY_REPORT = ReportSpec(
     ),
     is_streamed=True,
 )
+#: Attributes of `Finding` that have another name than their column.
 _CLASS = {"class": "file_class"}
 
 
@@ -453,7 +454,7 @@ def _lost_text(partitions: Iterable[VerifiedPartition]) -> str:
     offsets, has_more = 0, False
     for partition in partitions:
         counted_to = 0
-        # The end of a gap that starts at a corrupt log end is the end of the corruption.
+        # A gap that starts at a corrupt log end has the end that the corruption lacks.
         ranges = sorted(partition.lost, key=lambda one: (one.first_offset, one.end_offset is None))
         for lost in ranges:
             if lost.end_offset is None:
@@ -603,7 +604,7 @@ class Verification(Result):
             )
         if self.metadata_fault is not None:
             lines.append(
-                "the metadata log is damaged, so the compacted topics are unknown: "
+                "the metadata log is damaged, so it is unknown which topics are compacted: "
                 f"{self.metadata_fault}"
             )
         if found.is_comparison:
@@ -659,7 +660,7 @@ class Verification(Result):
 
     @property
     def next_command(self) -> str | None:
-        """The command to run if anything is harmful."""
+        """The command to run if a file or difference is harmful."""
         return self.command_after_harm if self.is_harmful else None
 
     def to_arrow(self) -> pa.Table:
@@ -690,8 +691,8 @@ def _row_line(row: Mapping[str, object]) -> str:
 
 
 def _found_text(row: Mapping[str, object]) -> str:
-    """Return the actual content, after the expected one unless it is clear without it."""
-    is_complete = row["class"] == FileClass.GAP or row["kind"] == FileKind.PARTITION
-    if row["expected"] is None or is_complete:
+    """Return the actual content, with the expected content unless the text is clear without it."""
+    is_clear = row["class"] == FileClass.GAP or row["kind"] == FileKind.PARTITION
+    if row["expected"] is None or is_clear:
         return str(row["found"])
     return f"expected {row['expected']}, found {row['found']}"

@@ -9,7 +9,13 @@ from itertools import chain
 
 import numpy as np
 
-from kafka_index.commands.verify.result import FileClass, FileKind, Finding, Judgement, finding_of
+from kafka_index.commands.verify.result import (
+    Classification,
+    FileClass,
+    FileKind,
+    Finding,
+    finding_of,
+)
 from kafka_index.commands.verify.settings import VerifySettings
 from kafka_index.core.errors import CorruptLogError, InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -53,31 +59,34 @@ from kafka_index.core.records.record_sections import open_records
 
 _REBUILT = "A broker that starts here recovers the segment and rebuilds the file."
 
-IDENTICAL = Judgement(FileClass.IDENTICAL)
-NOT_JUDGED = Judgement(FileClass.EQUIVALENT, found="not checked: the log before it is damaged")
+IDENTICAL = Classification(FileClass.IDENTICAL)
+NOT_CHECKED = Classification(
+    FileClass.EQUIVALENT, found="not checked: a log before this file is damaged"
+)
 
 _OFFSET_EFFECTS = {
     FileClass.PADDED: "Lookups in the index are correct, but slower.",
     FileClass.INCOMPLETE: "Lookups in the index are correct, but slower.",
     FileClass.STALE: "A fetch from this entry finds nothing, and later appends can fail.",
-    FileClass.MISPLACED: "A consumer that is led there is stuck, or skips records silently.",
-    FileClass.TOO_LOW: "Consumers skip the records before that batch silently.",
+    FileClass.MISPLACED: "A consumer that fetches from this entry is stuck, or skips records "
+    "silently.",
+    FileClass.TOO_LOW: "Consumers skip the records before the batch of the entry silently.",
     FileClass.FOREIGN: "Fetches return no batch, or the wrong batch.",
     FileClass.CORRUPT: "Lookups return wrong positions, or scan the whole segment.",
 }
 _TIME_EFFECTS = {
-    FileClass.PADDED: "The segment's largest timestamp reads as 0: retention deletes it, whatever "
-    "its age, and lookups by time go wrong.",
-    FileClass.INCOMPLETE: "Lookups by time miss records, and retention can delete the segment "
-    "before its time.",
+    FileClass.PADDED: "The largest timestamp of the segment reads as 0: retention deletes the "
+    "segment at any age, and lookups by time return wrong results.",
+    FileClass.INCOMPLETE: "Lookups by time miss records, and retention can delete the segment too "
+    "early.",
     FileClass.STALE: "Lookups by time may find no record, and retention uses a wrong time.",
     FileClass.TOO_LOW: "Lookups by time skip records.",
     FileClass.FOREIGN: "Lookups by time find the wrong record, and retention uses a wrong time.",
     FileClass.CORRUPT: "Lookups by time return wrong results, and retention uses a wrong time.",
 }
 _SHORT_LAST = (
-    "The log end is read as the segment's base offset: all of its records are hidden, and new "
-    "ones reuse their offsets."
+    "A broker reads the segment's base offset as the log end: all records of the segment are "
+    "hidden, and new records reuse their offsets."
 )
 
 _REBUILDS_SEGMENT = "A broker that starts here recovers the segment and rebuilds its indexes."
@@ -98,16 +107,20 @@ class SegmentPlace:
     is_recovered: bool
     is_clean: bool
 
-    def softened(self, judgement: Judgement) -> Judgement:
+    def unless_rebuilt(self, classification: Classification) -> Classification:
         """Return the classification of an index file, harmless if startup rebuilds it."""
-        if not self.is_recovered or judgement.file_class is FileClass.IDENTICAL:
-            return judgement
-        return replace(judgement, harmful=False, effect=_REBUILT)
+        if not self.is_recovered or classification.file_class is FileClass.IDENTICAL:
+            return classification
+        return replace(classification, harmful=False, effect=_REBUILT)
 
 
 @dataclass(frozen=True, slots=True)
 class _EntryRules:
-    """The rules of a kind of index: whether zeros and torn bytes after its entries are harmful."""
+    """The rules of a kind of index.
+
+    `size` is the size of an entry in bytes. If `is_tail_harmful`, zeros and incomplete entries
+    after the entries are harmful.
+    """
 
     size: int
     effects: Mapping[FileClass, str]
@@ -120,44 +133,44 @@ _RULES = {
 }
 
 
-def judge_index(
+def classify_index(
     kind: FileKind,
     data: bytes,
     built: bytes | None,
     entries: StoredEntries,
-    misfit: IndexMismatch | None,
+    mismatch: IndexMismatch | None,
     place: SegmentPlace,
-) -> Judgement:
+) -> Classification:
     """Classify an ``.index`` or ``.timeindex`` that differs from the built one.
 
-    `built` is None if the segment cannot be built. `misfit` is the first entry that does not match
-    the log; only for ordered entries.
+    `built` is None if the segment cannot be built. `mismatch` is the first entry that does not
+    match the log, if the entries are in order.
     """
     rules = _RULES[kind]
-    judgement = _misfit(entries, misfit, rules)
-    if judgement is None or judgement.file_class is FileClass.INCOMPLETE:
+    classification = _classify_mismatch(entries, mismatch, rules)
+    if classification is None or classification.file_class is FileClass.INCOMPLETE:
         if entries.torn_bytes:
-            judgement = _torn(data, entries, rules)
+            classification = _torn(data, entries, rules)
         elif entries.padding:
-            judgement = _padded(entries, rules)
-    elif kind is FileKind.INDEX and misfit and judgement.file_class is FileClass.STALE:
-        judgement = _stale_offsets(judgement, misfit, place)
-    return place.softened(judgement or _shorter_or_valid(data, built, rules))
+            classification = _padded(entries, rules)
+    elif kind is FileKind.INDEX and mismatch and classification.file_class is FileClass.STALE:
+        classification = _stale_offsets(classification, mismatch, place)
+    return place.unless_rebuilt(classification or _shorter_or_valid(data, built, rules))
 
 
-def _misfit(
-    entries: StoredEntries, misfit: IndexMismatch | None, rules: _EntryRules
-) -> Judgement | None:
+def _classify_mismatch(
+    entries: StoredEntries, mismatch: IndexMismatch | None, rules: _EntryRules
+) -> Classification | None:
     if entries.disorder is not None:
         file_class, entry = FileClass.CORRUPT, entries.disorder
         expected = "an entry above the one before"
         found = f"offset {int(entries.offsets[entry])}"
-    elif misfit is not None:
-        file_class, entry = FileClass(misfit.fault), misfit.entry
-        expected, found = misfit.expected, misfit.found
+    elif mismatch is not None:
+        file_class, entry = FileClass(mismatch.fault), mismatch.entry
+        expected, found = mismatch.expected, mismatch.found
     else:
         return None
-    return Judgement(
+    return Classification(
         file_class,
         harmful=True,
         position_bytes=entry * rules.size,
@@ -168,33 +181,35 @@ def _misfit(
     )
 
 
-def _stale_offsets(judgement: Judgement, misfit: IndexMismatch, place: SegmentPlace) -> Judgement:
-    """Classify entries after the log end; worst if the broker reads the log end from them."""
+def _stale_offsets(
+    classification: Classification, mismatch: IndexMismatch, place: SegmentPlace
+) -> Classification:
+    """Classify entries after the log end, from which a broker may read a wrong log end."""
     if place.is_last:
-        return replace(judgement, effect=_SHORT_LAST)
-    if misfit.expected.startswith("an offset"):
+        return replace(classification, effect=_SHORT_LAST)
+    if mismatch.expected.startswith("an offset"):
         # Lookups of later offsets use later segments, never these entries.
         effect = "Lookups in the index are correct: no offset of the segment uses these entries."
-        return replace(judgement, harmful=False, effect=effect)
-    return judgement
+        return replace(classification, harmful=False, effect=effect)
+    return classification
 
 
-def _torn(data: bytes, entries: StoredEntries, rules: _EntryRules) -> Judgement:
-    whole = len(data) - entries.torn_bytes
-    return Judgement(
+def _torn(data: bytes, entries: StoredEntries, rules: _EntryRules) -> Classification:
+    complete_bytes = len(data) - entries.torn_bytes
+    return Classification(
         FileClass.CORRUPT,
         rules.is_tail_harmful,
-        whole,
-        whole // rules.size,
+        complete_bytes,
+        complete_bytes // rules.size,
         expected=f"a multiple of {rules.size} bytes",
         found=f"{len(data)} bytes",
         effect=rules.effects[FileClass.INCOMPLETE],
     )
 
 
-def _padded(entries: StoredEntries, rules: _EntryRules) -> Judgement:
+def _padded(entries: StoredEntries, rules: _EntryRules) -> Classification:
     used = len(entries.offsets)
-    return Judgement(
+    return Classification(
         FileClass.PADDED,
         rules.is_tail_harmful,
         used * rules.size,
@@ -205,13 +220,15 @@ def _padded(entries: StoredEntries, rules: _EntryRules) -> Judgement:
     )
 
 
-def _shorter_or_valid(data: bytes, built: bytes | None, rules: _EntryRules) -> Judgement:
-    """Classify entries that all match the log: a prefix of the built ones, or others."""
+def _shorter_or_valid(data: bytes, built: bytes | None, rules: _EntryRules) -> Classification:
+    """Classify entries that all match the log: a prefix of the built entries, or other entries."""
     if built is None:
-        return Judgement(FileClass.EQUIVALENT, found="every entry fits the headers of the log")
+        return Classification(
+            FileClass.EQUIVALENT, found="all entries match the batch headers of the log"
+        )
     size = rules.size
     if len(data) < len(built) and built.startswith(data):
-        return Judgement(
+        return Classification(
             FileClass.INCOMPLETE,
             position_bytes=len(data),
             entry=len(data) // size,
@@ -224,16 +241,16 @@ def _shorter_or_valid(data: bytes, built: bytes | None, rules: _EntryRules) -> J
         np.frombuffer(data, np.uint8, shared) != np.frombuffer(built, np.uint8, shared)
     )
     first = int(unequal[0]) if len(unequal) else shared
-    return Judgement(
+    return Classification(
         FileClass.EQUIVALENT,
         position_bytes=first,
         entry=first // size,
-        expected=f"{len(built) // size} entries as recovery makes them",
-        found=f"{len(data) // size} that also agree with the log",
+        expected=f"the {len(built) // size} entries of a rebuild",
+        found=f"{len(data) // size} entries that also match the log",
     )
 
 
-def judge_transaction_index(
+def classify_transaction_index(
     data: bytes,
     built: bytes | None,
     base_offset: int,
@@ -242,7 +259,7 @@ def judge_transaction_index(
     next_start: int,
     *,
     is_known: bool,
-) -> Judgement:
+) -> Classification:
     """Classify a ``.txnindex``, compared with the built one if it is known.
 
     `has_data` and `next_start` are those of `compare_aborted_txns`. `is_known`: the producers
@@ -272,13 +289,13 @@ def judge_transaction_index(
     if data == built:
         return IDENTICAL
     if built is None or not is_known:
-        return NOT_JUDGED
+        return NOT_CHECKED
     difference = compare_aborted_txns(
         entries, np.frombuffer(built, ABORTED_TXN), has_data, next_start
     )
-    judgement = Judgement(FileClass.EQUIVALENT, found="the same transactions")
+    classification = Classification(FileClass.EQUIVALENT, found="the same transactions")
     if difference is not None:
-        judgement = _at(
+        classification = _at(
             _class_of(difference, len(entries)),
             difference.entry,
             difference.expected,
@@ -287,14 +304,14 @@ def judge_transaction_index(
             harmful=True,
         )
     elif torn_bytes := len(data) % size:
-        judgement = _at(
+        classification = _at(
             FileClass.CORRUPT,
             len(entries),
             f"a multiple of {size} bytes",
             f"{torn_bytes} more",
-            "Lookups skip it, but no entry can be appended after it.",
+            "Lookups skip the incomplete entry, but no entry can be appended after it.",
         )
-    return place.softened(judgement)
+    return place.unless_rebuilt(classification)
 
 
 def _class_of(difference: TxnDifference, entries: int) -> FileClass:
@@ -315,9 +332,9 @@ def _at(
     effect: str,
     *,
     harmful: bool = False,
-) -> Judgement:
+) -> Classification:
     position = entry * ABORTED_TXN.itemsize
-    return Judgement(file_class, harmful, position, entry, expected, found, effect)
+    return Classification(file_class, harmful, position, entry, expected, found, effect)
 
 
 @dataclass
@@ -355,8 +372,10 @@ class SegmentCheck:
     ----------
     staged
         The staged build, whose state is needed for the merge.
-    facts, whole
-        Facts about the valid batches; about all batches from their headers, past CRC mismatches.
+    facts
+        Facts about the batches before any corruption.
+    whole
+        Facts about all batches by their headers, also after a CRC mismatch.
     has_offset_index, has_time_index
         Without an offset index, a broker rebuilds everything.
     is_tail
@@ -365,7 +384,7 @@ class SegmentCheck:
         All batches are valid, and recovery splits the segment.
     bad_message
         The first compressed v0 or v1 message whose inner messages are unreadable or have wrong
-        checksums. The checksum of the compressed message does not show this.
+        checksums. The checksum of the outer message does not cover them.
     """
 
     segment: SegmentFile
@@ -393,10 +412,10 @@ def index_path(segment: SegmentFile, settings: VerifySettings, kind: FileKind) -
     return os.path.join(settings.index_directory(segment), name)
 
 
-def read_stored(
+def read_stored_file(
     segment: SegmentFile, settings: VerifySettings, kind: FileKind
 ) -> tuple[Finding, bytes | None]:
-    """Return the finding of an index file and its bytes; None if it does not exist."""
+    """Return the finding and the bytes of an index file; the bytes are None if it is missing."""
     path = index_path(segment, settings, kind)
     finding = finding_of(segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset)
     try:
@@ -420,15 +439,14 @@ def check_segment(
 ) -> SegmentCheck:
     """Scan a segment, and classify its two indexes.
 
-    `cleaned_to` is the cleaner checkpoint's entry. The attempt ID names temporary files; concurrent
-    scans must not share it.
+    `cleaned_to` is the cleaner checkpoint's entry. The attempt ID is part of the names of temporary
+    files; concurrent scans must not share it.
     """
     offsets = _StoredIndex(segment, settings, FileKind.INDEX)
     times = _StoredIndex(segment, settings, FileKind.TIME_INDEX)
     facts = whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
-    # Reading a remote log again would cost more than comparing entries that may equal the built
-    # ones.
+    # Comparing all entries during the scan costs less than reading a remote log again.
     compared = [offsets, times] if store_of(segment.log_path).needs_requests else []
     messages = _CompressedMessages()
     observers: list[BatchObserver] = [
@@ -442,7 +460,7 @@ def check_segment(
     built = _built(staged, settings, attempt_id)
     is_split = False
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
-        # A broker that does not verify checksums reads past a mismatch.
+        # A broker that does not verify checksums also reads the batches after a mismatch.
         whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
         unread = _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
         if staged.report.reason_code == OFFSET_OVERFLOW and unread is None:
@@ -463,23 +481,23 @@ def check_segment(
     for index, data in zip((offsets, times), built, strict=True):
         finding = index.finding
         if index.stored is None:
-            check.findings += [finding] if index.is_there else []
+            check.findings += [finding] if index.exists else []
         elif staged.report.retriable:
             check.findings.append(finding.unread("its log could not be read", retriable=True))
         elif unread is not None and index.stored != data:
             check.findings.append(finding.unreadable(unread))
         elif index.stored == data:
-            check.findings.append(finding.judged(IDENTICAL))
+            check.findings.append(finding.classified(IDENTICAL))
         else:
-            check.findings.append(finding.judged(index.judge(data, whole, place)))
-    check.has_offset_index, check.has_time_index = offsets.is_there, times.is_there
+            check.findings.append(finding.classified(index.classify(data, whole, place)))
+    check.has_offset_index, check.has_time_index = offsets.exists, times.exists
     return check
 
 
 class _CompressedMessages:
     """Compressed v0 and v1 messages, whose inner messages have their own checksums.
 
-    `first_bytes` is the position of the first one.
+    `first_bytes` is the position of the first such message.
     """
 
     def __init__(self) -> None:
@@ -493,7 +511,7 @@ class _CompressedMessages:
         self._end_bytes = batches.end_bytes
 
     def bad_message(self, segment: SegmentFile) -> ScanStop | None:
-        """Return the first batch whose inner messages are corrupt; reads the log again."""
+        """Read the log again, and return the first message with corrupt inner messages."""
         source = LogFileSource(
             segment.log_path,
             verify_crc=False,
@@ -502,8 +520,8 @@ class _CompressedMessages:
         )
         budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
         for window, start, batches in source.windows():
-            is_sound = batches.position_bytes < self._end_bytes
-            for row in np.flatnonzero(holds_messages(batches) & is_sound).tolist():
+            is_valid = batches.position_bytes < self._end_bytes
+            for row in np.flatnonzero(holds_messages(batches) & is_valid).tolist():
                 position = int(batches.position_bytes[row])
                 message = window[position - start :][: int(batches.size_bytes[row])]
                 try:
@@ -517,15 +535,15 @@ class _CompressedMessages:
 
 
 class _StoredIndex:
-    """A stored offset or time index; its entries are read on demand."""
+    """A stored offset or time index; `observers` parses its entries."""
 
     def __init__(self, segment: SegmentFile, settings: VerifySettings, kind: FileKind) -> None:
         self._base_offset = segment.base_offset
         self._kind = kind
-        self.finding, self.stored = read_stored(segment, settings, kind)
+        self.finding, self.stored = read_stored_file(segment, settings, kind)
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the file exists, readable or not."""
         return self.stored is not None or self.finding.file_class is FileClass.UNREADABLE
 
@@ -541,17 +559,17 @@ class _StoredIndex:
             self._fit = TimeEntryFit(self._entries)
         return [self._fit] if self._entries.disorder is None else []
 
-    def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
+    def classify(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Classification:
         """Classify the file after the observers have processed the log."""
         if isinstance(self._fit, OffsetEntryFit):
-            misfit = self._fit.misfit(whole.end_offset, whole.end_bytes)
+            mismatch = self._fit.misfit(whole.end_offset, whole.end_bytes)
         else:
-            misfit = self._fit.misfit(
+            mismatch = self._fit.misfit(
                 whole.end_offset,
                 whole.max_timestamp_ms,
                 is_closed=place.is_clean or not place.is_last,
             )
-        return judge_index(self._kind, self.stored or b"", built, self._entries, misfit, place)
+        return classify_index(self._kind, self.stored or b"", built, self._entries, mismatch, place)
 
 
 def _read_headers(
@@ -572,7 +590,7 @@ def _read_headers(
 
 
 def _is_intact(segment: SegmentFile, *, verify_crc: bool) -> bool:
-    """Return whether a consumer can read a log to its end, whatever its offsets."""
+    """Return whether all batches of a log are readable, without a check of their offsets."""
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc, recovers=False)
     for _ in source.chunks():
         pass
@@ -592,7 +610,7 @@ def _built(
         with open(scratch, "rb") as file:
             found.append(file.read())
         remove_scratch(scratch)
-    # The index of a truncated log does not cover the whole stored log.
+    # The built index of a truncated log does not cover the complete stored log.
     return (None, None) if staged.report.reason_code == BAD_CRC else (found[0], found[1])
 
 

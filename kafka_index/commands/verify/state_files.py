@@ -1,7 +1,7 @@
-"""Classification of files that do not belong to a single live segment.
+"""Classification of the files that do not belong to a single live segment.
 
-Leader epochs are compared with those of batches. Snapshots are checked for presence and content.
-Also checked are ``partition.metadata`` and files of segments that are not live.
+These are the files at the root of a data directory, leader epoch checkpoints, producer snapshots,
+``partition.metadata``, and files of segments that are not live.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.commands.verify.result import (
+    Classification,
     FileClass,
     FileKind,
     Finding,
-    Judgement,
     finding_of,
     found_by,
     kind_of,
 )
-from kafka_index.commands.verify.segment import IDENTICAL, NOT_JUDGED
+from kafka_index.commands.verify.segment import IDENTICAL, NOT_CHECKED
 from kafka_index.commands.verify.settings import KnownTopic, VerifySettings
 from kafka_index.core.errors import (
     BadFileError,
@@ -94,7 +94,7 @@ _MISSING_EFFECTS = {
     RECOVERY_POINT_CHECKPOINT: "After an unclean shutdown, a broker recovers every segment.",
     REPLICATION_CHECKPOINT: "High watermarks begin at 0, and rise once replicas are in sync.",
 }
-_OFFLINE = "A broker takes the data directory offline; with only one it exits."
+_OFFLINE = "A broker takes the data directory offline, and exits if it has no other directory."
 _RESET = {
     RECOVERY_POINT_CHECKPOINT: "A broker ignores the whole file, and recovers all segments.",
     LOG_START_CHECKPOINT: "A broker ignores the whole file: deleted records reappear.",
@@ -111,16 +111,18 @@ _OTHER_CLUSTER = (
     "The metadata log is from another cluster: a broker exits when it starts, and the topics do "
     "not match the data."
 )
-_CUT_METADATA = "A node truncates its metadata log there; only other controllers have the rest."
+_CUT_METADATA = (
+    "A node truncates its metadata log there; only other controllers have the later records."
+)
 _REGISTERS_UNCLEAN = "Logs are loaded as after a clean shutdown; the broker registers as unclean."
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedRoot:
+class CheckedRoot:
     """The root of a data directory, with a finding per file.
 
-    `identity` is its ``meta.properties``, None if a broker cannot read it. `refused` are reasons
-    why a broker exits because of it, or does not use the directory.
+    `identity` is its ``meta.properties``, None if a broker cannot read the file. `refused` are the
+    reasons why a broker exits because of this file, or does not use the directory.
     """
 
     directory: DataDirectory
@@ -133,31 +135,31 @@ class JudgedRoot:
         return self.directory.path
 
     @classmethod
-    def of(cls, directory: DataDirectory) -> JudgedRoot:
+    def of(cls, directory: DataDirectory) -> CheckedRoot:
         """Classify the files of a directory whose errors are tolerated."""
         path = directory.path
         if not directory.has_root_files:
-            effect = "The directory has partitions only: a broker also needs meta.properties."
+            effect = "The directory has partitions only; a broker also requires meta.properties."
             row = Finding(None, None, None, path, FileKind.ROOT, FileClass.MISSING, effect=effect)
             return cls(directory, [row])
-        identity, refused, findings = _judge_properties(directory)
+        identity, refused, findings = _classify_properties(directory)
         if directory.is_clean:
-            findings.append(_judge_marker(directory))
+            findings.append(_classify_clean_shutdown_file(directory))
         for name, checkpoint in directory.checkpoints().items():
             row = _row(checkpoint.path, FileClass.EQUIVALENT)
             if checkpoint.fault is not None:
-                findings.append(_judge_fault(row, checkpoint.fault, checkpoint.effect, name))
-            elif checkpoint.is_there:
+                findings.append(_classify_fault(row, checkpoint.fault, checkpoint.effect, name))
+            elif checkpoint.exists:
                 findings.append(row)
         findings += [
             replace(_row(directory.file(name), FileClass.MISSING), effect=effect)
             for name, effect in _MISSING_EFFECTS.items()
-            if not directory.checkpoint(name).is_there
+            if not directory.checkpoint(name).exists
         ]
         return cls(directory, findings, identity, refused)
 
 
-def _judge_properties(
+def _classify_properties(
     directory: DataDirectory,
 ) -> tuple[MetaProperties | None, Sequence[Refusal], list[Finding]]:
     path = directory.path
@@ -175,14 +177,14 @@ def _judge_properties(
     return identity, refused, [_refused_row(each, effect) for each in refused] or [row]
 
 
-def _judge_marker(directory: DataDirectory) -> Finding:
+def _classify_clean_shutdown_file(directory: DataDirectory) -> Finding:
     path = directory.file(CLEAN_SHUTDOWN)
     row = _row(path, FileClass.CORRUPT)
-    if directory.is_marker_stuck:
+    if directory.is_clean_shutdown_file_stuck:
         found = "a directory that is not empty, and cannot be deleted"
         return replace(row, harmful=True, found=found, effect=_OFFLINE)
     try:
-        if directory.marker_epoch() is not None:
+        if directory.clean_shutdown_epoch() is not None:
             return _row(path, FileClass.EQUIVALENT)
         text = read_text(path) or ""
     except BadFileError as error:
@@ -192,7 +194,7 @@ def _judge_marker(directory: DataDirectory) -> Finding:
     return replace(row, found=quote_content(text, path), effect=_REGISTERS_UNCLEAN)
 
 
-def _judge_fault(
+def _classify_fault(
     row: Finding, fault: KafkaIndexError, effect: FaultEffect | None, name: str
 ) -> Finding:
     if effect is None:
@@ -214,7 +216,7 @@ def checkpoint_findings(
         if offset is None or offset <= log_end_offset:
             continue
         if name == LOG_START_CHECKPOINT:
-            effect = "A broker deletes the whole partition, and begins an empty log there."
+            effect = "A broker deletes the complete log, and starts an empty log at this offset."
         elif name == CLEANER_CHECKPOINT:
             effect = "The cleaner starts again at the log start offset."
         else:
@@ -225,22 +227,22 @@ def checkpoint_findings(
         yield replace(
             finding_of(partition, directory.file(name), FileKind.ROOT, FileClass.STALE),
             harmful=name != CLEANER_CHECKPOINT,
-            expected=f"{log_end_offset} or less, where the log ends",
+            expected=f"at most {log_end_offset}, the log end offset",
             found=str(offset),
             effect=effect,
         )
 
 
 def identity_findings(
-    roots: Sequence[JudgedRoot],
+    roots: Sequence[CheckedRoot],
     metadata: str | None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield a finding for each reason why directories of one broker do not belong together.
+    """Yield a finding for each contradiction between the directories of one broker.
 
-    The directories may belong to several brokers; the given metadata log is included if it belongs
-    to the same broker. The settings apply to the broker with their node ID, or with their data
-    directories. If no directory has this node ID, all are compared with it.
+    The directories may belong to several brokers. A given metadata log is included if it belongs to
+    one of them. The settings apply to the broker with their node ID, or with their data
+    directories. If no directory has this node ID, all directories are compared with it.
     """
     given, place = None, None
     if metadata is not None and store_of(metadata).hosts_brokers:
@@ -276,7 +278,7 @@ def identity_findings(
         is_given = (
             given is not None
             and (given.cluster_id, given.node_id) == key
-            # A copy of a directory in the dump does not show where the metadata log is.
+            # The given directory is a copy of a directory in the dump, which has the metadata log.
             and not any(
                 one.directory_id == given.directory_id
                 and os.path.isdir(os.path.join(path, METADATA_LOG))
@@ -305,7 +307,7 @@ def _metadata_log_findings(path: str) -> Iterator[Finding]:
         try:
             refusal = why_not(path)
         except StartRefusedError:
-            # The finding of its partition.metadata reports this.
+            # The finding of the file partition.metadata reports this error.
             continue
         except KafkaIndexError as error:
             yield _row(path, FileClass.UNREADABLE).unreadable(error)
@@ -317,7 +319,9 @@ def _metadata_log_findings(path: str) -> Iterator[Finding]:
 def _refused_row(refusal: Refusal, effect: str) -> Finding:
     reason = refusal.reason if refusal.line is None else f"line {refusal.line}: {refusal.reason}"
     row = _row(refusal.file, FileClass.CORRUPT)
-    return row.judged(Judgement(FileClass.CORRUPT, harmful=True, found=reason, effect=effect))
+    return row.classified(
+        Classification(FileClass.CORRUPT, harmful=True, found=reason, effect=effect)
+    )
 
 
 def root_findings(
@@ -331,7 +335,7 @@ def root_findings(
     `metadata` is the given metadata log directory, `properties` are all settings of the broker.
     """
     roots = [
-        JudgedRoot.of(DataDirectory(path, tolerated=True))
+        CheckedRoot.of(DataDirectory(path, tolerated=True))
         for path in sorted(set(listing.data_directories))
     ]
     found = [row for root in roots for row in root.findings]
@@ -383,32 +387,32 @@ _NO_STATE = (
     "After a clean shutdown, a broker assumes that there are no producers: open transactions "
     "vanish, and their records are exposed."
 )
-_REMOVED = "A broker that starts here removes it."
-_EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
-_WRITTEN_ANEW = "A broker that starts here recovers the previous segment and rewrites the snapshot."
+_REMOVED = "A broker that starts here removes the snapshot."
+_EARLIER = "A broker removes the snapshot, and loads an earlier snapshot or reads the log instead."
+_REWRITTEN = "A broker that starts here recovers the previous segment and rewrites the snapshot."
 _NO_LOG = "The file has no log: a broker deletes it at startup."
-_LOST_LOG = "A broker that starts here deletes it; the records that it was made of are gone."
+_LOST_LOG = "A broker that starts here deletes the file; the records of its log are lost."
 _STRAY = (
     "The partition is stray: an empty log replaces it, and the broker serves none of its records."
 )
 _OTHER_STATE = (
-    "A broker that loads it has wrong producers or open transactions: it can accept "
-    "duplicates, refuse producers, or expose records of open transactions."
+    "A broker that loads the snapshot has wrong producers or open transactions: it can accept "
+    "duplicates, reject producers, or expose records of open transactions."
 )
 
 
 def epoch_findings(
     partition: TopicPartition,
     directory: str,
-    runs: Sequence[EpochRange],
+    ranges: Sequence[EpochRange],
     offsets: tuple[int, int | None],
     *,
     has_indexes: bool,
 ) -> Iterator[Finding]:
     """Yield the finding of a leader epoch checkpoint; none if it is not needed.
 
-    `runs` are the epochs of the batches, in order, and `offsets` the start and the end of the log,
-    None if unknown. Without index files, the dump consists of logs only and needs no checkpoint.
+    `ranges` are the epochs of the batches, in order. `offsets` are the start and the end of the
+    log; the end is None if unknown. A dump of logs only, without index files, needs no checkpoint.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     finding = finding_of(partition, path, FileKind.EPOCHS, FileClass.MISSING)
@@ -423,23 +427,23 @@ def epoch_findings(
         except (InputError, InvalidEpochError) as error:
             yield finding.refused(error)
         else:
-            yield finding.judged(_judge_epochs(text, cache, runs, *offsets))
-    elif runs:
+            yield finding.classified(_classify_epochs(text, cache, ranges, *offsets))
+    elif ranges:
         effect = "Followers and consumers cannot compare leader epochs: divergence is not detected."
         yield replace(finding, harmful=has_indexes, effect=effect)
 
 
-def _judge_epochs(
+def _classify_epochs(
     text: str,
     cache: LeaderEpochCache,
-    runs: Sequence[EpochRange],
+    ranges: Sequence[EpochRange],
     log_start_offset: int,
     end_offset: int | None,
-) -> Judgement:
-    """Classify a checkpoint; epochs before the log start are not kept."""
-    wrong = first_wrong_epoch(cache, runs, log_start_offset)
+) -> Classification:
+    """Classify a checkpoint, which has no epochs before the log start."""
+    wrong = first_wrong_epoch(cache, ranges, log_start_offset)
     if wrong is not None:
-        return Judgement(
+        return Classification(
             FileClass.INCOMPLETE if wrong.found is None else FileClass.CORRUPT,
             harmful=True,
             expected=f"epoch {wrong.expected} at offset {wrong.offset}",
@@ -447,27 +451,27 @@ def _judge_epochs(
             effect="Followers and consumers that compare epochs truncate at a wrong offset, or not "
             "at all.",
         )
-    wanted = LeaderEpochCache()
-    for run in runs:
-        if run.last_offset >= log_start_offset:
-            wanted.assign_from_batch(run.epoch, max(run.first_offset, log_start_offset))
-    if cache.entries == wanted.entries and text == wanted.text():
+    expected = LeaderEpochCache()
+    for one in ranges:
+        if one.last_offset >= log_start_offset:
+            expected.assign_from_batch(one.epoch, max(one.first_offset, log_start_offset))
+    if cache.entries == expected.entries and text == expected.text():
         return IDENTICAL
     for at, entry in enumerate(cache.entries):
         if end_offset is not None and entry.start_offset > end_offset:
-            return Judgement(
+            return Classification(
                 FileClass.STALE,
                 entry=at,
                 expected=f"a start offset below {end_offset}",
                 found=f"epoch {entry.epoch} from offset {entry.start_offset}",
-                effect="A broker drops the epochs that start at the log end or after it.",
+                effect="A broker drops the epochs that start at or after the log end.",
             )
-    return Judgement(
+    return Classification(
         FileClass.EQUIVALENT, found="the epochs of all batches, and epochs without records"
     )
 
 
-def judge_snapshots(
+def classify_snapshots(
     partition: TopicPartition,
     directory: str,
     built: Mapping[str, bytes] | None,
@@ -482,13 +486,13 @@ def judge_snapshots(
     """Yield a finding per snapshot.
 
     `built` has the expected snapshots by name, None if unknown. A broker that starts now drops the
-    producers that `expiration` finds idle. `offsets` are the start and the end of the log, the end
-    None if unknown. `is_clean`: there is a clean shutdown file. `is_compacted`: batches of
-    producers may be missing. Snapshots after `recovered_from`, the base offset of the first
-    recovered segment, are deleted by startup.
+    producers that are idle according to `expiration`. `offsets` are the start and the end of the
+    log; the end is None if unknown. `is_clean`: the clean shutdown file exists. `is_compacted`:
+    batches of producers may be missing. A startup deletes the snapshots after `recovered_from`, the
+    base offset of the first recovered segment.
     """
     start, end = offsets
-    wanted = {
+    expected = {
         parsed.base_offset: data
         for name, data in (built or {}).items()
         if (parsed := parse_segment_file(name)) is not None and parsed.kind == SNAPSHOT_SUFFIX
@@ -511,24 +515,24 @@ def judge_snapshots(
             continue
         try:
             if end is not None and offset > end:
-                judgement = Judgement(
+                classification = Classification(
                     FileClass.STALE,
                     harmful=True,
-                    expected=f"an offset up to {end}, where the log ends",
+                    expected=f"at most {end}, the log end offset",
                     found=str(offset),
                     effect=f"{_REMOVED} The log reached that offset once.",
                 )
-            elif offset in wanted or built is None or offset in base_offsets:
-                judgement = _judge_snapshot(
-                    data, wanted.get(offset), expiration, start, is_compacted=is_compacted
+            elif offset in expected or built is None or offset in base_offsets:
+                classification = _classify_snapshot(
+                    data, expected.get(offset), expiration, start, is_compacted=is_compacted
                 )
             elif offset < max(base_offsets) or offset <= start:
-                judgement = Judgement(FileClass.ORPHAN, effect=_REMOVED)
+                classification = Classification(FileClass.ORPHAN, effect=_REMOVED)
             else:
-                at_end = None if end is None else wanted.get(end)
-                judgement = _within(data, offset, at_end, expiration)
+                at_end = None if end is None else expected.get(end)
+                classification = _classify_inner_snapshot(data, offset, at_end, expiration)
         except CorruptSnapshotError as error:
-            judgement = Judgement(
+            classification = Classification(
                 FileClass.CORRUPT,
                 position_bytes=error.position_bytes,
                 expected=error.expected,
@@ -536,12 +540,16 @@ def judge_snapshots(
                 effect=_EARLIER,
             )
         is_rewritten = recovered_from is not None and recovered_from < offset
-        if judgement.harmful and is_rewritten and judgement.file_class is not FileClass.STALE:
-            judgement = replace(judgement, harmful=False, effect=_WRITTEN_ANEW)
-        yield finding.judged(judgement)
-    if wanted and not found and len(decode_snapshot(wanted[max(wanted)])):
-        effect = _NO_STATE if is_clean else "A broker reads the log for its producers."
-        row = _snapshot_row(partition, snapshot_path(directory, max(wanted)), max(wanted))
+        if (
+            classification.harmful
+            and is_rewritten
+            and classification.file_class is not FileClass.STALE
+        ):
+            classification = replace(classification, harmful=False, effect=_REWRITTEN)
+        yield finding.classified(classification)
+    if expected and not found and len(decode_snapshot(expected[max(expected)])):
+        effect = _NO_STATE if is_clean else "A broker rebuilds the producer state from the log."
+        row = _snapshot_row(partition, snapshot_path(directory, max(expected)), max(expected))
         yield replace(row, harmful=is_clean, effect=effect)
 
 
@@ -549,67 +557,69 @@ def _snapshot_row(partition: TopicPartition, path: str, offset: int) -> Finding:
     return finding_of(partition, path, FileKind.SNAPSHOT, FileClass.MISSING, base_offset=offset)
 
 
-def _within(
+def _classify_inner_snapshot(
     data: bytes, offset: int, at_end: bytes | None, expiration: ProducerExpiration
-) -> Judgement:
+) -> Classification:
     """Classify a snapshot taken within the last segment, as at a shutdown.
 
-    A producer whose last batch is before the snapshot must have the same state in it.
+    A producer whose last batch is before the snapshot must have the same state in the snapshot.
     """
     entries = decode_snapshot(data)
     stored = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
-    late = [name for name, last in stored.items() if last >= offset]
+    late = [producer_id for producer_id, last in stored.items() if last >= offset]
     missing = []
     if at_end is not None:
         missing = [
             int(row["producer_id"])
-            # Producers that are idle now may have been dropped then.
+            # The snapshot may lack producers that are idle now.
             for row in expiration.live(decode_snapshot(at_end))
             if 0 <= int(row["last_offset"]) < offset
             and stored.get(int(row["producer_id"])) != int(row["last_offset"])
         ]
     if late or missing:
-        return Judgement(
+        return Classification(
             FileClass.CORRUPT,
             harmful=True,
             expected=f"the producers at offset {offset}",
-            found=f"producer {(late or missing)[0]} as of another offset",
+            found=f"the state of producer {(late or missing)[0]} at another offset",
             effect=_OTHER_STATE,
         )
-    return Judgement(FileClass.EQUIVALENT, found="taken inside the segment")
+    return Classification(FileClass.EQUIVALENT, found="a snapshot inside the segment")
 
 
-def _judge_snapshot(
+def _classify_snapshot(
     data: bytes,
     built: bytes | None,
     expiration: ProducerExpiration,
     first_offset: int,
     *,
     is_compacted: bool,
-) -> Judgement:
+) -> Classification:
     """Classify a ``.snapshot``, compared with the built one if it is known.
 
-    A transaction may be open since before `first_offset`, where the log starts; in a compacted
-    topic, batches of producers may be missing.
+    A transaction may have been opened before the log start, `first_offset`. In a compacted topic,
+    batches of producers may be missing.
     """
     if data == built:
         return IDENTICAL
     entries = decode_snapshot(data)
     if built is None:
-        return NOT_JUDGED
+        return NOT_CHECKED
     difference = None
     if not is_compacted:
         live = expiration.live(decode_snapshot(built))
         difference = compare_producers(expiration.live(entries), live, first_offset)
     if difference is not None:
-        return Judgement(
+        return Classification(
             FileClass.INCOMPLETE if difference.is_missing else FileClass.CORRUPT,
             harmful=True,
             expected=f"producer {difference.producer_id}: {difference.expected}",
             found=difference.found,
             effect=_OTHER_STATE,
         )
-    return Judgement(FileClass.EQUIVALENT, found="the same producers, but for idle or older ones")
+    return Classification(
+        FileClass.EQUIVALENT, found="the same producers, except for idle or older ones"
+    )
 
 
 def other_files(
@@ -620,60 +630,62 @@ def other_files(
 ) -> Iterator[Finding]:
     """Yield a finding per file of a segment that is not live.
 
-    `entries` are those of the directory; `lost` are the base offsets of missing logs whose indexes
-    remain.
+    `entries` are the entries of the directory. `lost` are the base offsets of missing logs whose
+    index files remain.
     """
     live = {os.path.basename(segment.log_path) for segment in segments}
     swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
     owned = {index_name_for(name, suffix) for name in live for suffix in INDEX_SUFFIXES} | live
     owned |= {name.removesuffix(SWAP_SUFFIX) + SWAP_SUFFIX for name in swaps}
     for entry in sorted(entries, key=lambda entry: entry.name):
-        name, judgement = entry.name, None
+        name, classification = entry.name, None
         if name in owned or is_scratch(name):
             continue
         parsed, reason = parse_segment_file(name), entry.why_not_a_file()
         if parsed is None:
-            judgement = _judge_name(name) if reason is None else None
+            classification = _classify_name(name) if reason is None else None
         elif parsed.transient or parsed.kind == LOG_SUFFIX:
-            effect = "A broker that starts here renames or deletes it." if reason is None else None
-            judgement = Judgement(FileClass.LEFTOVER, found=reason, effect=effect)
+            effect = (
+                "A broker that starts here renames or deletes the file." if reason is None else None
+            )
+            classification = Classification(FileClass.LEFTOVER, found=reason, effect=effect)
         elif parsed.kind != SNAPSHOT_SUFFIX:
-            judgement = Judgement(FileClass.ORPHAN, effect=_NO_LOG)
+            classification = Classification(FileClass.ORPHAN, effect=_NO_LOG)
             if parsed.base_offset in lost and entry.info().size_bytes > 0:
                 log = f"{name.partition('.')[0]}{LOG_SUFFIX}"
-                judgement = Judgement(
+                classification = Classification(
                     FileClass.ORPHAN,
                     harmful=True,
                     expected=log,
                     found="no such log",
                     effect=_LOST_LOG,
                 )
-        if judgement is not None:
+        if classification is not None:
             base_offset = None if parsed is None else parsed.base_offset
             kind = FileKind.LOG if parsed is None else kind_of(parsed.kind)
             row = finding_of(partition, entry.path, kind, FileClass.ORPHAN, base_offset=base_offset)
-            yield row.judged(judgement)
+            yield row.classified(classification)
 
 
-def _judge_name(name: str) -> Judgement | None:
-    """Classify a file whose name is not that of a segment's file."""
+def _classify_name(name: str) -> Classification | None:
+    """Classify a file whose name is not the name of a segment file; None if it is harmless."""
     if is_refused_name(name):
         found, effect = NO_OFFSET, "A broker exits."
     elif is_misnamed_log(name):
         found = "its name is not an offset of 20 digits"
-        effect = "A broker opens an empty segment at that offset within the log."
+        effect = "A broker creates an empty segment at the offset in the name."
     else:
         return None
-    return Judgement(FileClass.CORRUPT, harmful=True, found=found, effect=effect)
+    return Classification(FileClass.CORRUPT, harmful=True, found=found, effect=effect)
 
 
-def judge_metadata(
+def classify_partition_metadata(
     partition: TopicPartition, directory: str, topic: KnownTopic | None, *, is_known: bool
 ) -> Iterator[Finding]:
     """Yield the finding of a ``partition.metadata``.
 
-    `topic` comes from the cluster metadata. `is_known`: the partition is in a data directory, where
-    a broker requires the file.
+    `topic` is the topic in the cluster metadata. `is_known`: the partition is in a data directory,
+    where a broker requires the file.
     """
     path = os.path.join(directory, PARTITION_METADATA)
     finding = finding_of(partition, path, FileKind.METADATA, FileClass.MISSING)
@@ -685,16 +697,18 @@ def judge_metadata(
         yield finding.unreadable(error)
     else:
         if topic_id is not None and topic is not None and topic_id != topic.topic_id:
-            yield finding.judged(
-                Judgement(
+            yield finding.classified(
+                Classification(
                     FileClass.FOREIGN,
                     harmful=True,
-                    expected=f"topic id {topic.topic_id}, as the metadata has it",
+                    expected=f"topic id {topic.topic_id}, as in the metadata",
                     found=f"topic id {topic_id}",
                     effect=_STRAY,
                 )
             )
         elif topic_id is not None:
-            yield finding.judged(Judgement(FileClass.EQUIVALENT, found=f"topic id {topic_id}"))
+            yield finding.classified(
+                Classification(FileClass.EQUIVALENT, found=f"topic id {topic_id}")
+            )
         elif is_known:
-            yield finding.judged(Judgement(FileClass.MISSING, harmful=True, effect=_STRAY))
+            yield finding.classified(Classification(FileClass.MISSING, harmful=True, effect=_STRAY))

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kafka_index.core.format.names import COMPACTED_INTERNAL_TOPICS, TopicPartition
+from kafka_index.core.job.result import OffsetGap
 from kafka_index.core.log.scan.log_offsets import LogOffsets
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.data_directory import DataDirectory
@@ -159,6 +160,18 @@ class MissingRange:
     @property
     def last_offset(self) -> int:
         return self.end_offset - 1
+
+    def as_gap(self, partition: TopicPartition, log_path: str) -> OffsetGap:
+        return OffsetGap(
+            partition.topic,
+            partition.partition,
+            self.first_offset,
+            self.end_offset,
+            self.cause is Cause.LOST,
+            self.why,
+            log_path,
+            self.position_bytes,
+        )
 
     def is_continued_by(self, other: MissingRange) -> bool:
         """Return whether another range follows directly and is lost for the same reason."""

@@ -73,7 +73,7 @@ class OffsetCheckpoint:
     """
 
     path: str
-    is_there: bool = False
+    exists: bool = False
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     has_entries: bool = False
     fault: InputError | None = None
@@ -86,14 +86,14 @@ class OffsetCheckpoint:
         except BadFileError as error:
             return cls.of_fault(path, error)
         except InputError as error:
-            return cls(path, is_there=True, fault=error)
+            return cls(path, exists=True, fault=error)
         return cls(path) if text is None else cls.of_text(path, text)
 
     @classmethod
     def of_fault(cls, path: str, error: BadFileError) -> OffsetCheckpoint:
         """Return a checkpoint that is not a file, or not text."""
         effect = _effect(path, is_input_output=True)
-        return cls(path, is_there=True, fault=error, effect=effect)
+        return cls(path, exists=True, fault=error, effect=effect)
 
     @classmethod
     def of_text(cls, path: str, text: str) -> OffsetCheckpoint:
@@ -101,8 +101,8 @@ class OffsetCheckpoint:
         found = offsets_or_fault(text)
         if isinstance(found, CheckpointFault):
             effect = _effect(path, is_input_output=found.is_input_output, is_error=found.is_error)
-            return cls(path, is_there=True, fault=refused_checkpoint(found, path), effect=effect)
-        return cls(path, is_there=True, offsets=found, has_entries=len(java_lines(text)) > 1)
+            return cls(path, exists=True, fault=refused_checkpoint(found, path), effect=effect)
+        return cls(path, exists=True, offsets=found, has_entries=len(java_lines(text)) > 1)
 
     def noted_fault(self) -> Skipped | None:
         """Record the file as unread if a broker fails on it; None otherwise."""
@@ -193,14 +193,14 @@ class DataDirectory:
         return bool(self._marker)
 
     @property
-    def is_marker_stuck(self) -> bool:
+    def is_clean_shutdown_file_stuck(self) -> bool:
         """Whether a broker cannot delete the clean shutdown file: it is a non-empty directory."""
         path = self.file(CLEAN_SHUTDOWN)
         if not store_of(path).hosts_brokers:
             return False  # No broker runs on this directory.
         return not os.path.islink(path) and os.path.isdir(path) and bool(scan_directory(path))
 
-    def marker_epoch(self) -> int | None:
+    def clean_shutdown_epoch(self) -> int | None:
         """Return the broker epoch in the clean shutdown file, None if a broker cannot read one.
 
         Raises the errors of `read_text`.
@@ -221,8 +221,8 @@ class DataDirectory:
     @property
     def has_root_files(self) -> bool:
         """Whether a file of a broker exists at the root; otherwise it may be any folder."""
-        is_there = any(each.is_there for each in self.checkpoints().values())
-        return is_there or self.is_clean or self._read_properties is not None
+        exists = any(each.exists for each in self.checkpoints().values())
+        return exists or self.is_clean or self._read_properties is not None
 
     def faults(self) -> list[KafkaIndexError]:
         """Return the tolerated errors of the files at the root."""

@@ -20,7 +20,6 @@ from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.job.result import MAX_GAPS, OffsetGap
 from kafka_index.core.job.result import MissingOffsets as Missing
 from kafka_index.core.log.missing_offsets import (
-    Cause,
     KnownOffsets,
     MissingOffsets,
     SeenLog,
@@ -191,24 +190,15 @@ def _later(read: ReadPartition, logs: Sequence[SeenLog]) -> list[SegmentFile]:
 
 def _clipped(read: ReadPartition, logs: Sequence[SeenLog], found: MissingOffsets) -> Missing:
     """Restrict missing offsets to the requested range."""
+    partition = TopicPartition(read.files.topic, read.files.partition)
     least = read.first_offset or 0
     most = INT64_MAX if read.end_offset is None else read.end_offset
     gaps: dict[tuple[int, int], OffsetGap] = {}
     for each in found.unexplained:
         first, end = max(each.first_offset, least), min(each.end_offset, most)
         if first < end:
-            path = logs[each.log].segment.log_path
-            is_lost = each.cause is Cause.LOST
-            gaps[first, end] = OffsetGap(
-                read.files.topic,
-                read.files.partition,
-                first,
-                end,
-                is_lost,
-                each.why,
-                path,
-                each.position_bytes,
-            )
+            clipped = replace(each, first_offset=first, end_offset=end)
+            gaps[first, end] = clipped.as_gap(partition, logs[each.log].segment.log_path)
     ranges = tuple(gaps.values())
     more = sum(found.unnamed.values()) + max(len(ranges) - MAX_GAPS, 0)
     return Missing(ranges[:MAX_GAPS], more)

@@ -401,7 +401,7 @@ class _Start:
         hidden = self._check_checkpoints(directory)
         is_clean = directory.is_clean and not self._conditions.without_marker
         marker = directory.file(CLEAN_SHUTDOWN)
-        if is_clean and directory.is_marker_stuck:
+        if is_clean and directory.is_clean_shutdown_file_stuck:
             reason = (
                 "the clean shutdown file cannot be deleted: it is a directory that is not empty"
             )

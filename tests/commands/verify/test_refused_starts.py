@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index import verify
-from kafka_index.commands.verify.state_files import JudgedRoot, identity_findings
+from kafka_index.commands.verify.state_files import CheckedRoot, identity_findings
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.startup.conditions import StartConditions
@@ -202,7 +202,7 @@ def test_second_metadata_log_of_a_broker_is_harmful(data: Path) -> None:
 
     def rows() -> list[str]:
         found = identity_findings(
-            [JudgedRoot.of(DataDirectory(str(data), tolerated=True))], str(log)
+            [CheckedRoot.of(DataDirectory(str(data), tolerated=True))], str(log)
         )
         return [row.path for row in found if row.harmful]
 

@@ -21,7 +21,7 @@ def test_brokers_own_checkpoints_are_read() -> None:
     directory = DataDirectory(str(DUMP))
     assert directory.log_start_offset(TopicPartition("shipments.tracking", 0)) == 1500
     assert directory.high_watermark(TopicPartition("page-views", 1)) == 6569
-    assert directory.required_checkpoint(HIGH_WATERMARKS).is_there
+    assert directory.required_checkpoint(HIGH_WATERMARKS).exists
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\npage-views 1 6569\n"])
@@ -31,7 +31,7 @@ def test_missing_checkpoint_entry_is_none(tmp_path: Path, content: bytes | None)
     directory = DataDirectory(str(tmp_path))
     assert directory.log_start_offset(ORDERS) is None
     assert directory.high_watermark(ORDERS) is None
-    assert directory.required_checkpoint(HIGH_WATERMARKS).is_there is (content is not None)
+    assert directory.required_checkpoint(HIGH_WATERMARKS).exists is (content is not None)
 
 
 def test_each_checkpoint_is_read_only_when_it_is_requested(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_clean_shutdown_file_has_the_broker_epoch(
     tmp_path: Path, content: str, epoch: int | None
 ) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_text(content)
-    assert DataDirectory(str(tmp_path)).marker_epoch() == epoch
+    assert DataDirectory(str(tmp_path)).clean_shutdown_epoch() == epoch

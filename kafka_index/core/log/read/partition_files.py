@@ -169,7 +169,7 @@ class CheckpointReader:
                 hint="leave out --upper-bound, or give the log directory too",
             )
         data_directory = self._directories.of(directory)
-        if not data_directory.required_checkpoint(REPLICATION_CHECKPOINT).is_there:
+        if not data_directory.required_checkpoint(REPLICATION_CHECKPOINT).exists:
             raise InputError(
                 f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",
                 path=data_directory.path,
