@@ -11,7 +11,6 @@ _NAMES = (
     "first_minute",
     "recover",
     "headers",
-    "header_stats",
     "spark_job",
     "lookup",
     "warm_cold",
