@@ -1,4 +1,4 @@
-"""List a dump with tiered storage: local and remote segments of each partition, merged."""
+"""List a dump with tiered storage: the local and remote segments of each partition, merged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_index.core.cluster.remote.uploads import (
     UnfinishedUpload,
     Upload,
     choose_topic_ids,
-    cut_position,
+    end_position,
     list_remote_objects,
     read_epochs,
     same_content,
@@ -46,16 +46,16 @@ from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A remote segment, and the last of its offsets that is read from it."""
+class ReadableSegment:
+    """A remote segment, and the last offset that is read from it."""
 
     segment: Upload
     end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A remote segment from which nothing is read, and the reason."""
+class RejectedSegment:
+    """A remote segment that is not read, and the reason."""
 
     segment: Upload
     reason: str
@@ -66,16 +66,17 @@ def choose_segments(
     lineage: Sequence[EpochEntry],
     *,
     same_content: Callable[[Upload, Upload], bool],
-) -> tuple[list[Served], list[Refused]]:
+) -> tuple[list[ReadableSegment], list[RejectedSegment]]:
     """Choose the remote segments of a partition from candidates in any order.
 
-    `lineage` has the leader epochs of the log, ascending; empty if unknown. Chosen segments ascend
-    and do not overlap. If two overlap, the later one is used from its start on, as in Kafka's map
-    of start offsets. A segment within another one is rejected, unless it has the same range and was
-    uploaded later; `same_content` compares the bytes of two such segments.
+    `lineage` has the leader epochs of the log, ascending; empty if unknown. The readable segments
+    ascend and do not overlap. If two segments overlap, the later segment is read from its start on,
+    as in Kafka's map of start offsets. A segment within another segment is rejected. Of two
+    segments with the same range, the earlier upload is rejected; `same_content` compares their
+    bytes.
     """
-    served: list[Served] = []
-    refused: list[Refused] = []
+    readable: list[ReadableSegment] = []
+    rejected: list[RejectedSegment] = []
     valid = []
     for candidate in candidates:
         end = valid_end(candidate, lineage)
@@ -83,30 +84,30 @@ def choose_segments(
             epochs = ", ".join(
                 f"{each.epoch} from {each.start_offset}" for each in candidate.epochs
             )
-            refused.append(
-                Refused(candidate, f"its leader epochs are not those of the log: {epochs}")
+            rejected.append(
+                RejectedSegment(candidate, f"its leader epochs are not those of the log: {epochs}")
             )
         else:
-            valid.append(Served(candidate, end))
+            valid.append(ReadableSegment(candidate, end))
     # Sort by start offset, then longest first, then latest upload.
     valid.sort(key=lambda s: (s.segment.start_offset, -s.end_offset, -s.segment.uploaded_ms))
     for each in valid:
-        before = served[-1] if served else None
+        before = readable[-1] if readable else None
         if before is None or each.segment.start_offset > before.end_offset:
-            served.append(each)
+            readable.append(each)
         elif each.end_offset <= before.end_offset:
-            refused.append(_within(each, before, same_content))
+            rejected.append(_within(each, before, same_content))
         else:
-            served[-1] = Served(before.segment, each.segment.start_offset - 1)
-            served.append(each)
-    return served, refused
+            readable[-1] = ReadableSegment(before.segment, each.segment.start_offset - 1)
+            readable.append(each)
+    return readable, rejected
 
 
 def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
     """Return the last offset up to which a segment's epochs match those of the log.
 
-    If even its first offset does not match, the result is below its start. Offsets below the first
-    known epoch are not checked: a log that lost its first segments lost their epochs too.
+    The result is below the segment's start if no offset matches. Offsets below the first known
+    epoch are not checked, because deleting the first segments of a log deletes their epochs.
     """
     if not lineage:
         return segment.end_offset
@@ -133,15 +134,17 @@ def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
 
 
 def _within(
-    inner: Served, outer: Served, same_content: Callable[[Upload, Upload], bool]
-) -> Refused:
+    inner: ReadableSegment, outer: ReadableSegment, same_content: Callable[[Upload, Upload], bool]
+) -> RejectedSegment:
     first, last = inner.segment.start_offset, inner.end_offset
     if (first, last) != (outer.segment.start_offset, outer.end_offset):
-        return Refused(inner.segment, f"a longer segment has its offsets, {first} to {last}")
+        return RejectedSegment(
+            inner.segment, f"a longer segment has its offsets, {first} to {last}"
+        )
     equal = same_content(inner.segment, outer.segment)
-    what = "the same content" if equal else "other content"
-    return Refused(
-        inner.segment, f"a later upload has the same offsets, {first} to {last}, and {what}"
+    content = "the same content" if equal else "other content"
+    return RejectedSegment(
+        inner.segment, f"a later upload has the same offsets, {first} to {last}, and {content}"
     )
 
 
@@ -164,12 +167,11 @@ class LocalPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class United:
-    """The remote part of a partition.
+class RemotePart:
+    """The remote segments of a partition that are read, and facts about the complete log.
 
-    `segments` are used for offsets that are not local, ascending; `skipped` has the others with
-    reasons. The log start offset is from the checkpoint, or the start of the first segment. The
-    epochs are those of the whole log.
+    `segments` have the offsets that are not local, ascending. `skipped` has the other segments with
+    reasons. The log start offset is from the checkpoint, or the start of the first segment.
     """
 
     segments: list[SegmentFile]
@@ -178,17 +180,17 @@ class United:
     epochs: tuple[EpochEntry, ...]
 
 
-def unite(
+def merge_partition(
     partition: TopicPartition,
     uploads: Sequence[Upload],
     unfinished: Sequence[UnfinishedUpload],
     local: LocalPartition,
-) -> United:
+) -> RemotePart:
     """Choose the remote segments for the offsets below the local ones.
 
-    `unfinished` are objects that look like an upload, if no events are known. A broker reads local
-    offsets from the log directory (``ReplicaManager.readFromLog``). Segments below the log start
-    are not deleted immediately, but not read either.
+    `unfinished` are incomplete objects of a partition without events. A broker reads local offsets
+    from the log directory (``ReplicaManager.readFromLog``). It does not read segments below the log
+    start, which it deletes later.
     """
     starts = [upload.start_offset for upload in uploads]
     if local.start_offset is not None:
@@ -197,54 +199,56 @@ def unite(
     if log_start is None:
         log_start = min(starts, default=0)
     epochs = local.epochs or _latest_epochs(uploads)
-    served, refused = choose_segments(
+    readable, rejected = choose_segments(
         uploads,
         epochs,
         same_content=lambda first, second: same_content(first.objects, second.objects),
     )
-    skipped = [Skipped(each.segment.objects.log_object, each.reason) for each in refused]
+    skipped = [Skipped(each.segment.objects.log_object, each.reason) for each in rejected]
     segments = []
-    for each in _below(served, local.start_offset):
+    for each in _below(readable, local.start_offset):
         upload = each.segment
         if each.end_offset < log_start:
             reason = f"its last offset, {each.end_offset}, is below the log start {log_start}"
             skipped.append(Skipped(upload.objects.log_object, reason))
         else:
-            segments.append(_served_file(partition, upload, each.end_offset))
-    ranges = [(each.segment.start_offset, each.end_offset) for each in served]
+            segments.append(_readable_file(partition, upload, each.end_offset))
+    ranges = [(each.segment.start_offset, each.end_offset) for each in readable]
     for damaged in unfinished:
         start = damaged.objects.key.start_offset
-        later = [each.segment.start_offset for each in served if each.segment.start_offset > start]
+        later = [
+            each.segment.start_offset for each in readable if each.segment.start_offset > start
+        ]
         if local.start_offset is not None:
             later.append(local.start_offset)
-        hidden = any(first <= start <= last for first, last in ranges)
-        if hidden or not later or max(later) <= start or start < log_start:
+        is_covered = any(first <= start <= last for first, last in ranges)
+        if is_covered or not later or max(later) <= start or start < log_start:
             skipped.append(damaged.skipped)
         else:
-            # No other segment has its offsets, and the log continues; opening it reports the error.
+            # The log continues, and no other segment has these offsets: reading reports an error.
             size = damaged.objects.sizes.get(LOG_SUFFIX, 0)
             segments.append(_segment_file(partition, damaged.objects, start, size))
     segments.sort(key=lambda segment: segment.base_offset)
     cache = LeaderEpochCache(epochs)
     cache.truncate_from_start(log_start)
-    return United(segments, skipped, log_start, cache.entries)
+    return RemotePart(segments, skipped, log_start, cache.entries)
 
 
-def _below(served: Sequence[Served], local_start: int | None) -> list[Served]:
+def _below(readable: Sequence[ReadableSegment], local_start: int | None) -> list[ReadableSegment]:
     """Return the segments that contain offsets below the first local one."""
     if local_start is None:
-        return list(served)
+        return list(readable)
     return [
-        Served(each.segment, min(each.end_offset, local_start - 1))
-        for each in served
+        ReadableSegment(each.segment, min(each.end_offset, local_start - 1))
+        for each in readable
         if each.segment.start_offset < local_start
     ]
 
 
-def _served_file(partition: TopicPartition, upload: Upload, end_offset: int) -> SegmentFile:
+def _readable_file(partition: TopicPartition, upload: Upload, end_offset: int) -> SegmentFile:
     size_bytes, limit = upload.size_bytes, None
     if end_offset < upload.end_offset:
-        size_bytes = limit = cut_position(upload, end_offset)
+        size_bytes = limit = end_position(upload, end_offset)
     return _segment_file(partition, upload.objects, upload.start_offset, size_bytes, limit)
 
 
@@ -278,7 +282,7 @@ def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
     except (KafkaIndexError, FileNotFoundError) as error:
         if is_retriable(error):
             raise
-        # Use its own epochs; readers of the segment report the corruption.
+        # Use the epochs of the event; reading the segment reports the corruption.
         return latest.epochs
 
 
@@ -302,12 +306,12 @@ def list_merged(
             "check --tiered-format and --key-prefix",
         )
     local, metadata = _list_local(inputs, topics)
-    union = _Union(local, metadata, options)
-    union.add_remote(objects, topics)
-    listing = union.listing
+    merged = _MergedListing(local, metadata, options)
+    merged.add_remote(objects, topics)
+    listing = merged.listing
     listing.skipped += skipped
     listing.segments = sorted(
-        [*listing.segments, *union.remote_segments],
+        [*listing.segments, *merged.remote_segments],
         key=lambda s: (s.topic, s.partition, s.base_offset),
     )
     listing.skipped.sort(key=lambda each: each.path)
@@ -327,11 +331,13 @@ def _list_local(
     if not inputs:
         return Listing(), RemoteLogMetadata()
     metadata_topic = re.escape(REMOTE_LOG_METADATA_TOPIC)
-    wanted = None if topics is None else re.compile(f"(?:{topics.pattern})|{metadata_topic}")
-    listing = list_any(inputs, topics=wanted)
-    of_metadata = [s for s in listing.segments if s.topic == REMOTE_LOG_METADATA_TOPIC]
+    matched_topics = (
+        None if topics is None else re.compile(f"(?:{topics.pattern})|{metadata_topic}")
+    )
+    listing = list_any(inputs, topics=matched_topics)
+    metadata_segments = [s for s in listing.segments if s.topic == REMOTE_LOG_METADATA_TOPIC]
     metadata = RemoteLogMetadata.of_events(
-        record.event for record in read_remote_log_metadata(of_metadata)
+        record.event for record in read_remote_log_metadata(metadata_segments)
     )
     if topics is not None and not topics.fullmatch(REMOTE_LOG_METADATA_TOPIC):
         _remove_topic(listing, REMOTE_LOG_METADATA_TOPIC)
@@ -351,8 +357,8 @@ def _partition_of(directory: str) -> TopicPartition | None:
     return parse_partition_directory(os.path.basename(directory))
 
 
-class _Union:
-    """Adds remote segments to the listing of log directories."""
+class _MergedListing:
+    """The listing of log directories, to which remote segments are added."""
 
     def __init__(self, local: Listing, metadata: RemoteLogMetadata, options: TieredOptions) -> None:
         self.listing = local
@@ -386,10 +392,10 @@ class _Union:
             if self._local_ids.get(name, topic_id) == topic_id
         }
         if topics is not None:
-            found = names
+            all_names = names
             names = {topic_id: name for topic_id, name in names.items() if topics.fullmatch(name)}
             if not names and not self._local_segments:
-                raise no_topic_matches(topics, found.values(), ", ".join(self._options.uris))
+                raise no_topic_matches(topics, all_names.values(), ", ".join(self._options.uris))
         latest = {
             topic_id: max(each.log_mtime_ns for each in segments)
             for topic_id, segments in by_topic.items()
@@ -401,7 +407,7 @@ class _Union:
                 self._skip_topic(topic_id, name, chosen[name], segments)
                 continue
             if self._local_ids.get(name, topic_id) != topic_id:
-                self._drop_local(name)
+                self._skip_local(name)
             self._add_topic(topic_id, name, segments, objects[0])
         for partition in self._local_segments:
             if partition not in self.listing.tiered:
@@ -410,8 +416,8 @@ class _Union:
     def _add_local(self, partition: TopicPartition) -> None:
         """Add a tiered partition without uploads.
 
-        For partitions that are not tiered, a broker checkpoints the log start only above the first
-        segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
+        A broker checkpoints the log start offset of a partition that is not tiered only if it is
+        above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
         """
         local = self._local(partition)
         start, first = local.log_start_offset, local.start_offset
@@ -435,8 +441,8 @@ class _Union:
         folders = {f"{each.root}/{each.key.parent}".rstrip("/") for each in segments}
         self.listing.skipped += [Skipped(folder, reason) for folder in sorted(folders)]
 
-    def _drop_local(self, name: str) -> None:
-        """Drop the local segments of a topic whose name belongs to another ID."""
+    def _skip_local(self, name: str) -> None:
+        """Skip the local segments of a topic whose name belongs to another ID."""
         reason = f"of another topic named {name}, {self._local_ids[name]}"
         self.listing.skipped += [
             Skipped(directory, reason)
@@ -462,35 +468,35 @@ class _Union:
             if other_id == topic_id:
                 by_partition.setdefault(number, [])
         for number, members in sorted(by_partition.items()):
-            place = members[0] if members else _place_of(elsewhere, topic_id, name, number)
-            self._add_partition(TopicPartition(name, number), topic_id, members, place)
+            location = members[0] if members else _location_of(elsewhere, topic_id, name, number)
+            self._add_partition(TopicPartition(name, number), topic_id, members, location)
 
     def _add_partition(
         self,
         partition: TopicPartition,
         topic_id: str,
         objects: Sequence[RemoteObjects],
-        place: RemoteObjects,
+        location: RemoteObjects,
     ) -> None:
         unfinished: list[UnfinishedUpload] = []
         if (topic_id, partition.partition) in self._metadata.partitions:
-            uploads, skipped = uploads_of_events(objects, self._metadata, place)
+            uploads, skipped = uploads_of_events(objects, self._metadata, location)
             self.listing.skipped += skipped
         else:
             uploads, unfinished = uploads_of_objects(objects)
         local = self._local(partition)
-        united = unite(partition, uploads, unfinished, local)
-        self.remote_segments += united.segments
-        self.listing.skipped += united.skipped
+        remote_part = merge_partition(partition, uploads, unfinished, local)
+        self.remote_segments += remote_part.segments
+        self.listing.skipped += remote_part.skipped
         uploaded_to = self._metadata.uploaded_to.get((topic_id, partition.partition), -1)
         self.listing.tiered[partition] = TieredPartition(
             topic_id,
             local.directory,
-            united.log_start_offset,
+            remote_part.log_start_offset,
             local.log_start_offset is None,
             local.start_offset,
             max(uploaded_to, *(upload.end_offset for upload in uploads), -1),
-            united.epochs,
+            remote_part.epochs,
         )
 
     def _local(self, partition: TopicPartition) -> LocalPartition:
@@ -523,7 +529,9 @@ class _Union:
         return ids
 
 
-def _place_of(elsewhere: RemoteObjects, topic_id: str, name: str, partition: int) -> RemoteObjects:
+def _location_of(
+    elsewhere: RemoteObjects, topic_id: str, name: str, partition: int
+) -> RemoteObjects:
     """Return the location that the objects of a partition without objects would have."""
     key = SegmentKey("", name, topic_id, partition, 0, "")
     if elsewhere.layout is Layout.LOCAL:

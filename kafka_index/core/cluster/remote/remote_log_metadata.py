@@ -7,7 +7,7 @@ varints, and the message. Source: Kafka's ``RemoteLogMetadataSerde`` and ``Bytes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 
@@ -52,8 +52,7 @@ class SegmentEvent:
     """The upload of a segment starts (``RemoteLogSegmentMetadataRecord``).
 
     Start and end offset are inclusive. `broker_id` is the uploader, `event_timestamp_ms` the time
-    of the record, and `size_bytes` the size of the log. The state is `COPY_SEGMENT_STARTED`; the
-    plugin defines the custom metadata.
+    of the record, and `size_bytes` the size of the log. The plugin defines the custom metadata.
     """
 
     id: RemoteSegmentId
@@ -111,7 +110,7 @@ def parse_metadata_record(value: bytes) -> MetadataEvent:
         raise CorruptRecordError("unknown frame version", expected=_FRAME_VERSION, found=frame)
     parse = _PARSERS.get(kind)
     if parse is None:
-        raise CorruptRecordError("a record of an unknown kind", expected="0 to 2", found=kind)
+        raise CorruptRecordError("unknown record type", expected="0 to 2", found=kind)
     schema = next(each for each in REMOTE_LOG_METADATA if each.api_key == kind)
     return parse(schema.read(reader, version))
 
@@ -175,7 +174,7 @@ def _state(message: Struct) -> SegmentState:
         return SegmentState(state)
     except ValueError:
         raise CorruptRecordError(
-            "an unknown state of a segment", expected="0 to 3", found=state
+            "unknown state of a remote segment", expected="0 to 3", found=state
         ) from None
 
 
@@ -199,13 +198,12 @@ class MetadataRecord:
 class RemoteLogMetadata:
     """The state of remote segments after all events.
 
-    `segments` has the first event of each segment, `states` its last state. Topic names are by ID.
+    `segments` has the first event of each segment, with the last state. Topic names are by ID.
     `partitions` has topic ID and partition of all events; all segments of these partitions are
     known. `uploaded_to` is the largest end offset of a completed upload.
     """
 
     segments: dict[RemoteSegmentId, SegmentEvent] = field(default_factory=dict)
-    states: dict[RemoteSegmentId, SegmentState] = field(default_factory=dict)
     topics: dict[str, str] = field(default_factory=dict)
     partitions: set[tuple[str, int]] = field(default_factory=set)
     uploaded_to: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -226,20 +224,20 @@ class RemoteLogMetadata:
         partition = (event.id.topic_id, event.id.partition)
         self.topics[event.id.topic_id] = event.topic
         self.partitions.add(partition)
-        self.states[event.id] = event.state
-        if isinstance(event, SegmentEvent):
-            self.segments[event.id] = event
-        announced = self.segments.get(event.id)
-        if announced is not None and event.state is SegmentState.COPY_SEGMENT_FINISHED:
+        segment = event if isinstance(event, SegmentEvent) else self.segments.get(event.id)
+        if segment is None:
+            return
+        self.segments[event.id] = replace(segment, state=event.state)
+        if event.state is SegmentState.COPY_SEGMENT_FINISHED:
             before = self.uploaded_to.get(partition, -1)
-            self.uploaded_to[partition] = max(before, announced.end_offset)
+            self.uploaded_to[partition] = max(before, segment.end_offset)
 
 
 def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
     """Yield the records of the topic from its logs, by partition and offset.
 
-    Raises `CorruptLogError` if a log is corrupt or a record is not from this topic, since later
-    events would be unknown. Raises `InputError` if a log cannot be read.
+    Raises `CorruptLogError` if a log is corrupt or a record cannot be parsed, because the later
+    events are then unknown. Raises `InputError` if a log cannot be read.
     """
     decoder = RecordDecoder(shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
     for segment in segments:
@@ -256,7 +254,7 @@ def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[Metada
         stop = source.stop
         if stop is not None and not (segment.is_last and stop.is_tail):
             raise CorruptLogError(
-                f"the states of remote segments after it are unknown: {stop.text}",
+                f"the later states of remote segments are unknown: {stop.text}",
                 path=segment.log_path,
                 position_bytes=stop.position_bytes,
                 hint="give an intact copy of the log directory, or omit it",
@@ -272,7 +270,7 @@ def _records(segment: SegmentFile, rows: pa.RecordBatch) -> Iterator[MetadataRec
             event = parse_metadata_record(value or b"")
         except CorruptRecordError as error:
             raise CorruptLogError(
-                f"the record at offset {offset} is not one of remote log metadata: {error}",
+                f"the record at offset {offset} is not remote log metadata: {error}",
                 path=segment.log_path,
             ) from error
         yield MetadataRecord(segment.partition, offset, event)

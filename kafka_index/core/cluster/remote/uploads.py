@@ -60,8 +60,8 @@ _ICEBERG_REASON = (
 class RemoteObjects:
     """The objects of one segment, whose key is below `root`, a path or URI.
 
-    Sizes are in bytes, by suffix. Modification time (0 if unknown) and ETag are those of the log
-    object.
+    Sizes are in bytes, by suffix. `log_mtime_ns` (0 if unknown) and `log_version` (the ETag) belong
+    to the log object.
     """
 
     root: str
@@ -91,7 +91,7 @@ class RemoteObjects:
 
 
 def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], list[Skipped]]:
-    """List all segments with objects below the given folders, and all other objects.
+    """List the segments with objects below the given folders, and the skipped objects.
 
     Raises `InputError` if a folder does not exist, cannot be listed, or contains only Iceberg
     tables.
@@ -167,7 +167,7 @@ def topic_names(
         if name is None:
             name = _name_in_manifests(segments)
         if name is None:
-            reason = "no manifest of this topic id can be read, so that its name is unknown"
+            reason = "the topic name is unknown: no manifest of this topic id can be read"
             skipped.append(Skipped(f"{first.root}/{first.key.parent}", reason))
         else:
             names[topic_id] = name
@@ -178,13 +178,13 @@ def choose_topic_ids(
     names: Mapping[str, str],
     latest_upload_ns: Mapping[str, int],
     local_ids: Mapping[str, str],
-    wanted: Sequence[str],
+    requested: Sequence[str],
 ) -> dict[str, str]:
     """Return the topic ID to use for each name.
 
     `latest_upload_ns` is the time of each ID's last upload. `local_ids` has the IDs of topics with
-    partition directories, which take precedence. Raises `InputError` if a `wanted` ID is unknown,
-    or two of them have the same name.
+    partition directories, which take precedence. Raises `InputError` if a `requested` ID is
+    unknown, or two of them have the same name.
     """
     ids: dict[str, list[str]] = defaultdict(list)
     for topic_id, name in names.items():
@@ -194,17 +194,17 @@ def choose_topic_ids(
         or max(same_name, key=lambda topic_id: (latest_upload_ns.get(topic_id, 0), topic_id))
         for name, same_name in ids.items()
     }
-    asked: dict[str, str] = {}
-    for topic_id in wanted:
-        asked_name = names.get(topic_id) or next(
+    requested_ids: dict[str, str] = {}
+    for topic_id in requested:
+        name = names.get(topic_id) or next(
             (name for name, local_id in local_ids.items() if local_id == topic_id), None
         )
-        if asked_name is None:
+        if name is None:
             raise InputError("no topic has this id", found=topic_id, hint="check --topic-id")
-        if asked.setdefault(asked_name, topic_id) != topic_id:
-            found = f"{asked[asked_name]} and {topic_id}"
-            raise InputError(f"two topic ids of the topic {asked_name}", found=found)
-    return chosen | asked
+        if requested_ids.setdefault(name, topic_id) != topic_id:
+            found = f"{requested_ids[name]} and {topic_id}"
+            raise InputError(f"two topic ids of the topic {name}", found=found)
+    return chosen | requested_ids
 
 
 def _name_in_manifests(segments: Sequence[RemoteObjects]) -> str | None:
@@ -214,7 +214,7 @@ def _name_in_manifests(segments: Sequence[RemoteObjects]) -> str | None:
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
-            # Another object may be valid; this error is reported for the segment.
+            # Another manifest may be valid; the listing of the segment reports this error.
             continue
     return None
 
@@ -250,7 +250,7 @@ class Upload:
 class UnfinishedUpload:
     """A segment whose upload did not complete, or whose objects were damaged later.
 
-    It was damaged later if no other segment has its offsets and the log continues after it.
+    The objects were damaged later if no other segment has the offsets and the log continues.
     """
 
     objects: RemoteObjects
@@ -264,42 +264,37 @@ class UnfinishedUpload:
 def uploads_of_events(
     objects: Sequence[RemoteObjects], metadata: RemoteLogMetadata, elsewhere: RemoteObjects
 ) -> tuple[list[Upload], list[Skipped]]:
-    """Return the completed uploads of one partition, from its events, and the other objects.
+    """Return the completed uploads of one partition by its events, and the skipped objects.
 
-    A completed upload whose objects are missing is included; reading it fails. `elsewhere` is any
-    segment from which the location of missing objects is derived.
+    A completed upload whose objects are missing is included; reading it fails. The location of
+    missing objects is derived from `elsewhere`, the objects of any segment.
     """
-    uploads = []
+    by_id = {_id_of(each): each for each in objects}
     skipped = []
-    present = {}
-    for each in objects:
-        segment_id = _id_of(each)
-        present[segment_id] = each
-        state = metadata.states.get(segment_id)
-        if state is None or segment_id not in metadata.segments:
+    for segment_id, each in by_id.items():
+        event = metadata.segments.get(segment_id)
+        if event is None:
             reason = "orphaned: no event of its partition contains the segment"
-        elif state is not SegmentState.COPY_SEGMENT_FINISHED:
-            reason = f"{_STATE_REASONS[state]} ({state.name})"
+        elif event.state is not SegmentState.COPY_SEGMENT_FINISHED:
+            reason = f"{_STATE_REASONS[event.state]} ({event.state.name})"
         else:
             continue
         skipped.append(Skipped(_path_of(each), reason))
     partition = (elsewhere.key.topic_id, elsewhere.key.partition)
-    for segment_id, event in metadata.segments.items():
-        if (segment_id.topic_id, segment_id.partition) != partition:
-            continue
-        if metadata.states[segment_id] is SegmentState.COPY_SEGMENT_FINISHED:
-            found = present.get(segment_id) or _absent(event, elsewhere)
-            uploads.append(
-                Upload(
-                    found,
-                    event.topic,
-                    event.start_offset,
-                    event.end_offset,
-                    event.epochs,
-                    event.size_bytes,
-                    event.event_timestamp_ms,
-                )
-            )
+    uploads = [
+        Upload(
+            by_id.get(segment_id) or _absent(event, elsewhere),
+            event.topic,
+            event.start_offset,
+            event.end_offset,
+            event.epochs,
+            event.size_bytes,
+            event.event_timestamp_ms,
+        )
+        for segment_id, event in metadata.segments.items()
+        if (segment_id.topic_id, segment_id.partition) == partition
+        and event.state is SegmentState.COPY_SEGMENT_FINISHED
+    ]
     return uploads, skipped
 
 
@@ -316,7 +311,7 @@ def uploads_of_objects(
         else:
             complete.append(each)
     uploads = []
-    # Sequential requests would take a round trip each.
+    # Concurrently, because each upload takes a round trip.
     with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="tiered") as pool:
         for each, upload in zip(complete, pool.map(_try_upload, complete), strict=True):
             if isinstance(upload, Upload):
@@ -327,16 +322,16 @@ def uploads_of_objects(
 
 
 def same_content(first: RemoteObjects, second: RemoteObjects) -> bool:
-    """Return whether two segments of the same range contain the same log bytes."""
+    """Return whether the logs of two segments have the same bytes."""
     logs = [store_of(each.path(LOG_SUFFIX)).open(each.path(LOG_SUFFIX)) for each in (first, second)]
     with closing(logs[0]), closing(logs[1]):
         if logs[0].size_bytes != logs[1].size_bytes:
             return False
         position = 0
-        for piece in logs[0].stream():
-            if not np.array_equal(piece, logs[1].read_at(position, len(piece))):
+        for block in logs[0].stream():
+            if not np.array_equal(block, logs[1].read_at(position, len(block))):
                 return False
-            position += len(piece)
+            position += len(block)
         return True
 
 
@@ -347,7 +342,8 @@ def read_epochs(objects: RemoteObjects) -> tuple[EpochEntry, ...]:
     return tuple(parse_leader_epoch_checkpoint(text, path=path))
 
 
-def cut_position(upload: Upload, end_offset: int) -> int:
+def end_position(upload: Upload, end_offset: int) -> int:
+    """Return the position in the log after the batch with the last offset, `end_offset`."""
     path = upload.objects.path(LOG_SUFFIX)
     with closing(store_of(path).open(path)) as log:
         source = ByteStreamSource(
@@ -403,7 +399,7 @@ def _of_log(objects: RemoteObjects) -> Upload:
             )
         size_bytes = log.size_bytes
     history = read_epochs(objects)
-    # The epoch of the first offset, and all later ones.
+    # Keep the epoch of the first offset, and all later epochs.
     first = sum(entry.start_offset <= start_offset for entry in history) - 1
     epochs = tuple(
         EpochEntry(entry.epoch, max(entry.start_offset, start_offset))
@@ -421,7 +417,7 @@ def _of_log(objects: RemoteObjects) -> Upload:
 
 
 def _absent(event: SegmentEvent, elsewhere: RemoteObjects) -> RemoteObjects:
-    """Return a segment without objects, with the key that they would have."""
+    """Return a segment without objects, with the key that its objects would have."""
     absent = replace(
         elsewhere.key,
         topic_id=event.id.topic_id,

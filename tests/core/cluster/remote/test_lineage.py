@@ -25,40 +25,40 @@ def _number(segment: Upload) -> int:
     return int(segment.objects.key.segment_id)
 
 
-def _served(
+def _readable(
     candidates: list[Upload], *lineage: tuple[int, int]
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
-    served, refused = choose_segments(
+    readable, rejected = choose_segments(
         candidates, _epochs(*lineage), same_content=lambda _first, _second: True
     )
     return (
-        [(_number(each.segment), each.segment.start_offset, each.end_offset) for each in served],
-        [_number(each.segment) for each in refused],
+        [(_number(each.segment), each.segment.start_offset, each.end_offset) for each in readable],
+        [_number(each.segment) for each in rejected],
     )
 
 
 def test_successive_segments_are_all_used() -> None:
     segments = [_segment(1, 10, 19), _segment(0, 0, 9), _segment(2, 20, 29)]
 
-    assert _served(segments, (0, 0)) == ([(0, 0, 9), (1, 10, 19), (2, 20, 29)], [])
+    assert _readable(segments, (0, 0)) == ([(0, 0, 9), (1, 10, 19), (2, 20, 29)], [])
 
 
 def test_latest_upload_of_a_range_is_used() -> None:
     segments = [_segment(0, 0, 9, uploaded_ms=1), _segment(1, 0, 9, uploaded_ms=2)]
 
-    assert _served(segments) == ([(1, 0, 9)], [0])
+    assert _readable(segments) == ([(1, 0, 9)], [0])
 
 
 def test_segment_within_a_longer_one_is_not_used() -> None:
     segments = [_segment(0, 0, 29), _segment(1, 10, 19), _segment(2, 30, 39)]
 
-    assert _served(segments) == ([(0, 0, 29), (2, 30, 39)], [1])
+    assert _readable(segments) == ([(0, 0, 29), (2, 30, 39)], [1])
 
 
 def test_overlap_of_two_segments_is_read_from_the_later_one() -> None:
     segments = [_segment(0, 0, 14), _segment(1, 10, 24)]
 
-    assert _served(segments) == ([(0, 0, 9), (1, 10, 24)], [])
+    assert _readable(segments) == ([(0, 0, 9), (1, 10, 24)], [])
 
 
 def test_offsets_truncated_by_an_unclean_election_are_not_read() -> None:
@@ -69,11 +69,11 @@ def test_offsets_truncated_by_an_unclean_election_are_not_read() -> None:
         _segment(2, 15, 39, (0, 15), (2, 20)),
     ]
 
-    assert _served(segments, (0, 0), (2, 20)) == ([(0, 0, 14), (2, 15, 39)], [1])
+    assert _readable(segments, (0, 0), (2, 20)) == ([(0, 0, 14), (2, 15, 39)], [1])
 
 
 def test_segment_of_an_epoch_that_the_log_does_not_know_is_rejected() -> None:
-    assert _served([_segment(0, 20, 29, (1, 20))], (0, 0), (2, 15)) == ([], [0])
+    assert _readable([_segment(0, 20, 29, (1, 20))], (0, 0), (2, 15)) == ([], [0])
 
 
 @pytest.mark.parametrize(

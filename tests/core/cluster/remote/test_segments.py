@@ -370,7 +370,7 @@ def test_every_event_is_the_one_that_kafka_prints(name: str) -> None:
 
 def test_last_state_of_a_segment_is_used() -> None:
     metadata = RemoteLogMetadata.of_events(each.event for each in _records(setting("aiven-plain")))
-    states = list(metadata.states.values())
+    states = [segment.state for segment in metadata.segments.values()]
 
     assert states.count(SegmentState.COPY_SEGMENT_FINISHED) == 85
     assert states.count(SegmentState.DELETE_SEGMENT_FINISHED) == 5
@@ -398,5 +398,5 @@ def test_damaged_metadata_log_is_an_error_because_later_states_are_unknown(
     (folder / Path(segment.log_path).name).write_bytes(data)
 
     damaged = list_dump([str(folder)], topics=None).segments
-    with pytest.raises(CorruptLogError, match="the states of remote segments after it are unknown"):
+    with pytest.raises(CorruptLogError, match="the later states of remote segments are unknown"):
         list(read_remote_log_metadata(damaged))
