@@ -158,7 +158,7 @@ def test_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
     done = metadata(tmp_path)
 
     assert done.returncode == 2
-    assert "there is no log of __cluster_metadata" in done.stderr
+    assert "the input has no log of __cluster_metadata" in done.stderr
 
 
 def test_table_option_accepts_exactly_the_readable_tables() -> None:

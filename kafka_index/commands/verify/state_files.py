@@ -377,7 +377,7 @@ def _unlisted_findings(
                 find_files(partition, path)
             read_topic_id(path)
         except StartRefusedError as error:
-            effect = "A broker loads it too: it takes the data directory offline, or exits."
+            effect = "A broker also loads this directory: it takes it offline, or exits."
             yield row.refused(error, effect)
         except KafkaIndexError as error:
             yield row.unreadable(error)

@@ -44,9 +44,9 @@ def list_logs(
 def list_dumps(
     inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
 ) -> list[Listing]:
-    """List log directories one by one: a partition may be in several of them.
+    """List each log directory separately, because a partition may be in several of them.
 
-    With tiered storage there is one listing, and a partition is in one place.
+    With tiered storage, there is one listing, and a partition may be in only one directory.
     """
     if tiered is not None:
         return [list_logs(inputs, tiered, topics=topics)]
@@ -71,7 +71,7 @@ class FoundCluster:
         return config if self.image is None else settings_of(self.image, config, self.node_id)
 
     def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
-        """Return a line about the assumed settings of topics, None if there are none."""
+        """Return a warning about the assumed settings of topics, None if nothing is assumed."""
         assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
         if self.image is not None or not assumed:
             return None
@@ -108,13 +108,13 @@ def find_cluster(
         except InputError as error:
             if is_retriable(error):
                 raise
-            # The report has rows for its files that describe the error.
+            # The rows of the files in the report describe the error.
             return FoundCluster(fault=str(error))
     return FoundCluster()
 
 
 def _read_cluster(path: str, max_bytes: int) -> ClusterImage:
-    # Most dumps are without a metadata log.
+    # Slow to import, and most dumps have no metadata log.
     from kafka_index.core.cluster.metadata.directory import read_cluster  # noqa: PLC0415
     from kafka_index.core.records.decompression import shared_budget  # noqa: PLC0415
 

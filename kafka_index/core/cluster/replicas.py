@@ -1,7 +1,7 @@
 """The partitions of one or more dumps, their replicas, and the files next to their logs.
 
-Dumps may be truncated, edited or partial. An unreadable file is recorded as a note and treated as
-missing.
+Dumps may be truncated, edited or partial. A file that cannot be read is treated as missing, and a
+note describes it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Dump:
 
 
 def note_of(error: KafkaIndexError) -> str:
-    """Return the note for an error; raise it if this process may not read the file."""
+    """Return the note for an error; raise the error if this process may not read the file."""
     if is_retriable(error):
         raise error
     return f"ignored: {error}"
@@ -87,7 +87,7 @@ def read_dumps(
     for listing in list_dumps(inputs, tiered, topics=topics):
         _add(dump, listing)
     if not dump.replicas:
-        # Listing all together raises an error that describes where segments were searched.
+        # The joint listing raises an error with all searched directories.
         list_logs(inputs, tiered, topics=topics)
         raise InputError(
             "the input contains no partition except the metadata log", path=", ".join(inputs)
@@ -182,23 +182,23 @@ def _reach(
 ) -> tuple[int, int]:
     """Return the leader epoch of a replica's last batch, and the offset after it.
 
-    No checksum covers the base offset. It is wrong if another replica has the batch at the offset
-    where this replica continues.
+    No checksum covers the base offset. The base offset of a batch is wrong if another replica has
+    the same batch directly after the previous batch of this replica.
     """
     base_offset, rows = tail
     ends = np.concatenate(([base_offset], rows["last_offset"] + 1))
     for number in range(len(rows) - 1, -1, -1):
-        one = rows[number]
-        is_wrong = one["first_offset"] > ends[number] and any(
+        batch = rows[number]
+        is_wrong = batch["first_offset"] > ends[number] and any(
             bool(
                 (
                     (other["first_offset"] == ends[number])
-                    & (other["checksum"] == one["checksum"])
-                    & (other["leader_epoch"] == one["leader_epoch"])
+                    & (other["checksum"] == batch["checksum"])
+                    & (other["leader_epoch"] == batch["leader_epoch"])
                 ).any()
             )
             for _, other in tails
         )
         if not is_wrong:
-            return int(one["leader_epoch"]), int(one["last_offset"]) + 1
+            return int(batch["leader_epoch"]), int(batch["last_offset"]) + 1
     return -1, -1

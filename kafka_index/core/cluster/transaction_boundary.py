@@ -2,15 +2,15 @@
 
 ``__transaction_state`` is captured first, so other logs contain transactions that began or ended
 later. A log is truncated before the first transactional or control batch that the captured
-transaction states do not include. Coordinators continue from these ends: they abort open
-transactions everywhere and write the markers of decided ones. No log contains a producer epoch that
-its coordinator does not know.
+transaction states do not include. Coordinators continue from these ends: they abort the open
+transactions, and write the markers of the decided transactions. No log contains a producer epoch
+that its coordinator does not know.
 
 The partitions of ``__transaction_state`` are captured one after another. Truncating a log can
-therefore remove batches that a later captured state requires. That state partition is then
-truncated too, before the record that all markers were written or that the transaction was decided.
-This is repeated until nothing changes. All removed batches are newer than the first capture.
-Point-in-time restores use the same algorithm.
+therefore remove batches that a later captured state requires. In this case, the partition of the
+state is also truncated, before the record of the completed or decided transaction. This is repeated
+until nothing changes. All removed batches are newer than the first capture. Point-in-time restores
+use the same algorithm.
 
 With ``transaction.version`` 2 (clients since 4.0), a producer gets a new epoch for each
 transaction: records with epoch e end with a marker of epoch e + 1, and the next records have e + 1.
@@ -99,7 +99,7 @@ class _Batches(NamedTuple):
     is_marker: _Mask
     time_ms: Longs
 
-    def of(self, rows: _Mask) -> _Batches:
+    def select(self, rows: _Mask) -> _Batches:
         columns: Any = tuple(column[rows] for column in self)
         return _Batches._make(columns)
 
@@ -120,10 +120,10 @@ class _DataLog:
                 parts.append(all_batches)
                 end_offset = min(end_offset, beyond)
         if not parts:
-            none = np.empty(0, np.int64)
-            return cls(log, _Batches(none, none, none, none.astype(bool), none), end_offset)
+            empty = np.empty(0, np.int64)
+            return cls(log, _Batches(empty, empty, empty, empty.astype(bool), empty), end_offset)
         batches = _Batches(*map(np.concatenate, zip(*parts, strict=True)))
-        return cls(log, batches.of(batches.offset >= log.settled_offset), end_offset)
+        return cls(log, batches.select(batches.offset >= log.settled_offset), end_offset)
 
 
 @dataclass(slots=True)
@@ -141,21 +141,22 @@ class _StateLog:
         end_offset = log.end_offset
         if log.end_ms < INT64_MAX:
             end_offset = _DataLog.read(log).end_offset
-        found = cls(log, end_offset)
+        state_log = cls(log, end_offset)
         settled, records = TransactionLogState(), TopicLog(log.segments, budget)
         for record in records.records():
             try:
                 if record.offset < log.settled_offset:
                     settled.add(record)
                 elif (change := transaction_change(record)) is not None:
-                    found.later.append((record.offset, *change))
+                    state_log.later.append((record.offset, *change))
             except CorruptRecordError as error:
-                found.faults.append(error)
-        found.settled = {one.transactional_id: one for one in settled.transactions()}
-        found.faults += records.faults
-        return found
+                state_log.faults.append(error)
+        state_log.settled = {one.transactional_id: one for one in settled.transactions()}
+        state_log.faults += records.faults
+        return state_log
 
-    def now(self) -> dict[str, Transaction]:
+    def latest(self) -> dict[str, Transaction]:
+        """Return the states at the end offset, by transactional ID."""
         states = dict(self.settled)
         for offset, name, transaction in self.later:
             if offset >= self.end_offset:
@@ -167,7 +168,7 @@ class _StateLog:
         return states
 
     def end_before_last_of(self, names: Iterable[str]) -> bool:
-        """Move the end before the last record of each ID; return whether there is one."""
+        """Move the end before the last record of each ID; return whether a record was found."""
         last = {name: at for at, name, _ in self.later if at < self.end_offset}
         ends = [last[name] for name in names if name in last]
         self.end_offset = min([self.end_offset, *ends])
@@ -175,7 +176,7 @@ class _StateLog:
 
 
 class _Classified(NamedTuple):
-    """Classified batches: not included in the states, required by them, and state rows."""
+    """For each batch: the states do not include it; the states require it; the row of its state."""
 
     is_unknown: _Mask
     is_needed: _Mask
@@ -206,11 +207,12 @@ class _States:
 
     @cached_property
     def _listed(self) -> Mapping[TopicPartition, list[int]]:
-        found: dict[TopicPartition, list[int]] = defaultdict(list)
-        for row, one in enumerate(self._states):
-            for place in one.partitions:
-                found[TopicPartition(*place)].append(row)
-        return found
+        """The rows of the transactions of each partition."""
+        rows: dict[TopicPartition, list[int]] = defaultdict(list)
+        for row, transaction in enumerate(self._states):
+            for partition in transaction.partitions:
+                rows[TopicPartition(*partition)].append(row)
+        return rows
 
     def name_of(self, row: int) -> str:
         """Return the transactional id of a row."""
@@ -319,13 +321,13 @@ def _shorten_logs(
     states: Sequence[_StateLog], data_logs: Sequence[_DataLog], begun_ms: int
 ) -> bool:
     """Truncate logs by the states, then states by the logs; return whether a state changed."""
-    now: dict[str, Transaction] = {}
+    latest: dict[str, Transaction] = {}
     state_log_by_id: dict[str, _StateLog] = {}
     for each in states:
-        found = each.now()
-        now |= found
-        state_log_by_id |= dict.fromkeys(found, each)
-    columns = _States(now, begun_ms)
+        own = each.latest()
+        latest |= own
+        state_log_by_id |= dict.fromkeys(own, each)
+    columns = _States(latest, begun_ms)
     incomplete: dict[int, set[str]] = defaultdict(set)
     for data_log in data_logs:
         if not len(data_log.batches.offset):
@@ -345,9 +347,9 @@ def _shorten_logs(
 
 
 def _last(rows: _Mask) -> int:
-    """Return the last True position; -1 for none."""
-    found = np.flatnonzero(rows)
-    return int(found[-1]) if len(found) else -1
+    """Return the position of the last True, -1 if there is none."""
+    positions = np.flatnonzero(rows)
+    return int(positions[-1]) if len(positions) else -1
 
 
 def _unsettled(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
@@ -359,7 +361,7 @@ def _unsettled(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
 
 
 def _last_marker_ms(log: BackupLog, state: Transaction) -> int:
-    """Return the time of the producer's last settled marker; -1 for none."""
+    """Return the time of the producer's last settled marker, -1 if there is none."""
     for segment in reversed(log.segments):
         if segment.base_offset >= log.settled_offset:
             continue
@@ -371,9 +373,9 @@ def _last_marker_ms(log: BackupLog, state: Transaction) -> int:
             ]
             for batches, _ in _scan(segment, 0, INT64_MAX)
         ]
-        found = np.concatenate(times) if times else np.empty(0, np.int64)
-        if len(found):
-            return int(found[-1])
+        for own_times in reversed(times):
+            if len(own_times):
+                return int(own_times[-1])
     return -1
 
 

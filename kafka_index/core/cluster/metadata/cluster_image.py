@@ -59,8 +59,8 @@ class PartitionImage:
 
     def directory_at(self, node_id: int | None) -> str | None:
         """Return the directory ID of the replica on a broker, None if it has no replica."""
-        places = zip(self.replicas, self.directories, strict=False)
-        return next((place for replica, place in places if replica == node_id), None)
+        pairs = zip(self.replicas, self.directories, strict=False)
+        return next((directory for replica, directory in pairs if replica == node_id), None)
 
     def changed(self, record: Struct) -> PartitionImage:
         """Apply a ``PartitionChangeRecord``."""
@@ -131,7 +131,7 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """Producer IDs allocated to a broker; `next_producer_id` is exclusive."""
+    """A block of producer IDs allocated to a broker; it ends before `next_producer_id`."""
 
     broker_id: int
     broker_epoch: int
@@ -188,7 +188,7 @@ class ClusterImage:
         return None
 
     def other_name(self, topic_id: str, name: str) -> str | None:
-        """Return the current name of a topic ID, None if it is this name or unknown."""
+        """Return the name of a topic ID in the metadata, None if it is `name` or unknown."""
         topic = self.topics.get(topic_id)
         return None if topic is None or topic.name == name else topic.name
 
@@ -240,7 +240,7 @@ class ClusterImage:
                 self._apply(record)
 
     def _apply(self, record: DecodedRecord) -> None:
-        acts: dict[str, Callable[[Struct], None]] = {
+        handlers: dict[str, Callable[[Struct], None]] = {
             "TopicRecord": self._add_topic,
             "RemoveTopicRecord": self._remove_topic,
             "PartitionRecord": self._add_partition,
@@ -255,9 +255,9 @@ class ClusterImage:
             "UnfenceBrokerRecord": self._unfence_broker,
             "BrokerRegistrationChangeRecord": self._change_registration,
         }
-        act = acts.get(record.name)
-        if act is not None and record.value is not None:
-            act(record.value)
+        handler = handlers.get(record.name)
+        if handler is not None and record.value is not None:
+            handler(record.value)
 
     def _add_topic(self, record: Struct) -> None:
         topic = TopicImage(record.text("name"), record.text("topicId"))

@@ -122,8 +122,8 @@ class DecodedRecord:
     """A decoded record of a known type.
 
     `name` is Kafka's message name, without ``Key`` and ``Value``. `record_type` is the API key or
-    record type; `version` is the value's, -1 if there is no value. If `is_withheld`, the value
-    contained credentials and is None.
+    record type. `version` is the version of the value, -1 if there is no value. If `is_withheld`,
+    the value contained credentials and is None.
     """
 
     name: str
@@ -191,13 +191,13 @@ class CoordinatorCodec:
     def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
         if key is None:
             raise CorruptRecordError("the record has no key")
-        found = self.key(key)
+        decoded_key = self.key(key)
         record_type = self.record_type(key)
         name = self.name_of(record_type)
         if value is None:
-            return DecodedRecord(name, record_type, found, None, -1)
+            return DecodedRecord(name, record_type, decoded_key, None, -1)
         content, version = self.value(record_type, value)
-        return DecodedRecord(name, record_type, found, content, version)
+        return DecodedRecord(name, record_type, decoded_key, content, version)
 
     def encode(
         self, name: str, version: int, key: Mapping[str, Value], value: Mapping[str, Value]
@@ -315,9 +315,9 @@ class TopicLog:
 
     Records before `start_offset` are skipped. After `records` is exhausted, `faults` has the
     reasons why records are missing, and `end_offset` follows the last batch. With `recovers`,
-    reading ends at the first corruption; this is no fault, but the position `cut` at which recovery
-    truncates. With `may_grow`, a local log may be appended to during the read; the new records are
-    not read. With `reads_on`, valid batches after a corruption are read, too.
+    reading ends at the first corruption. This corruption is not in `faults`; recovery truncates the
+    log at its position, `cut`. With `may_grow`, records that are appended during the read are not
+    read. With `reads_on`, valid batches after a corruption are read, too.
     """
 
     segments: Sequence[SegmentFile]

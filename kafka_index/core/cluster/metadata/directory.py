@@ -122,7 +122,7 @@ def read_metadata(
     try:
         segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
     except InputError as error:
-        # A metadata log can consist of just a snapshot.
+        # A metadata log can consist of only a snapshot.
         if is_retriable(error):
             raise
         if not any(snapshots.values()):
@@ -152,9 +152,9 @@ def _own_topics_missing(
     if CLUSTER_METADATA_TOPIC in topics:
         hint = (
             "topics, partitions and brokers are in the metadata log: give its directory "
-            f"(metadata.log.dir, with {METADATA_LOG} in it) too"
+            f"(metadata.log.dir, which contains {METADATA_LOG}), too"
         )
-    return InputError(f"there is no log of {names} here", path=", ".join(paths), hint=hint)
+    return InputError(f"the input has no log of {names}", path=", ".join(paths), hint=hint)
 
 
 def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> ClusterImage:
@@ -164,13 +164,13 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
     """
     found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
     if found.faults.first:
-        # A partition or setting whose record is missing would count as absent.
+        # A missing record would mean that its partition or setting does not exist.
         raise InputError(
             f"the metadata log is damaged: {found.faults.first[0]}",
             hint=f"kafka-index verify --input {paths[0]} lists the damage",
         ) from found.faults.first[0]
     if found.cluster is None:
-        raise InputError("there is no metadata log", path=paths[0])
+        raise InputError("the input has no metadata log", path=paths[0])
     return found.cluster
 
 
@@ -284,7 +284,7 @@ class _Reading:
                 CorruptLogError(
                     "the snapshot has no footer",
                     path=snapshot.log_path,
-                    hint="an older snapshot is used if there is one",
+                    hint="an older snapshot is used if it exists",
                 )
             )
         return records if self.found.faults.total == before else None

@@ -201,7 +201,7 @@ class MetadataTable:
         if not self.is_known(found):
             topics = " or ".join(self.topics)
             raise InputError(
-                f"no partition of {topics} in the input, and so no {self.name}",
+                f"the input has no partition of {topics}, which the table {self.name} requires",
                 hint="give the metadata log directory or the data directories that contain it",
             )
         rows = self.rows(found)

@@ -1,8 +1,8 @@
 """Groups, transactions and remote segments, from the records of internal topics.
 
-Records of ``__consumer_offsets`` are validated on arrival, kept by key as bytes, and decoded at the
-end, because most are overwritten. Transactional commits take effect when their marker is read.
-Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
+Records of ``__consumer_offsets`` are validated when they are read, stored as bytes by key, and
+decoded at the end, because most are overwritten. Transactional commits take effect when their
+marker is read. Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
 ``GroupMetadataManager.replay``; ``TransactionStateManager.loadTransactionMetadata`` and
 ``TransactionLog``; and ``RemoteLogMetadataCache`` with
 ``RemoteLogSegmentMetadata.createWithUpdates``.
@@ -67,9 +67,9 @@ _NAMES = {
 class CommittedOffset:
     """An offset that a group committed for a partition.
 
-    Since 4.1, records of groups that use topic IDs contain the topic ID. `leader_epoch` is that of
-    the last consumed record. Only old records have their own expiration timestamp. `record_offset`
-    is the offset of the record in ``__consumer_offsets``.
+    Since 4.1, records of groups that use topic IDs contain the topic ID. `leader_epoch` is the
+    leader epoch of the last consumed record. Only old records have an expiration timestamp.
+    `record_offset` is the offset of the record in ``__consumer_offsets``.
     """
 
     group: str
@@ -116,7 +116,7 @@ class Group:
     members: dict[str, GroupMember] = field(default_factory=dict)
 
 
-class _Kept(NamedTuple):
+class _StoredRecord(NamedTuple):
     """A record that is decoded at the end."""
 
     offset: int
@@ -129,9 +129,9 @@ class GroupState(TopicState):
 
     def __init__(self, *, has_history: bool = False) -> None:
         super().__init__()
-        self._earlier: list[tuple[bytes, _Kept]] | None = [] if has_history else None
-        self._kept: dict[bytes, _Kept] = {}
-        self._pending: dict[int, dict[bytes, _Kept]] = defaultdict(dict)
+        self._earlier: list[tuple[bytes, _StoredRecord]] | None = [] if has_history else None
+        self._latest: dict[bytes, _StoredRecord] = {}
+        self._pending: dict[int, dict[bytes, _StoredRecord]] = defaultdict(dict)
 
     def add(self, record: LogRecord) -> None:
         """Apply a record, or the marker that ends a transaction.
@@ -145,31 +145,31 @@ class GroupState(TopicState):
             self._end_transaction(record.producer_id, MessageReader(key, 2).int16())
             return
         record_type = GROUP_CODEC.record_type(key)
-        if not self._is_known(partial(_checked_name, GROUP_CODEC, key, record.value, self._kept)):
+        if not self._is_known(partial(_checked_name, GROUP_CODEC, key, record.value, self._latest)):
             return
         if record_type == _LEGACY_OFFSET_COMMIT:
             key = _OFFSET_COMMIT.to_bytes(2, "big") + key[2:]
         if record.value is None:
-            self._replace(key, self._kept.pop(key, None))
+            self._replace(key, self._latest.pop(key, None))
             for pending in self._pending.values():
                 pending.pop(key, None)
             return
         is_pending = record.producer_id != NO_PRODUCER_ID and key[1] == _OFFSET_COMMIT
-        target = self._pending[record.producer_id] if is_pending else self._kept
+        target = self._pending[record.producer_id] if is_pending else self._latest
         if not is_pending:
             self._replace(key, target.get(key))
-        target[key] = _Kept(record.offset, record_type, record.value)
+        target[key] = _StoredRecord(record.offset, record_type, record.value)
 
     def _end_transaction(self, producer_id: int, control_type: int) -> None:
         for key, pending in self._pending.pop(producer_id, {}).items():
-            before = self._kept.get(key)
+            before = self._latest.get(key)
             if control_type == CONTROL_COMMIT and (
                 before is None or pending.offset > before.offset
             ):
                 self._replace(key, before)
-                self._kept[key] = pending
+                self._latest[key] = pending
 
-    def _replace(self, key: bytes, before: _Kept | None) -> None:
+    def _replace(self, key: bytes, before: _StoredRecord | None) -> None:
         if self._earlier is not None and before is not None and key[1] == _OFFSET_COMMIT:
             self._earlier.append((key, before))
 
@@ -180,35 +180,38 @@ class GroupState(TopicState):
         """
         groups: dict[str, Group] = {}
         offsets: list[CommittedOffset] = []
-        for key, value, kept in _decoded(self._kept.items()):
+        for key, value, stored in _decoded(self._latest.items()):
             name = key.text("group" if "group" in key else "groupId")
             group = groups.setdefault(name, Group(name))
             if "topic" in key:
-                offsets.append(_offset(key, value, kept.offset))
+                offsets.append(_offset(key, value, stored.offset))
             else:
-                _fill(group, GROUP_CODEC.name_of(kept.record_type), key, value)
+                _fill(group, GROUP_CODEC.name_of(stored.record_type), key, value)
         offsets.sort(key=lambda one: (one.group, one.topic, one.partition))
         return sorted(groups.values(), key=lambda group: group.name), offsets
 
     def earlier_offsets(self) -> list[CommittedOffset]:
         """Return the superseded commits that the log still has."""
         return [
-            _offset(key, value, kept.offset) for key, value, kept in _decoded(self._earlier or ())
+            _offset(key, value, stored.offset)
+            for key, value, stored in _decoded(self._earlier or ())
         ]
 
     def open_offsets(self) -> list[CommittedOffset]:
         """Return the commits of transactions that are still open, which have no effect yet."""
         return [
-            _offset(key, value, kept.offset)
+            _offset(key, value, stored.offset)
             for pending in self._pending.values()
-            for key, value, kept in _decoded(pending.items())
+            for key, value, stored in _decoded(pending.items())
         ]
 
 
-def _decoded(records: Iterable[tuple[bytes, _Kept]]) -> Iterator[tuple[Struct, Struct, _Kept]]:
-    for key, kept in records:
-        value, _ = GROUP_CODEC.value(kept.record_type, kept.value)
-        yield GROUP_CODEC.key(key), value, kept
+def _decoded(
+    records: Iterable[tuple[bytes, _StoredRecord]],
+) -> Iterator[tuple[Struct, Struct, _StoredRecord]]:
+    for key, stored in records:
+        value, _ = GROUP_CODEC.value(stored.record_type, stored.value)
+        yield GROUP_CODEC.key(key), value, stored
 
 
 def _offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:
@@ -291,7 +294,7 @@ def _partitions(topics: list[Struct], name: str) -> list[tuple[str, int]]:
 
 
 def _protocol_message(name: str, data: bytes | None) -> Struct | None:
-    """Parse a consumer protocol message; None if a client wrote something else."""
+    """Parse a message of the consumer protocol; return None if the client wrote other bytes."""
     (schema,) = [schema for schema in CONSUMER_PROTOCOL if schema.name.endswith(name)]
     reader = MessageReader(data or b"")
     try:
@@ -353,7 +356,7 @@ class Transaction:
 class TransactionLogState(TopicState):
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[bytes, tuple[bytes, int]] = {}
+        self._latest: dict[bytes, tuple[bytes, int]] = {}
 
     def add(self, record: LogRecord) -> None:
         """Apply a record; raises `CorruptRecordError` if it cannot be read."""
@@ -362,17 +365,17 @@ class TransactionLogState(TopicState):
         if record.key is None:
             raise CorruptRecordError("the record has no key")
         key = record.key
-        name_of = partial(_checked_name, TRANSACTION_CODEC, key, record.value, self._kept)
+        name_of = partial(_checked_name, TRANSACTION_CODEC, key, record.value, self._latest)
         if not self._is_known(name_of):
             return
         if record.value is None:
-            self._kept.pop(key, None)
+            self._latest.pop(key, None)
         else:
-            self._kept[key] = record.value, record.timestamp_ms
+            self._latest[key] = record.value, record.timestamp_ms
 
     def transactions(self) -> list[Transaction]:
         found = []
-        for key, (value, appended_ms) in self._kept.items():
+        for key, (value, appended_ms) in self._latest.items():
             decoded = TRANSACTION_CODEC.decode(key, value)
             if decoded.key is not None and decoded.value is not None:
                 found.append(Transaction.of(decoded.key, decoded.value, appended_ms))
@@ -462,6 +465,6 @@ def _checked_name(
 
 
 def _name_of_unreadable(value: bytes | None, error: CorruptRecordError) -> str:
-    """Raise `UnknownRecordError` if a record is from a later release, otherwise its error."""
+    """Raise `UnknownRecordError` if a record is from a later release, otherwise `error`."""
     REMOTE_LOG_CODEC.decode(value)
     raise error

@@ -52,8 +52,8 @@ class TieredOptions:
         if given is None or isinstance(given, TieredOptions):
             return given
         folders = [given] if isinstance(given, str | PathLike) else members_of(given)
-        texts = [os.fspath(each) for each in folders or () if isinstance(each, str | PathLike)]
-        uris = tuple(text for text in texts if isinstance(text, str) and "\0" not in text)
+        paths = [os.fspath(each) for each in folders or () if isinstance(each, str | PathLike)]
+        uris = tuple(path for path in paths if isinstance(path, str) and "\0" not in path)
         if folders is None or len(uris) < len(folders):
             raise ConfigError(
                 "tiered is not a path",

@@ -194,16 +194,15 @@ def choose_topic_ids(
         or max(same_name, key=lambda topic_id: (latest_upload_ns.get(topic_id, 0), topic_id))
         for name, same_name in ids.items()
     }
+    names_by_id = {topic_id: name for name, topic_id in local_ids.items()} | dict(names)
     requested_ids: dict[str, str] = {}
     for topic_id in requested:
-        name = names.get(topic_id) or next(
-            (name for name, local_id in local_ids.items() if local_id == topic_id), None
-        )
-        if name is None:
+        requested_name = names_by_id.get(topic_id)
+        if requested_name is None:
             raise InputError("no topic has this id", found=topic_id, hint="check --topic-id")
-        if requested_ids.setdefault(name, topic_id) != topic_id:
-            found = f"{requested_ids[name]} and {topic_id}"
-            raise InputError(f"two topic ids of the topic {name}", found=found)
+        if requested_ids.setdefault(requested_name, topic_id) != topic_id:
+            found = f"{requested_ids[requested_name]} and {topic_id}"
+            raise InputError(f"two topic ids of the topic {requested_name}", found=found)
     return chosen | requested_ids
 
 
