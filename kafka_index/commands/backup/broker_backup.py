@@ -32,8 +32,6 @@ from kafka_index.commands.backup.capture import (
     CapturedPartition,
     InspectedPartitions,
     LogCapture,
-)
-from kafka_index.commands.backup.captured_log import (
     SkippedError,
 )
 from kafka_index.commands.backup.chunks import (
@@ -104,10 +102,10 @@ def checkpoint_interval_ms(properties: Mapping[str, str] | None) -> int:
 
 # Timeout for two replacements of a checkpoint, in intervals: if a broker has locked the directory
 # and may be busy, and otherwise.
-_INTERVALS_HELD, _INTERVALS = 12, 3
+_INTERVALS_IF_LOCKED, _INTERVALS = 12, 3
 _POLL_S = 0.05
 # A response takes milliseconds, unless a topic was deleted concurrently.
-_ASKED_MS = 5000
+_REQUEST_TIMEOUT_MS = 5000
 _MS_NS = 1_000_000
 
 # struct flock of Linux on 64 bits: type, whence, start, length, process.
@@ -154,9 +152,9 @@ def is_locked(directory: str) -> bool:
     except OSError:
         return False
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found = fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted)
+        return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
     except OSError:
         return True
     finally:
@@ -195,7 +193,7 @@ class CheckpointWatcher:
         """
         began = time.monotonic()
         is_running = any(map(is_locked, self._partitions))
-        timeout_s = (_INTERVALS_HELD if is_running else _INTERVALS) * self._interval_s
+        timeout_s = (_INTERVALS_IF_LOCKED if is_running else _INTERVALS) * self._interval_s
         while True:
             passed_s = time.monotonic() - began
             if all(os.path.exists(os.path.join(each, CLEAN_SHUTDOWN)) for each in self._partitions):
@@ -272,7 +270,9 @@ async def _list_offsets(
     from aiokafka import AIOKafkaConsumer  # noqa: PLC0415, because it is optional
     from aiokafka import TopicPartition as Key  # noqa: PLC0415
 
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_server, request_timeout_ms=_ASKED_MS)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_server, request_timeout_ms=_REQUEST_TIMEOUT_MS
+    )
     try:
         await consumer.start()
         # end_offsets would wait for topics that were deleted since the capture.
@@ -389,7 +389,7 @@ class BrokerBackup:
             {partition: each for (partition, _), each in self._earlier.items()},
             inspected,
         )
-        self._is_held = any(map(is_locked, self.broker.paths))
+        self._is_locked = any(map(is_locked, self.broker.paths))
         self._starts: list[BrokerCheckpoint] = []
         self._cleaned: list[BrokerCheckpoint] = []
         self._times: dict[str, int] = {}
@@ -456,7 +456,7 @@ class BrokerBackup:
         if all(map(self._is_stored, self._capture.partitions.values())):
             self._high_watermarks = HighWatermarks({}, Source.EARLIER_BACKUP, now_ms())
         else:
-            self._high_watermarks = self._ask_broker() or self._watcher.wait()
+            self._high_watermarks = self._fetch_from_broker() or self._watcher.wait()
 
     def await_elections(self) -> None:
         """Wait for high watermarks again, for partitions whose leader was killed.
@@ -467,7 +467,7 @@ class BrokerBackup:
         if self._high_watermarks.source in (Source.CHECKPOINT, Source.BROKER):
             self._high_watermarks = self._new_watcher().wait()
 
-    def _ask_broker(self) -> HighWatermarks | None:
+    def _fetch_from_broker(self) -> HighWatermarks | None:
         """Request high watermarks from the running broker; None if not requested or failed.
 
         If another broker leads the partition, this replica may have different batches below the
@@ -480,11 +480,11 @@ class BrokerBackup:
             if partition.topic != CLUSTER_METADATA_TOPIC
             and self._leader(found) == self.broker.node_id
         }
-        asked = None if address is None else fetch_high_watermarks(address, [*led])
-        if asked is None or any(self._is_there(led[each]) for each in led.keys() - asked.keys()):
+        fetched = None if address is None else fetch_high_watermarks(address, [*led])
+        if fetched is None or any(self._exists(led[each]) for each in led.keys() - fetched.keys()):
             return None
-        known = self._watcher.read(Source.BROKER)
-        return replace(known, offsets={**known.offsets, **asked})
+        checkpoint = self._watcher.read(Source.BROKER)
+        return replace(checkpoint, offsets={**checkpoint.offsets, **fetched})
 
     @property
     def is_running(self) -> bool:
@@ -621,7 +621,7 @@ class BrokerBackup:
         is_stored = self._is_stored(found)
         high_watermark = None
         if not is_stored:
-            if not self._is_there(found):
+            if not self._exists(found):
                 return None
             high_watermark = self._high_watermark(found)
         elif earlier is not None and found.partition.topic != CLUSTER_METADATA_TOPIC:
@@ -680,8 +680,9 @@ class BrokerBackup:
         found, leader = stored.found, self._leader(stored.found)
         backup = stored.finish(
             is_leader=None if leader is None else leader == self.broker.node_id and self.is_running,
-            start_offset=self._starts[found.directory].of(found, must_be_later=self._is_held) or 0,
-            cleaner_offset=self._cleaned[found.directory].of(found, must_be_later=self._is_held),
+            start_offset=self._starts[found.directory].of(found, must_be_later=self._is_locked)
+            or 0,
+            cleaner_offset=self._cleaned[found.directory].of(found, must_be_later=self._is_locked),
         )
         damaged = self._damaged.get(stored.folder, set())
         if damaged:
@@ -733,7 +734,7 @@ class BrokerBackup:
             raise SkippedError("it has no high watermark yet")
         return offset
 
-    def _is_there(self, found: CapturedPartition) -> bool:
+    def _exists(self, found: CapturedPartition) -> bool:
         """Return whether a partition still exists, possibly in another directory."""
         try:
             if found.is_at(os.stat(found.path)):
@@ -762,7 +763,7 @@ class BrokerBackup:
         policy = cluster.cleanup_policy(topic, properties, self.broker.node_id)
         if policy is None and self._cluster is None:
             cleaned = self._cleaned[found.directory]
-            return cleaned.of(found, must_be_later=self._is_held) is not None
+            return cleaned.of(found, must_be_later=self._is_locked) is not None
         return "compact" in (policy or "")
 
     def _read_cluster(self) -> ClusterImage | None:

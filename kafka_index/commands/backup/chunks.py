@@ -17,9 +17,9 @@ from typing import NamedTuple, Self
 import msgspec
 import numpy as np
 
-from kafka_index.commands.backup.capture import CapturedPartition
-from kafka_index.commands.backup.captured_log import (
+from kafka_index.commands.backup.capture import (
     CapturedLog,
+    CapturedPartition,
     SkippedError,
     find_batch,
     last_offset_in,

@@ -211,7 +211,7 @@ class ExpireBackupsRequest(RepositoryRequest):
 LIST_BACKUPS = CommandSpec(
     "backups list",
     ListBackupsRequest,
-    work="commands.backup.repository_check:list_backups",
+    work="commands.backup.backups:list_backups",
     help="""Print the backups in a repository, and how much data a restore would lose now.
 
     URI is the --output of `kafka-index backup`. A backup is complete if all of its brokers have
@@ -239,7 +239,7 @@ LIST_BACKUPS = CommandSpec(
 VERIFY_BACKUPS = CommandSpec(
     "backups verify",
     VerifyBackupsRequest,
-    work="commands.backup.repository_check:verify_backups",
+    work="commands.backup.backups:verify_backups",
     help="""Check that all objects in the manifests of a repository exist and are unchanged.
 
     The name and size of every object are compared with a listing. Objects that are read must match
@@ -273,7 +273,7 @@ kafka-index backups verify s3://backups/kafka --repair
 EXPIRE_BACKUPS = CommandSpec(
     "backups expire",
     ExpireBackupsRequest,
-    work="commands.backup.expiration:expire_backups",
+    work="commands.backup.backups:expire_backups",
     help="""Expire the backups that no --keep option covers, and delete objects that only they
     use.
 

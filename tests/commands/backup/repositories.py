@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_index.commands.backup import broker_backup, chunks
-from kafka_index.commands.backup.expiration import expire_backups
-from kafka_index.commands.backup.repository_check import verify_backups
+from kafka_index.commands.backup.backups import expire_backups, verify_backups
 from kafka_index.commands.backup.request import (
     BackupRequest,
     ExpireBackupsRequest,

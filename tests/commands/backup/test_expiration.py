@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 import kafka_index
-from kafka_index.commands.backup import expiration
-from kafka_index.commands.backup.expiration import keep_reasons
+from kafka_index.commands.backup import backups
+from kafka_index.commands.backup.backups import keep_reasons
 from kafka_index.commands.backup.request import ExpireBackupsRequest
 from kafka_index.core.errors import CorruptObjectError, InputError, PublishError
 from kafka_index.core.format.times import now_ms
@@ -607,7 +607,7 @@ def test_slow_expiration_keeps_objects_young_at_its_start(
         if folder == BACKUPS_FOLDER and next(listings) == 1:
             store_of(root).put(path, data)
             now = now_ms() + 120_000
-            monkeypatch.setattr(expiration, "now_ms", lambda: now)
+            monkeypatch.setattr(backups, "now_ms", lambda: now)
         return found
 
     monkeypatch.setattr(Repository, "brokers_by_backup", then_wait)

@@ -222,8 +222,8 @@ def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
     assert done.code == 1, done.done.stderr
     assert {row["topic"] for row in done.rows if row["status"] == "left_out"} == {"payments"}
     (reason,) = {row["reason"] for row in done.rows if row["status"] == "left_out"}
-    assert reason == "the backup has no part of broker 1, and no copy of it"
-    assert f"backup {run} is incomplete: it has no part of broker 1" in done.done.stdout
+    assert reason == "the backup lacks broker 1, and other brokers have no copy"
+    assert f"backup {run} is incomplete: it lacks broker 1" in done.done.stdout
     # The next run has it, and stores nothing twice.
     together = back_up(brokers, root)
     assert repository.newest_complete() == manifest_of(together[0]).backup_id

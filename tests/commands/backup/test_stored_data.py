@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index.commands.backup import capture, captured_log
+from kafka_index.commands.backup import capture
 from kafka_index.commands.backup.capture import LogCapture
 from kafka_index.commands.backup.result import BackupStatus
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
@@ -254,7 +254,7 @@ def test_log_deleted_before_the_capture_is_not_stored(broker: StandIn, repositor
 def test_logs_above_the_open_file_limit_are_opened_on_read(
     broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured_log, "_FREE_DESCRIPTORS", 1 << 40)
+    monkeypatch.setattr(capture, "_FREE_DESCRIPTORS", 1 << 40)
     broker.roll(ORDERS)
     broker.append(ORDERS)
 

@@ -16,8 +16,7 @@ import pytest
 from kafka_index.commands.backup import capture
 from kafka_index.commands.backup.agent import back_up as run_backup
 from kafka_index.commands.backup.broker_backup import BrokerBackup
-from kafka_index.commands.backup.capture import InspectedPartitions, LogCapture
-from kafka_index.commands.backup.captured_log import CapturedLog
+from kafka_index.commands.backup.capture import CapturedLog, InspectedPartitions, LogCapture
 from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC

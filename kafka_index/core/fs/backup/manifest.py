@@ -120,7 +120,7 @@ class LogChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A range of complete batches, with its first and last offset.
 
     Readers verify the CRC-32, which is cheap. The SHA-256 is part of the object name, and
-    `commands.backup.repository_check` verifies it. Record batches use another CRC polynomial.
+    `commands.backup.backups` verifies it. Record batches use another CRC polynomial.
     """
 
     base_offset: Offset
