@@ -92,8 +92,7 @@ from kafka_index.core.records.batch_table import (
     ScanStop,
 )
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.startup.changes import lost_records
-from kafka_index.core.startup.partition_loading import load_partition
+from kafka_index.core.startup.partition_loading import load_partition, lost_records
 from kafka_index.core.startup.prediction import LoadedLog, LostRecords, NotPredictedError
 
 _TORN_CODES = (TORN_HEADER, TORN_BATCH)

@@ -61,6 +61,11 @@ from kafka_index.core.startup.identity import (
 )
 from kafka_index.core.startup.metadata_log import predict_metadata_log, why_not_bootstrap
 from kafka_index.core.startup.partition_loading import LoadedPartition, Loading, load_partition
+from kafka_index.core.startup.partition_prediction import (
+    predict_loaded,
+    predict_served,
+    replaced_by,
+)
 from kafka_index.core.startup.prediction import (
     NotPredictedError,
     Outcome,
@@ -69,109 +74,6 @@ from kafka_index.core.startup.prediction import (
     StartPrediction,
     Verdict,
 )
-from kafka_index.core.startup.report import describe, describe_served, replaced_by
-
-_PENDING = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-
-
-@dataclass(frozen=True)
-class OpenTransactions:
-    """The transaction coordinators of a broker, and the partitions that it hosts.
-
-    `partitions` come from all data directories. `node_id` and `cluster` are None if unknown.
-    """
-
-    partitions: Sequence[PartitionPrediction]
-    cluster: ClusterImage | None
-    node_id: int | None
-    budget: DecompressionBudget
-
-    def judged(self) -> tuple[list[PartitionPrediction], int]:
-        """Return the partitions, and how many of them may have coordinators on other brokers."""
-        judged, elsewhere = [], 0
-        for one in self.partitions:
-            if one.outcome is Outcome.LOADED and one.loaded is not None:
-                open_rows = one.loaded.producers["current_txn_first_offset"] >= 0
-                found = one.loaded.producers[open_rows]
-                reasons = {
-                    int(row["current_txn_first_offset"]): self._why_unended(one, row["producer_id"])
-                    for row in found
-                }
-                elsewhere += None in reasons.values()
-                judged.append(self._with_reasons(one, reasons))
-            else:
-                judged.append(one)
-        return judged, elsewhere
-
-    def _why_unended(self, one: PartitionPrediction, producer_id: int) -> str | None:
-        """Return why no coordinator will end a transaction: empty if one will, None if unknown."""
-        partition = one.topic, one.partition
-        transaction = self._transactions.get(int(producer_id))
-        if transaction is None:
-            return "no coordinator has its producer" if self._has_all_coordinators else None
-        if transaction.state in _PENDING and partition in transaction.partitions:
-            return ""
-        return f"the state of {transaction.transactional_id} is {transaction.state}"
-
-    def _with_reasons(
-        self, one: PartitionPrediction, reasons: Mapping[int, str | None]
-    ) -> PartitionPrediction:
-        offset = min((each for each, reason in reasons.items() if reason), default=None)
-        if offset is None:
-            return one
-        text = (
-            f"read_committed consumers get nothing from offset {offset} on: the transaction that "
-            f"begins there is open, and no coordinator ends it ({reasons[offset]})"
-        )
-        if self._is_only_here(one):
-            return replace(one, unserved="; ".join(filter(None, (one.unserved, text))))
-        text += ", unless another replica has its transaction marker"
-        return replace(one, unknown="; ".join(filter(None, (one.unknown, text))))
-
-    def _is_only_here(self, one: PartitionPrediction) -> bool:
-        topic = None if self.cluster is None else self.cluster.topic_named(one.topic)
-        found = None if topic is None else topic.partitions.get(one.partition)
-        return found is not None and found.replicas == (self.node_id,)
-
-    @cached_property
-    def _states(self) -> dict[TopicPartition, str]:
-        return {
-            TopicPartition(one.topic, one.partition): one.directory
-            for one in self.partitions
-            if one.topic == TRANSACTION_STATE_TOPIC and one.outcome is Outcome.LOADED
-        }
-
-    @cached_property
-    def _read(self) -> tuple[Mapping[int, Transaction], bool]:
-        """Read transactions by producer ID; the flag tells whether all records could be read."""
-        if not self._states:
-            return {}, True
-        read = read_metadata(
-            list(self._states.values()), budget=self.budget, topics=(TRANSACTION_STATE_TOPIC,)
-        )
-        raise_retriable(read.faults.first)
-        by_id = {}
-        for one in read.transactions or ():
-            for producer_id in (one.previous_producer_id, one.producer_id):
-                if producer_id is not None:
-                    by_id[producer_id] = one
-        return by_id, not read.faults.total
-
-    @property
-    def _transactions(self) -> Mapping[int, Transaction]:
-        return self._read[0]
-
-    @cached_property
-    def _has_all_coordinators(self) -> bool:
-        """Whether this broker hosts all partitions of ``__transaction_state``."""
-        if self.cluster is None or not self._read[1]:
-            return False
-        topic = self.cluster.topic_named(TRANSACTION_STATE_TOPIC)
-        numbers: Iterable[int] = () if topic is None else topic.partitions
-        return all(
-            TopicPartition(TRANSACTION_STATE_TOPIC, number) in self._states for number in numbers
-        )
-
 
 # In the order in which a broker reads them; it fails on the first invalid checkpoint.
 _IN_ORDER = (
@@ -181,6 +83,7 @@ _IN_ORDER = (
     CLEANER_CHECKPOINT,
 )
 _SERVED = (Outcome.LOADED, Outcome.REPLACED)
+_PENDING = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 def predict_start(directories: Sequence[str], conditions: StartConditions) -> StartPrediction:
@@ -192,10 +95,10 @@ def predict_start(directories: Sequence[str], conditions: StartConditions) -> St
     if prediction.verdict is Verdict.SAFE or not prediction.has_marker:
         return prediction
     without = predict_directories(directories, replace(conditions, without_marker=True))
-    if _losses(without) >= _losses(prediction) or without.verdict is Verdict.DOES_NOT_START:
+    if _loss_key(without) >= _loss_key(prediction) or without.verdict is Verdict.DOES_NOT_START:
         return prediction
-    text = f"on a copy, start without {CLEAN_SHUTDOWN}: {_text(without)} (now {_text(prediction)})"
-    return replace(prediction, suggestion=text)
+    losses = f"{_describe_losses(without)} (now {_describe_losses(prediction)})"
+    return replace(prediction, suggestion=f"on a copy, start without {CLEAN_SHUTDOWN}: {losses}")
 
 
 def predict_directories(paths: Sequence[str], conditions: StartConditions) -> StartPrediction:
@@ -206,6 +109,27 @@ def predict_directories(paths: Sequence[str], conditions: StartConditions) -> St
     # A broker follows all symbolic links.
     with reading_inputs(follow_links=True):
         return _Start(paths, conditions).predict()
+
+
+def _loss_key(prediction: StartPrediction) -> tuple[bool, int, int, int]:
+    """Return a sort key that is larger for a worse startup."""
+    partitions = prediction.partitions
+    return (
+        prediction.verdict is Verdict.DOES_NOT_START,
+        sum(one.outcome is Outcome.EMPTIED for one in partitions),
+        sum(one.lost.records for one in partitions),
+        sum(one.torn_bytes > 0 for one in partitions),
+    )
+
+
+def _describe_losses(prediction: StartPrediction) -> str:
+    stops, emptied, records, torn = _loss_key(prediction)
+    if stops:
+        return "the broker does not start"
+    text = f"{records} records are lost or hidden"
+    if emptied:
+        text += f" and {emptied} partitions emptied"
+    return f"{text} and {torn} logs stay torn" if torn else text
 
 
 class _Start:
@@ -265,9 +189,9 @@ class _Start:
                     self._directory(DataDirectory(path, tolerated=True))
             self._replace_by_futures()
             self._failed = {**self._failed_later, **self._failed}
-            self._leave_offline()
-            self._missing_partitions()
-            self._judge_transactions()
+            self._mark_offline()
+            self._add_missing_partitions()
+            self._check_transactions()
             self._partitions.sort(key=lambda one: (os.path.dirname(one.directory), one.directory))
         self._add_notes()
         if not self._refused and (
@@ -452,7 +376,9 @@ class _Start:
             with load_partition(partition, path, loading) as loaded:
                 topic_id = read_topic_id(path)
                 if is_used:
-                    predicted = self._judged(predicted, loaded, loading, topic_id, directory)
+                    predicted = self._predict_loaded(
+                        predicted, loaded, loading, topic_id, directory
+                    )
         except KafkaIndexError as error:
             # Permission errors and concurrent changes say nothing about what a broker would do.
             if is_retriable(error):
@@ -493,7 +419,7 @@ class _Start:
             self._refused.append(refusal)
         self._partitions.append(replace(predicted, refusal=refusal))
 
-    def _judged(
+    def _predict_loaded(
         self,
         predicted: PartitionPrediction,
         loaded: LoadedPartition,
@@ -513,13 +439,13 @@ class _Start:
         is_known = policy is not None or conditions.knows(partition.topic)
         known = KnownOffsets.of(directory, partition, policy, is_topic_known=is_known)
         losses = conditions.known_losses.get(partition, ())
-        predicted = describe(predicted, loaded, loading, known, losses)
+        predicted = predict_loaded(predicted, loaded, loading, known, losses)
         if why is not None:
             return replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
         retention = conditions.retention(partition.topic, node_id)
         self._has_unknown_retention |= not retention.is_known and not retention.malformed
         self._malformed.update(retention.malformed)
-        return describe_served(
+        return predict_served(
             predicted,
             loaded,
             directory,
@@ -567,7 +493,7 @@ class _Start:
             if is_beside:
                 self._refused.append(Refusal(path, None, f"{at} has the same partition"))
 
-    def _missing_partitions(self) -> None:
+    def _add_missing_partitions(self) -> None:
         """Report partitions that the metadata assigns to this broker and that do not exist here."""
         cluster = self._conditions.cluster
         for topic_id, topic in ({} if cluster is None else cluster.topics).items():
@@ -584,7 +510,7 @@ class _Start:
                         )
                     )
 
-    def _leave_offline(self) -> None:
+    def _mark_offline(self) -> None:
         """Mark partitions in offline data directories as not served.
 
         A broker halts when its last data directory goes offline.
@@ -600,12 +526,12 @@ class _Start:
                 f"the broker halts once a reader has taken {', '.join(sorted(failing))} offline"
             )
 
-    def _judge_transactions(self) -> None:
+    def _check_transactions(self) -> None:
         """Mark partitions as not served if one of their transactions never ends."""
         budget = shared_budget(self._config.max_decompressed_bytes)
         cluster = self._conditions.cluster
         found = OpenTransactions(self._partitions, cluster, self._node_id, budget)
-        self._partitions, elsewhere = found.judged()
+        self._partitions, elsewhere = found.check()
         if elsewhere:
             self._not_judged.append(
                 f"open transactions of {plural(elsewhere, 'partition')} whose coordinators are on "
@@ -613,22 +539,100 @@ class _Start:
             )
 
 
-def _losses(prediction: StartPrediction) -> tuple[bool, int, int, int]:
-    """Return a sort key that is larger for a worse startup."""
-    partitions = prediction.partitions
-    return (
-        prediction.verdict is Verdict.DOES_NOT_START,
-        sum(one.outcome is Outcome.EMPTIED for one in partitions),
-        sum(one.lost.records for one in partitions),
-        sum(one.torn_bytes > 0 for one in partitions),
-    )
+@dataclass(frozen=True)
+class OpenTransactions:
+    """The transaction coordinators of a broker, and the partitions that it hosts.
 
+    `partitions` come from all data directories. `node_id` and `cluster` are None if unknown.
+    """
 
-def _text(prediction: StartPrediction) -> str:
-    stops, emptied, records, torn = _losses(prediction)
-    if stops:
-        return "the broker does not start"
-    text = f"{records} records are lost or hidden"
-    if emptied:
-        text += f" and {emptied} partitions emptied"
-    return f"{text} and {torn} logs stay torn" if torn else text
+    partitions: Sequence[PartitionPrediction]
+    cluster: ClusterImage | None
+    node_id: int | None
+    budget: DecompressionBudget
+
+    def check(self) -> tuple[list[PartitionPrediction], int]:
+        """Return the partitions, and how many of them may have coordinators on other brokers."""
+        checked, elsewhere = [], 0
+        for one in self.partitions:
+            if one.outcome is Outcome.LOADED and one.loaded is not None:
+                open_rows = one.loaded.producers["current_txn_first_offset"] >= 0
+                found = one.loaded.producers[open_rows]
+                reasons = {
+                    int(row["current_txn_first_offset"]): self._why_unended(one, row["producer_id"])
+                    for row in found
+                }
+                elsewhere += None in reasons.values()
+                checked.append(self._with_reasons(one, reasons))
+            else:
+                checked.append(one)
+        return checked, elsewhere
+
+    def _why_unended(self, one: PartitionPrediction, producer_id: int) -> str | None:
+        """Return why no coordinator will end a transaction: empty if one will, None if unknown."""
+        partition = one.topic, one.partition
+        transaction = self._transactions.get(int(producer_id))
+        if transaction is None:
+            return "no coordinator has its producer" if self._has_all_coordinators else None
+        if transaction.state in _PENDING and partition in transaction.partitions:
+            return ""
+        return f"the state of {transaction.transactional_id} is {transaction.state}"
+
+    def _with_reasons(
+        self, one: PartitionPrediction, reasons: Mapping[int, str | None]
+    ) -> PartitionPrediction:
+        offset = min((each for each, reason in reasons.items() if reason), default=None)
+        if offset is None:
+            return one
+        text = (
+            f"read_committed consumers get nothing from offset {offset} on: the transaction that "
+            f"begins there is open, and no coordinator ends it ({reasons[offset]})"
+        )
+        if self._is_only_here(one):
+            return replace(one, unserved="; ".join(filter(None, (one.unserved, text))))
+        text += ", unless another replica has its transaction marker"
+        return replace(one, unknown="; ".join(filter(None, (one.unknown, text))))
+
+    def _is_only_here(self, one: PartitionPrediction) -> bool:
+        topic = None if self.cluster is None else self.cluster.topic_named(one.topic)
+        found = None if topic is None else topic.partitions.get(one.partition)
+        return found is not None and found.replicas == (self.node_id,)
+
+    @cached_property
+    def _states(self) -> dict[TopicPartition, str]:
+        return {
+            TopicPartition(one.topic, one.partition): one.directory
+            for one in self.partitions
+            if one.topic == TRANSACTION_STATE_TOPIC and one.outcome is Outcome.LOADED
+        }
+
+    @cached_property
+    def _read(self) -> tuple[Mapping[int, Transaction], bool]:
+        """Read transactions by producer ID; the flag tells whether all records could be read."""
+        if not self._states:
+            return {}, True
+        read = read_metadata(
+            list(self._states.values()), budget=self.budget, topics=(TRANSACTION_STATE_TOPIC,)
+        )
+        raise_retriable(read.faults.first)
+        by_id = {}
+        for one in read.transactions or ():
+            for producer_id in (one.previous_producer_id, one.producer_id):
+                if producer_id is not None:
+                    by_id[producer_id] = one
+        return by_id, not read.faults.total
+
+    @property
+    def _transactions(self) -> Mapping[int, Transaction]:
+        return self._read[0]
+
+    @cached_property
+    def _has_all_coordinators(self) -> bool:
+        """Whether this broker hosts all partitions of ``__transaction_state``."""
+        if self.cluster is None or not self._read[1]:
+            return False
+        topic = self.cluster.topic_named(TRANSACTION_STATE_TOPIC)
+        numbers: Iterable[int] = () if topic is None else topic.partitions
+        return all(
+            TopicPartition(TRANSACTION_STATE_TOPIC, number) in self._states for number in numbers
+        )

@@ -140,7 +140,12 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
             is_kept = lowest_cleaned is None or base < lowest_cleaned
             if plain + SWAP_SUFFIX in names and is_kept:
                 one.indexes[suffix] = names[plain + SWAP_SUFFIX]
-            elif plain in names and not first <= base < end and not _is_overwritten(one, suffix):
+            # To find the end of a swap file, a broker creates its .index over an existing file.
+            elif (
+                plain in names
+                and not first <= base < end
+                and not (one.is_swapped and suffix == OFFSET_INDEX_SUFFIX)
+            ):
                 one.indexes[suffix] = names[plain]
             elif plain in not_files:
                 _note_no_file(one, suffix, not_files[plain])
@@ -206,11 +211,6 @@ def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
         segment.unsized[suffix] = entry.path
     else:
         segment.not_files[suffix] = entry.path
-
-
-def _is_overwritten(segment: FoundSegment, suffix: str) -> bool:
-    """Return whether the index that a broker creates for a swap file overwrites an existing one."""
-    return segment.is_swapped and suffix == OFFSET_INDEX_SUFFIX
 
 
 def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | None:

@@ -64,9 +64,13 @@ from kafka_index.core.logdir.metadata_files import MetaProperties, read_file, re
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.core.startup.changes import changed_segments, lost_records
 from kafka_index.core.startup.identity import configured_node, refusal_of
-from kafka_index.core.startup.partition_loading import Loading, load_partition
+from kafka_index.core.startup.partition_loading import (
+    Loading,
+    changed_segments,
+    load_partition,
+    lost_records,
+)
 from kafka_index.core.startup.prediction import Outcome, PartitionPrediction, Refusal
 
 _DATA_VERSION = "data_version"

@@ -1,7 +1,7 @@
 """Loading of a partition as a starting broker does it, without changing its files.
 
-The steps are those of `core.log.append.log_loader`. Files that a broker would write are kept in
-memory.
+The steps are those of `core.log.append.log_loader`. Recovery, truncation and files that a broker
+would write exist only in memory. Source: Kafka's ``LogLoader``, ``LogSegment``.
 """
 
 from __future__ import annotations
@@ -10,106 +10,97 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import (
+    CorruptIndexError,
     CorruptLogError,
     CorruptSnapshotError,
     DirectoryFailsError,
     InputError,
     InvalidEpochError,
     StartRefusedError,
+    UnknownVersionError,
     is_retriable,
 )
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
-from kafka_index.core.format.names import LOG_SUFFIX, OFFSET_DIGITS, TopicPartition
+from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.names import (
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+)
+from kafka_index.core.format.records import (
+    COMPRESSION_MASK,
+    HEADER_SIZE_UP_TO_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+)
+from kafka_index.core.fs.inputs import refuse_linked_out
+from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.registry import leads_nowhere, why_not_opened
+from kafka_index.core.fs.store import Bytes
+from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIndex
+from kafka_index.core.index.transaction_index import TransactionIndex
+from kafka_index.core.kernels.headers import (
+    CONTROL_MESSAGE,
+    HEADER_COLUMNS,
+    HEADER_RECORD_COUNT,
+    read_headers,
+)
+from kafka_index.core.log.append.incoming_batches import IncomingBatches
 from kafka_index.core.log.append.log_loader import (
+    OFFSET_BACKWARD,
     EpochFile,
     LoadConditions,
     LoadedOffsets,
     LogLoader,
     OffsetsGoBackError,
 )
-from kafka_index.core.log.append.log_segment_writer import Clock, floor_segment
+from kafka_index.core.log.append.log_segment_writer import Clock, floor_segment, translate_offset
 from kafka_index.core.log.append.producer_state_manager import (
     Producers,
     ProducerStateManager,
     SnapshotFiles,
 )
 from kafka_index.core.log.append.settings import LogSettings, log_settings_of
+from kafka_index.core.log.scan.file_records import (
+    LogBatches,
+    LogOffsetPosition,
+    batch_at,
+    open_log,
+    scan_to_end,
+)
+from kafka_index.core.log.scan.index_builder import IndexBuilder
 from kafka_index.core.log.scan.log_offsets import SegmentSpan, split_segment
+from kafka_index.core.log.scan.scanner import entry_length
 from kafka_index.core.log.state.snapshots import decode_snapshot, snapshot_path
 from kafka_index.core.logdir.data_directory import DataDirectory
+from kafka_index.core.records.batch_table import (
+    OFFSET_OVERFLOW,
+    TORN_BATCH,
+    TORN_HEADER,
+    BatchColumns,
+    ScanStop,
+)
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.startup.found_files import FoundFiles, find_files
-from kafka_index.core.startup.loaded_segment import LoadedSegment, SegmentOverflowError
-from kafka_index.core.startup.prediction import LoadedLog
-
-
-class PredictedSnapshots(SnapshotFiles):
-    """The snapshots of a partition directory, with the changes that a broker would make.
-
-    `bytes_read` counts the bytes read from files.
-    """
-
-    def __init__(self, directory: str, offsets: Iterable[int]) -> None:
-        super().__init__(directory)
-        self._offsets = set(offsets)
-        self._written: dict[int, bytes] = {}
-        self.bytes_read = 0
-
-    def offsets(self) -> list[int]:
-        return sorted(self._offsets)
-
-    def load_latest(
-        self, offsets: Iterable[int]
-    ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-        """Return the latest valid snapshot and its offset, and the corrupt ones before it."""
-        damaged: list[tuple[int, CorruptSnapshotError]] = []
-        for offset in reversed(list(offsets)):
-            data = self._written.get(offset)
-            if data is None:
-                found, entries, faults = super().load_latest([offset])
-                path = snapshot_path(self._directory, offset)
-                self.bytes_read += os.path.getsize(path)
-                if found is not None:
-                    return found, entries, damaged
-                damaged += faults
-            else:
-                return offset, decode_snapshot(data), damaged
-        return None, None, damaged
-
-    def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
-        """Keep a snapshot in memory.
-
-        Raises `OffsetsGoBackError` if its path is a directory, socket, device or broken link:
-        recovery then truncates the whole log. Raises `StartRefusedError` if it is a pipe: the
-        broker waits until another process reads from it.
-        """
-        path = snapshot_path(self._directory, offset)
-        if os.path.exists(path) and not os.path.isfile(path):
-            if stat.S_ISFIFO(os.stat(path).st_mode):
-                raise StartRefusedError("the snapshot to be written is a pipe", path=path)
-            kind = "a directory" if os.path.isdir(path) else "no file"
-            raise OffsetsGoBackError(f"the snapshot {path} is {kind}")
-        if leads_nowhere(path):
-            raise OffsetsGoBackError(f"the snapshot {path} is a broken link")
-        self._offsets.add(offset)
-        self._written[offset] = data
-
-    def remove(self, offset: int) -> None:
-        self._offsets.discard(offset)
-        self._written.pop(offset, None)
-
-
-class PredictedEpochs(EpochFile):
-    """The leader epochs of a partition, kept only in memory."""
-
-    def _write(self, text: str) -> None: ...
+from kafka_index.core.records.record_sections import first_offset
+from kafka_index.core.startup.found_files import FoundFiles, FoundSegment, find_files
+from kafka_index.core.startup.prediction import (
+    LoadedLog,
+    LostRecords,
+    SegmentAction,
+    SegmentPrediction,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,3 +307,530 @@ def _refusals(directory: str) -> Iterator[None]:
         if is_retriable(error):
             raise
         raise StartRefusedError.of(error, directory) from error
+
+
+class PredictedSnapshots(SnapshotFiles):
+    """The snapshots of a partition directory, with the changes that a broker would make.
+
+    `bytes_read` counts the bytes read from files.
+    """
+
+    def __init__(self, directory: str, offsets: Iterable[int]) -> None:
+        super().__init__(directory)
+        self._offsets = set(offsets)
+        self._written: dict[int, bytes] = {}
+        self.bytes_read = 0
+
+    def offsets(self) -> list[int]:
+        return sorted(self._offsets)
+
+    def load_latest(
+        self, offsets: Iterable[int]
+    ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
+        """Return the latest valid snapshot and its offset, and the corrupt ones before it."""
+        damaged: list[tuple[int, CorruptSnapshotError]] = []
+        for offset in reversed(list(offsets)):
+            data = self._written.get(offset)
+            if data is None:
+                found, entries, faults = super().load_latest([offset])
+                path = snapshot_path(self._directory, offset)
+                self.bytes_read += os.path.getsize(path)
+                if found is not None:
+                    return found, entries, damaged
+                damaged += faults
+            else:
+                return offset, decode_snapshot(data), damaged
+        return None, None, damaged
+
+    def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
+        """Keep a snapshot in memory.
+
+        Raises `OffsetsGoBackError` if its path is a directory, socket, device or broken link:
+        recovery then truncates the whole log. Raises `StartRefusedError` if it is a pipe: the
+        broker waits until another process reads from it.
+        """
+        path = snapshot_path(self._directory, offset)
+        if os.path.exists(path) and not os.path.isfile(path):
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                raise StartRefusedError("the snapshot to be written is a pipe", path=path)
+            kind = "a directory" if os.path.isdir(path) else "no file"
+            raise OffsetsGoBackError(f"the snapshot {path} is {kind}")
+        if leads_nowhere(path):
+            raise OffsetsGoBackError(f"the snapshot {path} is a broken link")
+        self._offsets.add(offset)
+        self._written[offset] = data
+
+    def remove(self, offset: int) -> None:
+        self._offsets.discard(offset)
+        self._written.pop(offset, None)
+
+
+class PredictedEpochs(EpochFile):
+    """The leader epochs of a partition, kept only in memory."""
+
+    def _write(self, text: str) -> None: ...
+
+
+_TORN = (TORN_HEADER, TORN_BATCH)
+#: Size of an in-memory index without entries.
+_NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
+_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
+
+
+def find_batch(
+    log: Bytes, path: str, offset_index: OffsetIndex, offset: int
+) -> LogOffsetPosition | None:
+    """Find the batch that contains an offset or the first one after it, None if there is none.
+
+    An incomplete batch ends the log. Raises `StartRefusedError` if a broker cannot read a batch
+    before the result. Source: ``LogSegment.translateOffset``.
+    """
+    floor = offset_index.lookup(offset)
+    start = max(floor.position, 0)
+    if start >= len(log):
+        return None
+    try:
+        found = translate_offset(log, path, offset_index, offset, verify_entry=False)
+    except CorruptLogError:
+        found = None
+    _check_way(log, path, start, offset_index.base_offset, _end_of_way(log, found, offset))
+    return found
+
+
+def check_stop(stop: ScanStop | None, log_size: int, path: str, what: str) -> None:
+    """Raise if a broker fails to read past a batch; an incomplete batch is the end of the log."""
+    if stop is None or stop.code in _TORN:
+        return
+    if log_size - stop.position_bytes <= HEADER_SIZE_UP_TO_MAGIC:
+        return
+    raise stop.error(StartRefusedError, path, f"{what} cannot be read: ")
+
+
+def _end_of_way(log: Bytes, found: LogOffsetPosition | None, offset: int) -> int:
+    """Return the position after the last batch read by a search, or the log size if no match."""
+    if found is None:
+        return len(log)
+    end = found.position + found.size
+    if found.offset >= offset:
+        return end
+    following = log[end : end + HEADER_SIZE_UP_TO_MAGIC + 1]
+    length = entry_length(following) if len(following) >= LOG_OVERHEAD_BYTES else 0
+    return min(end + max(LOG_OVERHEAD_BYTES + length, len(following)), len(log))
+
+
+def _check_way(log: Bytes, path: str, start: int, base_offset: int, end: int) -> None:
+    batches = LogBatches(log[:end], start, base_offset, verify_crc=False, any_offset=True)
+    for chunk in batches:
+        _check_messages(log, path, chunk)
+    check_stop(batches.stop, end, path, "the log")
+
+
+def _check_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
+    """Check that the base offset of compressed v0 and v1 messages can be read (``baseOffset``)."""
+    is_message = chunk.control_type == CONTROL_MESSAGE
+    positions = chunk.position_bytes[is_message & (chunk.attributes & COMPRESSION_MASK != 0)]
+    for position in np.unique(positions).tolist():
+        try:
+            first_offset(batch_at(log, position), shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
+        except CorruptLogError as error:
+            raise StartRefusedError(
+                f"a compressed message cannot be read: {error.message}",
+                path=path,
+                position_bytes=position,
+                expected=error.expected,
+                found=error.found,
+            ) from error
+
+
+class SegmentOverflowError(Exception):
+    """An offset does not fit its segment during recovery; the broker then splits the segment.
+
+    Kafka: ``LogSegmentOffsetOverflowException``.
+    """
+
+    def __init__(self, base_offset: int) -> None:
+        super().__init__(base_offset)
+        self.base_offset = base_offset
+
+
+class LoadedSegment:
+    """A segment of a partition that is being loaded.
+
+    If it has no files, it is empty.
+
+    Attributes
+    ----------
+    whole_bytes, size_bytes
+        Size of its log before and after truncation.
+    bytes_read
+        Bytes of the log that were recovered or replayed.
+    is_rebuilt
+        Whether it was recovered.
+    is_split
+        Whether a broker has split it off another segment. It starts at `start_bytes` of the
+        other log, and its index has been built.
+    """
+
+    def __init__(
+        self,
+        base_offset: int,
+        settings: LogSettings,
+        found: FoundSegment | None = None,
+        span: SegmentSpan | None = None,
+    ) -> None:
+        self.base_offset = base_offset
+        self.settings = settings
+        self.is_split = span is not None
+        self.start_bytes = 0 if span is None else span.start_bytes
+        if found is not None and span is not None:
+            log = replace(found.log, base_offset=base_offset)
+            found = FoundSegment(log, is_swapped=False)
+        self.found = found
+        self.bytes_read = 0
+        self.is_rebuilt = False
+        self._file: MappedFile | None = None
+        self.whole_bytes = 0 if found is None else found.log.log_size_bytes
+        if span is not None:
+            self.whole_bytes = span.end_bytes - span.start_bytes
+        self.size_bytes = self.whole_bytes
+        self._index: OffsetIndex | None = None
+        self._max_timestamp_ms = NO_TIMESTAMP
+
+    @property
+    def path(self) -> str:
+        return IN_MEMORY if self.found is None else self.found.log.log_path
+
+    @property
+    def log(self) -> Bytes:
+        return self.whole_log[: self.size_bytes]
+
+    @property
+    def whole_log(self) -> Bytes:
+        """The bytes of its log before truncation, mapped on first use."""
+        if self._file is None and self.found is not None and self.whole_bytes:
+            file = open_log(self.found.log.log_path, self.found.log)
+            if not isinstance(file, MappedFile):
+                raise InputError("not a local log", path=self.path)
+            self._file = file
+        if self._file is None:
+            return _NO_BYTES
+        return self._file.array[self.start_bytes : self.start_bytes + self.whole_bytes]
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """Its offset index: the existing file, or the index built by recovery."""
+        if self._index is None:
+            self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX)
+            path = None if self.found is None else self.found.indexes.get(OFFSET_INDEX_SUFFIX)
+            if path is None:
+                self._index = OffsetIndex(
+                    IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True
+                )
+            else:
+                self._index = OffsetIndex(path, self.base_offset, writable=False)
+        return self._index
+
+    @property
+    def _not_files(self) -> dict[str, str]:
+        return {} if self.found is None else self.found.not_files
+
+    @property
+    def _unsized(self) -> dict[str, str]:
+        return {} if self.found is None else self.found.unsized
+
+    def _refuse_what_is_no_file(self, *suffixes: str) -> None:
+        """Raise for an index that is not a regular file, as a broker fails when it opens it."""
+        for suffix in suffixes:
+            if suffix in self._not_files:
+                raise DirectoryFailsError("the index is not a file", path=self._not_files[suffix])
+
+    def is_sound(self) -> bool:
+        """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``)."""
+        indexes = {} if self.found is None else self.found.indexes
+        is_swapped = self.found is not None and self.found.is_swapped
+        # To find the end of a swap file, a broker opens its index and thereby creates an empty one.
+        has_index = any(
+            OFFSET_INDEX_SUFFIX in each for each in (indexes, self._not_files, self._unsized)
+        )
+        if not has_index and not is_swapped and not self.is_split:
+            return False
+        path = indexes.get(TXN_INDEX_SUFFIX)
+        if path is None:
+            return True
+        index = TransactionIndex(path, self.base_offset, writable=False)
+        try:
+            index.sanity_check()
+        except UnknownVersionError as error:
+            raise StartRefusedError.of(error, path) from error
+        except CorruptIndexError:
+            return False
+        finally:
+            index.close()
+        return True
+
+    def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
+        """Find the batch that contains an offset or the first one after it, None if none."""
+        return find_batch(self.log, self.path, self.offset_index, offset)
+
+    def bytes_of(self, start: int, end: int) -> Bytes:
+        """Return a byte range of its log for replay."""
+        self.bytes_read += end - start
+        return self.log[start:end]
+
+    def next_offset(self) -> int:
+        """Return the offset after the last batch (``LogSegment.readNextOffset``).
+
+        Raises `StartRefusedError` if a batch after the last index entry has an invalid length, or
+        if a message in the searched range cannot be read.
+        """
+        if not self.size_bytes:
+            return self.base_offset
+        entry = self.offset_index.lookup(self.offset_index.last_offset)
+        if entry.position >= self.size_bytes:
+            return self.base_offset
+        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
+        check_stop(end.stop, self.size_bytes, self.path, "the end of the log")
+        # The search for that entry's offset can fail on batches that the scan accepts.
+        self.offset_to_position(self.offset_index.last_offset)
+        return end.next_offset
+
+    def torn_bytes(self) -> int:
+        """Return how many bytes follow the last complete batch; 0 for a recovered log."""
+        if not self.size_bytes or self.is_rebuilt:
+            return 0
+        entry = self.offset_index.lookup(self.offset_index.last_offset)
+        if entry.position >= self.size_bytes:
+            return 0
+        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
+        return self.size_bytes - end.end_bytes
+
+    def recover(self) -> int:
+        """Rebuild the index, truncate at the first invalid byte, and return the truncated bytes.
+
+        Raises `OffsetsGoBackError` if Kafka throws ``InvalidOffsetException``, and
+        `StartRefusedError` if a broker does not start on such a log. Source:
+        ``LogSegment.recover``.
+        """
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if suffix in self._unsized:
+                # The file is opened but not mapped, so Kafka throws a NullPointerException in any
+                # case.
+                path = self._unsized[suffix]
+                raise StartRefusedError(
+                    "the index to be rebuilt is a pipe or the null device", path=path
+                )
+        self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        size = self.settings.segment_index_bytes
+        index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
+        times = TimeIndex(IN_MEMORY, self.base_offset, size, growing=True)
+        builder = IndexBuilder(index, times, self.settings.index_interval_bytes)
+        stop = builder.recover(LogBatches(self.log, 0, self.base_offset, verify_crc=True))
+        self.is_rebuilt = True
+        self._max_timestamp_ms = builder.max_timestamp_ms
+        self.bytes_read += self.size_bytes
+        if stop is not None:
+            if stop.code == OFFSET_BACKWARD:
+                raise OffsetsGoBackError(f"at byte {stop.position_bytes}")
+            self._use_index(index)
+            largest = self.base_offset + INT32_MAX
+            if stop.code == OFFSET_OVERFLOW and self.next_offset() > largest + 1:
+                raise SegmentOverflowError(self.base_offset)
+            raise stop.error(StartRefusedError, self.path, "the segment cannot be recovered: ")
+        self._use_index(index)
+        return self.cut_at(builder.valid_bytes)
+
+    def stored_batches(self) -> Iterator[IncomingBatches]:
+        """Yield the remaining batches without verifying them again."""
+        return IncomingBatches.stored(self.log, self.base_offset)
+
+    def append_aborted(self, aborted: NDArray[np.void]) -> None:
+        """Discard aborted transactions: no consumer reads this log.
+
+        Raises
+        ------
+        OffsetsGoBackError
+            A broker cannot create the index. Recovery then truncates the whole log.
+        """
+        path = None if self.found is None else self.found.txn_index_to_nowhere
+        if path is not None and len(aborted):
+            raise OffsetsGoBackError(f"the transaction index {path} is a broken link")
+
+    def cut_at(self, size_bytes: int) -> int:
+        """Truncate the log to a size; return the number of truncated bytes."""
+        lost = self.size_bytes - size_bytes
+        self.size_bytes = size_bytes
+        return lost
+
+    def cut_whole(self) -> int:
+        """Truncate everything, as Kafka does if offsets decrease (``LogSegment.truncateTo``)."""
+        self._use_index(OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True))
+        return self.cut_at(0)
+
+    def _use_index(self, index: OffsetIndex) -> None:
+        if self._index is not None:
+            self._index.close()
+        self._index = index
+
+    def resize_indexes(self) -> None:
+        """Raise if an index file is larger than the settings allow (``resizeIndexes``)."""
+        self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        for unsized in self._unsized.values():
+            raise DirectoryFailsError("the index of the active segment has no size", path=unsized)
+        indexes = {} if self.found is None or self.is_rebuilt else self.found.indexes
+        for suffix, entry in ((OFFSET_INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
+            path = indexes.get(suffix)
+            if path is None:
+                continue
+            size = entry.itemsize
+            limit = self.settings.segment_index_bytes // size * size
+            refuse_linked_out(path)
+            with open(path, "rb") as file:
+                found = file.seek(0, 2) // size * size
+            if found > limit:
+                raise StartRefusedError(
+                    "the index of the active segment is larger than segment.index.bytes",
+                    path=path,
+                    expected=f"{limit} bytes or fewer",
+                    found=found,
+                )
+
+    def largest_timestamp_ms(self, now_ms: int) -> int:
+        """Return the timestamp used by time-based retention (``LogSegment.largestTimestamp``).
+
+        If the log was truncated, its modification time is `now_ms`.
+        """
+        if self.found is None:
+            return now_ms
+        path = self.found.indexes.get(TIME_INDEX_SUFFIX)
+        largest = self._max_timestamp_ms
+        if not self.is_rebuilt and path is not None:
+            largest = _last_time(path)
+        if largest >= 0:
+            return largest
+        is_cut = self.size_bytes < self.whole_bytes
+        return now_ms if is_cut else self.found.log.log_mtime_ns // 10**6
+
+    def release(self) -> None:
+        """Unmap the log until its next use, since a partition can have very many segments."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def close(self) -> None:
+        if self._index is not None:
+            self._index.close()
+        self.release()
+
+
+def _last_time(path: str) -> int:
+    """Return the timestamp of the last slot of a ``.timeindex``, including zero padding."""
+    size = TIME_ENTRY.itemsize
+    refuse_linked_out(path)
+    with open(path, "rb") as file:
+        entries = file.seek(0, 2) // size
+        if not entries:
+            return NO_TIMESTAMP
+        file.seek((entries - 1) * size)
+        (entry,) = np.frombuffer(file.read(size), TIME_ENTRY)
+    return int(entry["timestamp_ms"])
+
+
+_SPLIT = "split: the offsets of a segment are 2^31 or more apart"
+
+
+def changed_segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
+    files = loaded.files
+    swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
+    actions: dict[int, list[SegmentPrediction]] = {}
+    for base_offset in files.replaced:
+        reason = "replaced: a finished compaction or split contains its offsets"
+        one = SegmentPrediction(base_offset, SegmentAction.DELETE, None, reason)
+        actions.setdefault(base_offset, []).append(one)
+    for base_offset in loaded.deleted:
+        one = SegmentPrediction(
+            base_offset, SegmentAction.DELETE, None, loaded.reasons.get(base_offset)
+        )
+        actions.setdefault(base_offset, []).append(one)
+    for segment in loaded.segments:
+        if segment.found is None:
+            continue
+        base_offset, why = segment.base_offset, loaded.reasons.get(segment.base_offset)
+        if segment.whole_bytes > segment.size_bytes:
+            one = SegmentPrediction(base_offset, SegmentAction.CUT, segment.size_bytes, why)
+        elif base_offset in swapped:
+            text = "swapped: it takes its name from .swap"
+            one = SegmentPrediction(base_offset, SegmentAction.REPLACE, None, text)
+        elif segment.is_rebuilt:
+            text = why or "unflushed: at or above the recovery point, or the last one"
+            text = _SPLIT if segment.is_split else text
+            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, text)
+        elif segment.is_split:
+            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, _SPLIT)
+        else:
+            one = SegmentPrediction(base_offset, SegmentAction.KEEP, None, why)
+        actions.setdefault(base_offset, []).append(one)
+    return [one for _, found in sorted(actions.items()) for one in found]
+
+
+def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
+    """Count the records that startup loses; also return the log end offset before startup.
+
+    Records below `log_start_before` were not visible and are not counted.
+    """
+    lost = LostRecords()
+    log_end = loaded.log.log_end_offset
+    ends = [log_end]
+    ends += [
+        _add_batches(lost, segment.whole_log, 0, segment.base_offset, log_start_before)
+        for segment in loaded.deleted.values()
+    ]
+    for segment in loaded.segments:
+        cut_from = segment.size_bytes if segment.whole_bytes > segment.size_bytes else None
+        if segment.size_bytes and log_end <= segment.base_offset:
+            # If a log now ends at the base offset of its active segment, all records in that
+            # segment are lost.
+            cut_from = 0
+        if cut_from is not None:
+            log = segment.whole_log
+            ends.append(_add_batches(lost, log, cut_from, segment.base_offset, log_start_before))
+    for base_offset, path in loaded.files.replaced.items():
+        file = MappedFile(path)
+        try:
+            hidden_from = max(log_start_before, loaded.files.replaced_end)
+            ends.append(_add_batches(lost, file.array, 0, base_offset, hidden_from))
+        finally:
+            file.close()
+    return lost, max(ends)
+
+
+def _add_batches(
+    lost: LostRecords, log: Bytes, start: int, base_offset: int, from_offset: int
+) -> int:
+    """Add batches that end at or after `from_offset`; return the offset after the last batch."""
+    end = base_offset
+    for batches, counts in _batches(log, start, base_offset):
+        end = max(end, int(batches.last_offset.max()) + 1)
+        rows = np.flatnonzero(batches.last_offset >= from_offset)
+        if len(rows):
+            # A corrupt header can contain any record count.
+            most = np.maximum(batches.last_offset[rows] - batches.base_offset[rows] + 1, 1)
+            lost.add(
+                int(np.clip(counts[rows], 1, most).sum()),
+                (
+                    max(int(batches.base_offset[rows].min()), from_offset),
+                    int(batches.last_offset[rows].max()),
+                ),
+                (
+                    int(batches.max_timestamp_ms[rows].min()),
+                    int(batches.max_timestamp_ms[rows].max()),
+                ),
+            )
+    return end
+
+
+def _batches(log: Bytes, start: int, base_offset: int) -> Iterator[tuple[BatchColumns, Longs]]:
+    """Yield the complete batches from a position on, with their record counts."""
+    for batches in LogBatches(log, start, base_offset, verify_crc=False):
+        headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
+        read_headers(log, 0, batches.position_bytes, headers)
+        yield batches, headers[HEADER_RECORD_COUNT]
