@@ -165,7 +165,7 @@ def _in_turn(
     clean: Callable[[], object],
     both: Callable[[], object] | None = None,
 ) -> bool:
-    """Time what bounds a work and the work, at the same priority; print, return whether reached.
+    """Time a task and its bounds at the same priority; print, and return whether it is fast enough.
 
     Reading and writing is timed in one, too, where it is given.
     """
@@ -201,7 +201,7 @@ def _remove(*folders: Path) -> None:
 
 
 def _put(logs: list[Path], folder: str) -> None:
-    """Put logs into a store, as many at a time as a run does."""
+    """Put logs into a store, as many concurrently as a backup."""
     with ThreadPoolExecutor(_AT_A_TIME) as pool:
         jobs = [
             pool.submit(store_of(folder).put, f"{folder}/{number}", path.read_bytes())
@@ -211,7 +211,7 @@ def _put(logs: list[Path], folder: str) -> None:
 
 
 def _stream(folder: str) -> None:
-    """Read all objects of a store to nowhere, one after the other."""
+    """Read and discard all objects of a store, one after the other."""
     for path in _paths_below(folder):
         for _ in store_of(folder).open(f"{folder}/{path}").stream():
             pass
@@ -285,7 +285,7 @@ def _produce(broker: Broker, seconds: int) -> float:
 
 @contextmanager
 def _agent(home: Home, repository: Path) -> Iterator[Callable[[], float]]:
-    """Run backups every ten seconds; yields what returns the share of a core since its first."""
+    """Run backups every ten seconds; yield a function that returns their share of a core."""
     command = [
         *(sys.executable, "-m", "kafka_index", "backup"),
         *("--input", str(home.data), str(home.metadata)),
@@ -307,7 +307,7 @@ def _cpu_seconds(process_id: int) -> float:
 
 
 def _back_up(data: Path, repository: Path, *more: Path) -> float:
-    """Run the command in a process of its own; return its seconds."""
+    """Run the command in a separate process; return its seconds."""
     return _timed(lambda: subprocess.run(_command(data, repository, *more), check=True))
 
 
@@ -324,7 +324,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _warmly_timed(work: Callable[[], object]) -> float:
-    """Time a work on memory that has been written to: a virtual machine gets it only then."""
+    """Time a task on memory that was written before: a virtual machine gets memory only then."""
     memory = np.empty(_MEMORY_BYTES, np.uint8)
     memory[:: mmap.PAGESIZE] = 1
     del memory

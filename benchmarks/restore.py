@@ -1,8 +1,8 @@
-"""A restore beside a build of the same dump, and beside copying it first.
+"""A restore, compared with a build of the same dump, and with a copy before the build.
 
-One thread, warm page cache, batches of 1 KB. Rolled segments are linked or copied, the active one
-is always copied; so the dump has many small segments. Seconds of the processor, those of ``cp``
-included, in turn.
+One thread, warm page cache, batches of 1 KB. Rolled segments are linked or copied, and the active
+segment is always copied, so the dump has many small segments. Processor seconds, including ``cp``,
+measured in turn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks.dumps import build
 from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.partition import restore_on
 from kafka_index.commands.restore.request import Link, RestoreRequest
-from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.recovery.settings import BuildSettings
 from kafka_index.core.logdir.listing import list_dump
@@ -39,13 +39,13 @@ def run(scratch: Path) -> bool:
     with TemporaryDirectory(dir=scratch) as folder:
         dump, output = Path(folder, "dump"), Path(folder, "output")
         _write_dump(dump / "topic-0")
-        works: list[Callable[[], None]] = [
+        tasks: list[Callable[[], None]] = [
             partial(_build, dump, output),
             partial(_restore, dump, output, Link.HARD),
             partial(_copy, dump, output),
             partial(_restore, dump, output, Link.COPY),
         ]
-        seconds = [statistics.median(times) for times in _in_turn(works, output)]
+        seconds = [statistics.median(times) for times in _in_turn(tasks, output)]
     built, linked, copied, restored = seconds
     print("Restore, one thread, seconds of the processor (median of rounds, in turn)")
     print("  build     links   x build    cp, sync   copies   x cp, sync and build    goals")
@@ -57,12 +57,12 @@ def run(scratch: Path) -> bool:
     return reached
 
 
-def _in_turn(works: list[Callable[[], None]], output: Path) -> list[list[float]]:
-    times: list[list[float]] = [[] for _ in works]
+def _in_turn(tasks: list[Callable[[], None]], output: Path) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in tasks]
     for number in range(_ROUNDS + 1):
-        for work, found in zip(works, times, strict=True):
+        for task, found in zip(tasks, times, strict=True):
             started = sum(os.times()[:4])
-            work()
+            task()
             if number:
                 found.append(sum(os.times()[:4]) - started)
             shutil.rmtree(output)
@@ -87,7 +87,7 @@ def _copy(dump: Path, output: Path) -> None:
 
 
 def _write_dump(directory: Path) -> None:
-    """Write segments of batches of about 1 KB, whose offsets are all that differs."""
+    """Write segments of batches of about 1 KB that differ only in their offsets."""
     directory.mkdir(parents=True)
     record = Record(1_700_000_000_000, b"key", os.urandom(900))
     batch = write_record_batch([record], 0, BatchFields(leader_epoch=1))

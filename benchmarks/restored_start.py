@@ -1,16 +1,16 @@
-"""The time until a broker serves a restored dump of 8 GiB that has nothing but logs.
+"""The time until a broker serves a restored dump of 8 GiB that has only logs.
 
-8 partitions of 64 segments of 16 MiB, in batches of 1 KB, which go two ways, in turn, with Kafka's
-usual Java options:
+The dump has 8 partitions of 64 segments of 16 MiB, in batches of 1 KB. Two ways to a running broker
+are measured in turn, with Kafka's usual Java options:
 
-- *alone*: the broker is started on the logs alone with the marker of a clean stop, and rebuilds all
-  index files while it loads them;
-- *restored*: ``kafka-index restore --link hard --cluster same`` in a process of its own (start of
-  Python included, machine code cached, everything verified and durable), then a broker is started
-  on the result.
+- *alone*: the broker starts on the logs with a clean shutdown file, and rebuilds all index files
+  while it loads the logs.
+- *restored*: ``kafka-index restore --link hard --cluster same`` runs in a separate process. The
+  time includes the start of Python, with cached machine code. All checksums are verified, and all
+  files are durable. Then a broker starts on the output.
 
-Times are measured as in ``mount``. The goals are those of a restore with links: less than half of
-the time until the broker has started, and at most a tenth of the time it takes to load its logs.
+Times are measured as in ``mount``. The goals for a restore with links are less than half of the
+time until the broker has started, and at most a tenth of the time to load the logs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(scratch: Path) -> bool:
             restored.append(start(target, keeps_marker=True))
             shutil.rmtree(target.root)
     if any(one.rebuilt_segments for one in restored):
-        raise RuntimeError("the broker rebuilt what had been restored")
+        raise RuntimeError("the broker rebuilt restored segments")
     own = statistics.median(one.started_seconds for one in alone)
     own_load = statistics.median(one.loading_seconds for one in alone)
     restore = statistics.median(seconds)

@@ -99,10 +99,8 @@ if TYPE_CHECKING:
     from kafka_index.commands.restore.request import ClusterMode as ClusterMode
     from kafka_index.commands.restore.request import Link as Link
     from kafka_index.commands.restore.request import Salvage as Salvage
-    from kafka_index.commands.restore.restored_partition import GroupOffset as GroupOffset
-    from kafka_index.commands.restore.restored_partition import (
-        RestoredPartition as RestoredPartition,
-    )
+    from kafka_index.commands.restore.result import GroupOffset as GroupOffset
+    from kafka_index.commands.restore.result import RestoredPartition as RestoredPartition
     from kafka_index.commands.restore.result import RestoreResult as RestoreResult
     from kafka_index.commands.rewrite import rewrite_dump as rewrite_dump
     from kafka_index.commands.rewrite.result import RewriteResult as RewriteResult
@@ -183,8 +181,7 @@ _NAMES = {
     "commands.predict.predict_job": "Prediction",
     "commands.restore": "restore_dump",
     "commands.restore.request": "ClusterMode Link Salvage",
-    "commands.restore.restored_partition": "GroupOffset RestoredPartition",
-    "commands.restore.result": "RestoreResult",
+    "commands.restore.result": "GroupOffset RestoreResult RestoredPartition",
     "commands.rewrite": "rewrite_dump",
     "commands.rewrite.result": "RewriteResult RewriteStatus RewrittenPartition",
     "commands.schemas": "read_schemas",

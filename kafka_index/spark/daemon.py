@@ -28,7 +28,7 @@ _IMPORTED_BY_TASKS = (
     "pandas",
     "kafka_index.commands.build.log_build",
     "kafka_index.commands.export.export_job",
-    "kafka_index.commands.restore.restore_partition",
+    "kafka_index.commands.restore.partition",
     "kafka_index.commands.rewrite.job",
     "kafka_index.commands.verify.job",
     "kafka_index.spark.data_source",

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.partition import restore_on
 from kafka_index.commands.restore.request import RestoreRequest, Salvage
-from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.scan.segment_scan import read_batches
@@ -29,7 +29,7 @@ from .test_predicted_partitions import Case, apply, cases
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafka_index.commands.restore.restored_partition import RestoredPartition
+    from kafka_index.commands.restore.result import RestoredPartition
 
     from .kafka_reference import KafkaReference
 

@@ -20,7 +20,7 @@ import zstandard
 
 from kafka_index.commands.export.export_state import EXPORT_STATE
 from kafka_index.commands.import_.import_manifest import IMPORT_MANIFEST
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
+from kafka_index.commands.restore.output import JOURNAL_FILE, STATE_FILE
 from kafka_index.core.errors import CorruptObjectError, InputError, KafkaIndexError
 from kafka_index.core.format.names import CLEAN_SHUTDOWN
 from kafka_index.core.fs.backup.manifest import KeptFile, Manifest, encode, parse_manifest

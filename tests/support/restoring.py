@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
+from kafka_index.commands.restore.output import JOURNAL_FILE, STATE_FILE
 from kafka_index.core.log.scan.segment_scan import read_batches
 from tests.support.command_line import DUMP, SETTINGS, Argument, run_here
 

@@ -1,4 +1,4 @@
-"""Make a data directory that a broker mounts, from a dump."""
+"""Create a data directory on which a broker starts, from a dump."""
 
 from __future__ import annotations
 
@@ -42,74 +42,72 @@ def restore_dump(
     threads: int | None = None,
     follow_links: bool = False,
 ) -> RestoreResult:
-    """Make a data directory that a broker mounts, out of dumps, as ``kafka-index restore`` does.
+    """Create a data directory on which a broker starts, as ``kafka-index restore`` does.
 
     Parameters
     ----------
     paths : path, or list of path
         Dumps: data directories, partition directories, metadata log directories, or globs.
     output : path
-        The data directory to make, on a local disk.
+        The data directory to create, on a local disk.
     tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
+        The locations of remote segments.
     topics : str, re.Pattern or list of str, optional
-        Only topics that match the regular expression in full, or that are named.
+        Only topics whose full name matches the regular expression, or whose name is listed.
     salvage : Salvage or str
-        What is kept of damaged partitions: ``prefix``, ``batches`` or ``none``.
+        The part of a damaged segment that is kept: ``prefix``, ``batches`` or ``none``.
     link : Link or str
-        How logs are taken over: ``auto``, ``reflink``, ``copy`` or ``hard``.
+        How logs get into the output: ``auto``, ``reflink``, ``copy`` or ``hard``.
     log_starts : mapping of str to int, optional
-        Log starts instead of the dump's, by the names of partition directories (``orders-0``).
+        Log start offsets instead of those in the checkpoints, by the names of partition directories
+        (``orders-0``).
     cluster : ClusterMode or str
-        Whether the output is for a ``fresh`` cluster, or for the ``same`` one as the dump.
+        Whether the output is for a ``fresh`` cluster, or for the source cluster (``same``).
     seeds : path, or list of path
         Metadata log directories of the controllers that get the topics.
     node_id : int, optional
-        The broker that gets the output, where neither it nor `seeds` says.
+        The broker of the output, if neither the output nor `seeds` contains it.
     topic_configs : mapping of str to mapping of str to str, optional
-        Settings of seeded topics, before those of the dump's metadata log.
+        Settings of seeded topics. They take precedence over the metadata log of the dump.
     until : time, path, or mapping of str to mapping of int to int, optional
-        Where logs end: before the first batch with a later timestamp, or that reaches the offset of
-        its topic and partition. Offsets may be in a file.
+        The end of the logs: before the first batch with a later timestamp, or at the offset of
+        the topic and partition. Offsets may be in a file.
     create_time : bool
-        Whether the time counts for topics with the timestamps of clients, too.
+        Whether the time also applies to topics that use CreateTime.
     consistent : bool
-        Whether a transaction across the end of a log is kept or removed as a whole, in all
-        partitions; for a backup.
+        For a backup: keep or remove whole transactions at the log ends, in all partitions.
     drop_keys : path, or list of str or bytes, optional
-        The keys of records that are dropped, as of `rewrite_dump`: a list, or a file with one per
-        line.
+        Keys whose records are dropped, as by `rewrite_dump`: a list, or a file with a key per line.
     clamp_groups : bool
-        Whether groups that committed offsets after the end of a log begin there.
+        Whether committed offsets after the end of a log are reset to that end.
     renames : mapping of str to str, optional
-        Other names of topics, by the old ones; such a topic gets a new id.
+        New names of topics by their old names. A renamed topic gets a new ID.
     new_topic_ids : bool
-        Whether topics whose id is not known get a new one; by default they are refused.
+        Whether topics whose ID is unknown get a new ID. By default they are rejected.
     metadata_output : path, optional
-        For the same cluster: where the metadata log goes if it has a directory of its own.
+        For the source cluster: the directory of the metadata log, if it is not `output`.
     all_brokers_restored : bool
-        For the same cluster: all of its brokers are restored to one point in time.
+        For the source cluster: all of its brokers are restored to the same point in time.
     config : path, mapping or LogConfig, optional
         Kafka's settings.
     max_decompressed_bytes : int
-        The most bytes of decompressed metadata, and of records where some are dropped, that this
-        process holds at a time.
+        Maximum size of decompressed metadata and records that this process holds at a time.
     threads : int, optional
-        Logs restored at a time; by default one a core, two for remote inputs.
+        Number of logs that are restored at a time. By default one per core, two for remote inputs.
     follow_links : bool
-        Whether index files, checkpoints and snapshots are read also if they are links that lead
-        out of the input. Otherwise they are not opened, and files that need them are unreadable.
+        Whether index files, checkpoints and snapshots are read also if they are links to files
+        outside the input. Otherwise files that need them are unreadable.
 
     Returns
     -------
     RestoreResult
-        A row per partition and lost range, and the runbook: the remaining steps. The runbook is
-        None if the restore is not complete, and the same call continues it.
+        A row per partition and lost range, and the runbook with the remaining steps. If the restore
+        is not complete, the runbook is None, and the same call continues the restore.
 
     Raises
     ------
     KafkaIndexError
-        The restore is refused, or the output cannot be written.
+        The restore is rejected, or the output cannot be written.
 
     Examples
     --------

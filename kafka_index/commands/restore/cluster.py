@@ -1,4 +1,4 @@
-"""The cluster of the dump, and the identity with which a broker mounts the output.
+"""The source cluster, and the identity with which a broker starts on the output.
 
 In a fresh cluster the identity is that of a formatted directory, or of the dump. In the same
 cluster the metadata log is copied along, and the broker keeps its identity.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from kafka_index.commands.restore.output_files import make_directory, sync_directory
+from kafka_index.commands.restore.request import RestoreRequest
 from kafka_index.core.cluster.listing import FoundCluster, node_id_of
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.decoding import HIDDEN
@@ -32,27 +31,26 @@ from kafka_index.core.format.config import LogConfig, parse_integer
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, INT64_MIN
 from kafka_index.core.format.message_bytes import uuid_text
 from kafka_index.core.format.names import (
-    BOOTSTRAP_CHECKPOINT,
-    BROKER_LOCK,
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
-    META_PROPERTIES,
     METADATA_LOG,
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
 from kafka_index.core.format.strings import is_reserved_directory_id
-from kafka_index.core.fs.durable_files import AtomicFile
-from kafka_index.core.fs.inputs import refuse_linked_out
-from kafka_index.core.fs.paths import local_path, refuse_overlap
-from kafka_index.core.fs.registry import scan_directory
-from kafka_index.core.fs.uris import refuse_remote
-from kafka_index.core.log.scan.file_records import open_log
-from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.log.append.log_segment_writer import system_clock
+from kafka_index.core.log.append.settings import log_settings_of
+from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.metadata_files import MetaProperties
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.startup.identity import check_identity
+from kafka_index.core.startup.metadata_log import (
+    why_not_metadata_log,
+    why_not_quorum_state,
+    why_not_snapshots,
+)
 from kafka_index.core.startup.prediction import Refusal
 
 _INT = {
@@ -94,7 +92,6 @@ _TEXT = {
     "remote.storage.enable": _BOOLEAN,
     "unclean.leader.election.enable": _BOOLEAN,
 }
-
 #: Of topics whose settings are not known: nothing of them is deleted for its age or size.
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _COMPACT = {"cleanup.policy": "compact"}
@@ -114,7 +111,7 @@ _INTERNAL = {
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:
-    """Check settings that a topic is to get."""
+    """Check the settings of a topic; raise `ConfigError` if no broker starts with them."""
     for name, value in configs.items():
         text = value.strip()
         if name in _INT:
@@ -145,11 +142,11 @@ class SourceCluster:
     notes: list[str] = field(default_factory=list)
     is_damaged: bool = False
     #: The restored backup and its cutoff, for people; empty for dumps.
-    run: str = ""
+    backup: str = ""
 
     @classmethod
     def read(cls, dump: Dump, budget: DecompressionBudget, *, with_groups: bool) -> SourceCluster:
-        """Read the metadata log of dumps, and where they are wanted the committed offsets."""
+        """Read the metadata log of dumps and, on request, the committed offsets."""
         cluster = cls()
         latest = -1
         for directory in dump.metadata_logs:
@@ -178,7 +175,7 @@ class SourceCluster:
         return cluster
 
     def settings(self, config: LogConfig, dump: Dump, renames: Mapping[str, str]) -> LogConfig:
-        """Return the settings of logs: the given ones first, then those of the metadata log."""
+        """Return the settings of logs; the metadata log fills in settings that are not given."""
         topics = {each.topic for each in dump.replicas}
         cluster = FoundCluster(self.image, node_id=node_id_of(dump.directories.values()))
         assumed = cluster.settings_text(config, topics)
@@ -194,7 +191,7 @@ class SourceCluster:
         return replace(found, topics={**found.topics, **own})
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the ids of topics: from the metadata log, else from commits of groups."""
+        """Return the topic IDs in the metadata log, otherwise in committed offsets."""
         ids = {one.topic: one.topic_id for one in self.offsets if one.topic_id is not None}
         if self.image is not None:
             for topic in self.image.topics.values():
@@ -223,7 +220,7 @@ class SourceCluster:
     def cleanup_policies(
         self, properties: Mapping[str, str] | None, dump: Dump
     ) -> dict[str, str | None]:
-        """Return the policies of the topics of the metadata log, None where none is known.
+        """Return the cleanup policies of the topics in the metadata log, None if unknown.
 
         `properties` are all settings of the broker.
         """
@@ -234,13 +231,13 @@ class SourceCluster:
         }
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """Return the leader epoch of the metadata log; -1 where it is not known."""
+        """Return the leader epoch in the metadata log; -1 if it is unknown."""
         topic = None if self.image is None else self.image.topic_named(partition.topic)
         image = None if topic is None else topic.partitions.get(partition.partition)
         return -1 if image is None else image.leader_epoch
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic had; 0 where that is not known."""
+        """Return the number of partitions of a topic; 0 if it is unknown."""
         found = None if self.image is None else self.image.topic_named(topic)
         return 0 if found is None else max(found.partitions, default=-1) + 1
 
@@ -255,14 +252,14 @@ class SourceCluster:
         return TopicConfigs({**known, **given}, withheld=withheld)
 
     def next_producer_id(self, largest: int) -> int:
-        """Return the first producer id that no producer had; `largest` is of the logs."""
+        """Return the first free producer ID; `largest` is the largest ID in the logs."""
         block = None if self.image is None else self.image.producer_ids
         return max(largest + 1, 0 if block is None else block.next_producer_id)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
-    """The settings of a topic."""
+    """The settings of a topic; `withheld` are the names of sensitive settings without a value."""
 
     values: Mapping[str, str]
     is_assumed: bool = False
@@ -270,7 +267,7 @@ class TopicConfigs:
 
 
 def read_transactions(data: str, budget: DecompressionBudget) -> Sequence[Transaction]:
-    """Read the transactions of a data directory; none where it has no log of them."""
+    """Read the transactions of a data directory; none without ``__transaction_state``."""
     names = (each.rpartition("-")[0] for each in os.listdir(data))
     if TRANSACTION_STATE_TOPIC not in names:
         return ()
@@ -281,21 +278,22 @@ def read_transactions(data: str, budget: DecompressionBudget) -> Sequence[Transa
 
 #: The broker epoch of a clean shutdown file without one; the shutdown was clean all the same.
 NO_BROKER_EPOCH = -2
-
 CLUSTER_ID, NODE_ID, DIRECTORY_ID = "cluster.id", "node.id", "directory.id"
 VERSION, OLD_NODE_ID = "version", "broker.id"
+#: No epoch is known: the broker registers as after an unclean shutdown.
+_UNKNOWN_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of the output: its ``meta.properties``, empty where it is to be formatted."""
+    """The identity of the output: its ``meta.properties``, empty if it must be formatted."""
 
     properties: Mapping[str, str]
     broker_epoch: int = NO_BROKER_EPOCH
 
 
 def dump_identity(dump: Dump) -> dict[str, str]:
-    """Return the properties of the one broker that a dump is of; empty where that is not known."""
+    """Return the properties of the only broker of a dump; empty if it is unknown."""
     roots = [each for each in dump.roots if each.properties]
     found = [each.properties for each in roots]
     if not found or not _agree(found, (CLUSTER_ID, NODE_ID, OLD_NODE_ID)):
@@ -304,18 +302,18 @@ def dump_identity(dump: Dump) -> dict[str, str]:
     identity = refuse_identity(roots[0].path, hint, may_be_old=True)
     properties = found[0]
     if not identity.version:
-        # A broker with ZooKeeper; one of 4.3.1 starts with the version that came after it only.
+        # The broker used ZooKeeper. Kafka 4 starts only with version 1 of meta.properties.
         properties = fresh_identity(properties[CLUSTER_ID], str(identity.node_id))
-    # Two directories of one broker have an id each, and what is restored is one directory.
+    # Directories of one broker have different IDs, but the output is one directory.
     return dict(properties) if _agree(found, (DIRECTORY_ID,)) else properties | new_directory_id()
 
 
 def refuse_identity(
     directory: str, hint: str, metadata_directory: str | None = None, *, may_be_old: bool = False
 ) -> MetaProperties:
-    """Refuse a directory, and that of a metadata log, with whose identity no broker starts.
+    """Reject the identity of a directory if no broker starts with it, otherwise return it.
 
-    An old identity is that of a broker with ZooKeeper. Returns that of the directory.
+    The directory of the metadata log is checked, too. `may_be_old` accepts brokers with ZooKeeper.
     """
     found = check_identity([directory], metadata_directory, None)
     refusals = [*found.offline.values(), *found.refused]
@@ -340,12 +338,11 @@ def fresh_identity(cluster_id: str, node_id: str) -> dict[str, str]:
 
 
 def new_directory_id() -> dict[str, str]:
-    """Return the property of a directory that no cluster knows yet."""
     return {DIRECTORY_ID: new_uuid()}
 
 
 def new_uuid() -> str:
-    """Return a random id as Kafka makes them, which never begins with a dash (``Uuid``)."""
+    """Return a random ID that does not begin with a dash, as Kafka creates them (``Uuid``)."""
     while (text := uuid_text(uuid4().bytes)).startswith("-"):
         continue
     return text
@@ -355,14 +352,46 @@ def _agree(found: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
     return len({tuple(each.get(name) for name in names) for each in found}) == 1
 
 
-#: No epoch is known: the broker registers as after an unclean shutdown.
-_UNKNOWN_EPOCH = -1
+def same_cluster_identity(request: RestoreRequest, dump: Dump, source: SourceCluster) -> Identity:
+    """Return the identity of the output in the source cluster, or reject options for it."""
+    if request.topics is not None:
+        raise InputError(
+            "--topics is for --cluster fresh",
+            hint="the metadata of the same cluster has all topics, and excluded topics would start "
+            "empty",
+        )
+    _refuse_metadata_log(dump, request)
+    offsets = None if source.image is None else source.image.topic_named(CONSUMER_OFFSETS_TOPIC)
+    replicas = () if offsets is None else tuple(offsets.partitions.values())
+    # Each replica would append the records at its own end: replicas would diverge in one epoch.
+    if request.clamp_groups and any(len(each.replicas) > 1 for each in replicas):
+        raise InputError(
+            "--clamp-groups writes to one replica, and __consumer_offsets has several",
+            hint="restore without it, and set the offsets with status beyond_end by "
+            "kafka-consumer-groups.sh when the brokers run",
+        )
+    return _same_identity(dump, source.image, all_brokers_restored=request.all_brokers_restored)
 
 
-def same_identity(
+def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
+    """Reject a metadata log on which no node starts."""
+    for path in dump.metadata_logs:
+        if not store_of(path).hosts_brokers:
+            refusal = why_not_snapshots(path) or why_not_quorum_state(path)
+        else:
+            settings = log_settings_of(request.log_config, CLUSTER_METADATA_TOPIC)
+            refusal = why_not_metadata_log(os.path.dirname(path), settings, system_clock)
+        if refusal is not None:
+            raise InputError(
+                f"no node starts on this metadata log: {refusal.reason}",
+                path=refusal.file,
+                hint="add the metadata log of another controller, or restore to a fresh cluster",
+            )
+
+
+def _same_identity(
     dump: Dump, image: ClusterImage | None, *, all_brokers_restored: bool
 ) -> Identity:
-    """Return the identity of the output in its own cluster."""
     if not dump.metadata_logs or image is None:
         raise InputError(
             "the metadata log of the cluster is not in the input",
@@ -378,10 +407,10 @@ def same_identity(
     if len(dump.roots) != 1:
         paths = sorted(each.path for each in dump.roots)
         raise InputError(
-            "the input has several data directories, and the metadata knows where each "
-            "partition is",
+            "the input has several data directories, but the metadata assigns each partition to "
+            "one of them",
             path=paths[1],
-            hint="restore each data directory in a run of its own, to a directory of its own",
+            hint="restore each data directory separately, to its own output",
         )
     (root,) = dump.roots
     if not root.properties:
@@ -391,14 +420,14 @@ def same_identity(
     brokers = sorted(image.brokers)
     if len(brokers) > 1 and not all_brokers_restored:
         raise InputError(
-            "the metadata knows other brokers: they would truncate what is restored, or be "
-            "truncated to it",
+            "the cluster has other brokers: their logs and the restored logs would truncate each "
+            "other",
             path=dump.metadata_logs[0],
             found=f"brokers {', '.join(map(str, brokers))}",
             hint="restore all of them to one point in time and give --all-brokers-restored, or "
             "restore to a fresh cluster",
         )
-    epoch = _marker_epoch(root)
+    epoch = _clean_shutdown_epoch(root)
     if epoch is None:
         broker = image.brokers.get(int(root.properties[NODE_ID]))
         is_sole = broker is not None and len(brokers) == 1
@@ -406,10 +435,21 @@ def same_identity(
     return Identity(dict(root.properties), epoch)
 
 
+def _clean_shutdown_epoch(root: DataDirectory) -> int | None:
+    """Return the broker epoch in the clean shutdown file of the dump; None if there is none."""
+    try:
+        epoch = root.clean_shutdown_epoch()
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        return None
+    return epoch if epoch is not None and epoch >= _UNKNOWN_EPOCH else None
+
+
 def partitions_placed_here(
     image: ClusterImage, properties: Mapping[str, str]
 ) -> list[TopicPartition]:
-    """Return the partitions that the metadata places in a data directory, sorted.
+    """Return the partitions that the metadata assigns to a data directory, sorted.
 
     A replica whose directory the metadata does not know yet may be in any directory of its node.
     """
@@ -443,95 +483,3 @@ def is_separate(dump: Dump) -> bool:
     """Return whether the metadata log is in a directory of its own."""
     home = os.path.dirname(dump.metadata_logs[0])
     return all(each.path != home for each in dump.roots)
-
-
-def directory_to_write(given: str, what: str, read: Iterable[str], *, hint: str) -> str:
-    """Return the path of a directory that may be made or written; `what` names it in errors.
-
-    Raises `InputError` if it is remote, not a directory, overlaps with what is read, or a broker
-    runs on it.
-    """
-    refuse_remote(given, f"{what} has to be a local directory", hint=hint)
-    path = os.path.realpath(local_path(given))
-    refuse_overlap(path, given, read, hint=hint)
-    if os.path.isdir(path):
-        refuse_running(path, f"nothing was written; {hint}")
-    elif os.path.lexists(path):
-        raise InputError(f"{what} is not a directory", path=given, hint=hint)
-    return path
-
-
-def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
-    """Refuse a directory for the metadata log that holds more than an unfinished restore copied."""
-    source = dump.metadata_logs[0]
-    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_begun else set()
-    foreign = _foreign(target, copied)
-    if foreign is None and is_begun:
-        sizes = {each.name: each.file_version()[0] for each in scan_directory(source)}
-        foreign = _foreign(os.path.join(target, METADATA_LOG), set(sizes), sizes)
-    if foreign is not None:
-        raise InputError(
-            "the metadata output is not an empty directory",
-            path=target,
-            found=foreign,
-            hint="was a controller started on it? give another --metadata-output",
-        )
-
-
-def _foreign(
-    directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
-) -> str | None:
-    """Return the first entry that is not of these names, and sizes; None for none."""
-    if not os.path.isdir(directory):
-        return None
-    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
-        is_scratch = entry.name.startswith(".") and entry.name.endswith(".tmp")
-        if entry.name == BROKER_LOCK or (is_scratch and names):
-            continue
-        is_changed = sizes is not None and entry.stat().st_size != sizes.get(entry.name)
-        if entry.name not in names or is_changed:
-            return entry.name
-    return None
-
-
-def copy_metadata(dump: Dump, target: str) -> None:
-    """Copy the metadata log, durably; what a killed run copied is copied again."""
-    source = dump.metadata_logs[0]
-    directory = os.path.join(target, METADATA_LOG)
-    make_directory(directory)
-    for entry in scan_directory(source):
-        if not entry.is_directory():
-            _copy(entry.path, os.path.join(directory, entry.name))
-    sync_directory(directory)
-    _copy_root_file(source, target, BOOTSTRAP_CHECKPOINT)
-
-
-def copy_metadata_identity(dump: Dump, target: str) -> None:
-    """Copy the ``meta.properties`` of a metadata log in a directory of its own, durably."""
-    _copy_root_file(dump.metadata_logs[0], target, META_PROPERTIES)
-
-
-def _copy_root_file(metadata_log: str, target: str, name: str) -> None:
-    for entry in scan_directory(os.path.dirname(metadata_log)):
-        if entry.name == name:
-            _copy(entry.path, os.path.join(target, name))
-    sync_directory(target)
-
-
-def _copy(path: str, target: str) -> None:
-    refuse_linked_out(path, any_name=True)
-    with closing(open_log(path)) as source, AtomicFile(target) as file:
-        for piece in source.stream():
-            file.write(piece.data)
-        file.commit()
-
-
-def _marker_epoch(root: DataDirectory) -> int | None:
-    """Return the broker epoch in the clean shutdown file of the dump; None if there is none."""
-    try:
-        epoch = root.clean_shutdown_epoch()
-    except KafkaIndexError as error:
-        if is_retriable(error):
-            raise
-        return None
-    return epoch if epoch is not None and epoch >= _UNKNOWN_EPOCH else None

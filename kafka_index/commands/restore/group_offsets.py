@@ -1,11 +1,9 @@
-"""Offsets that groups committed after the end of a restored log, or of a topic with a new name.
+"""Committed offsets after the ends of restored logs, and committed offsets of renamed topics.
 
-The former are found, and clamped where that is asked for; the latter are named.
-
-A consumer whose committed offset lies after the end of the log is out of range, and begins where
-``auto.offset.reset`` says: perhaps at the start. Clamped, it begins at the end of the log. As a
-coordinator does that commits for a group, the offset is appended to the group's own partition of
-``__consumer_offsets``; nothing there is removed or overwritten.
+A consumer whose committed offset is after the log end is out of range. It starts where
+``auto.offset.reset`` selects, possibly at the log start. If its offset is clamped, it starts at the
+log end. A clamped offset is appended to the group's partition of ``__consumer_offsets``, as a group
+coordinator commits it. No record is removed or overwritten.
 """
 
 from __future__ import annotations
@@ -14,13 +12,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_index.commands.restore.restored_partition import (
-    CLAMPED,
-    NOT_RENAMED,
-    GroupOffset,
-    Journal,
-    RestoredPartition,
-)
+from kafka_index.commands.restore.output import Journal
+from kafka_index.commands.restore.request import RestoreRequest
+from kafka_index.commands.restore.result import CLAMPED, NOT_RENAMED, GroupOffset, RestoredPartition
 from kafka_index.core.cluster.metadata.decoding import GROUP_CODEC
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
@@ -39,20 +33,20 @@ from kafka_index.core.output.output import (
     publish_directory,
     withdraw_directory,
 )
-from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 
 _RECORDS_OF_A_BATCH = 100
 # GroupCoordinatorRecordHelpers.offsetCommitValueVersion
 _WITH_EXPIRATION, _WITHOUT_EXPIRATION = 1, 4
 _NO_EPOCH = -1
-_IN_TRANSACTION = "in a transaction that is open where __consumer_offsets ends"
+_IN_TRANSACTION = "it is in a transaction that is open at the end of __consumer_offsets"
 _DAMAGED = "records of its partition of __consumer_offsets are lost or unreadable"
 
 
 @dataclass(frozen=True, slots=True)
-class GroupOffsets:
-    """A partition of ``__consumer_offsets`` in an output, and offsets that it has."""
+class _GroupOffsets:
+    """A partition of ``__consumer_offsets`` in an output, and its committed offsets."""
 
     home: RestoredPartition
     path: str
@@ -61,25 +55,43 @@ class GroupOffsets:
     is_damaged: bool
 
     def beyond_end(self, ends: Mapping[TopicPartition, int], reason: str) -> list[GroupOffset]:
-        """Return the offsets unchanged; `reason` says why they were not clamped."""
+        """Return the rows of offsets that are not clamped, with the reason."""
         return [
             *(_beyond(one, ends, self.path, reason) for one in self.committed),
             *(_beyond(one, ends, self.path, _IN_TRANSACTION) for one in self.pending),
         ]
 
 
-def ends_of(
-    partitions: Sequence[RestoredPartition], empty: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return the log ends of the partitions in the output, and of partitions that begin empty."""
-    ends = {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
-    return {**dict.fromkeys(empty, 0), **ends}
+def restore_group_offsets(
+    request: RestoreRequest,
+    partitions: Sequence[RestoredPartition],
+    empty: Sequence[TopicPartition],
+    locked: Output,
+) -> tuple[list[GroupOffset], list[GroupOffset]]:
+    """Return the committed offsets after log ends, clamped on request, and those of renamed topics.
+
+    `empty` are partitions that begin empty in the new cluster.
+    """
+    not_clamped: list[GroupOffset] = []
+    not_renamed: list[GroupOffset] = []
+    has_new_ends = bool(empty) or any(each.is_limited or each.lost for each in partitions)
+    if has_new_ends or request.clamp_groups or request.renames:
+        ends = {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
+        ends = {**dict.fromkeys(empty, 0), **ends}
+        budget = shared_budget(request.max_decompressed_bytes)
+        groups = _read_offsets(locked.root, partitions, budget)
+        not_renamed = _offsets_of_renamed(groups, request.renames, ends)
+        groups = _offsets_beyond(groups, ends)
+        if request.clamp_groups:
+            not_clamped = _clamp_offsets(locked, ends, groups, request.log_config)
+        elif has_new_ends:
+            not_clamped = [one for each in groups for one in each.beyond_end(ends, "")]
+    return [*(one for each in partitions for one in each.clamped), *not_clamped], not_renamed
 
 
-def read_offsets(
+def _read_offsets(
     output: str, partitions: Sequence[RestoredPartition], budget: DecompressionBudget
-) -> list[GroupOffsets]:
-    """Read the offsets that groups committed from the partitions in the output."""
+) -> list[_GroupOffsets]:
     found = []
     for each in partitions:
         if each.partition.topic != CONSUMER_OFFSETS_TOPIC or each.is_left_out:
@@ -88,14 +100,14 @@ def read_offsets(
         read = read_metadata([directory], budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
         is_damaged = bool(each.lost or read.faults.total)
         found.append(
-            GroupOffsets(each, directory, read.offsets or (), read.open_offsets, is_damaged)
+            _GroupOffsets(each, directory, read.offsets or (), read.open_offsets, is_damaged)
         )
     return found
 
 
-def offsets_beyond(
-    groups: Iterable[GroupOffsets], ends: Mapping[TopicPartition, int]
-) -> list[GroupOffsets]:
+def _offsets_beyond(
+    groups: Iterable[_GroupOffsets], ends: Mapping[TopicPartition, int]
+) -> list[_GroupOffsets]:
     """Return the offsets after the ends of restored logs."""
     found = (
         replace(
@@ -108,12 +120,12 @@ def offsets_beyond(
     return [each for each in found if each.committed or each.pending]
 
 
-def offsets_of_renamed(
-    groups: Iterable[GroupOffsets],
+def _offsets_of_renamed(
+    groups: Iterable[_GroupOffsets],
     renames: Mapping[str, str],
     ends: Mapping[TopicPartition, int],
 ) -> list[GroupOffset]:
-    """Return the offsets that stay under the old names of topics."""
+    """Return the offsets that remain under the old names of topics."""
     found = []
     for each in groups:
         for one in (*each.committed, *each.pending):
@@ -134,10 +146,10 @@ def offsets_of_renamed(
     return found
 
 
-def clamp_offsets(
-    held: Output,
+def _clamp_offsets(
+    locked: Output,
     ends: Mapping[TopicPartition, int],
-    groups: Sequence[GroupOffsets],
+    groups: Sequence[_GroupOffsets],
     config: LogConfig,
 ) -> list[GroupOffset]:
     """Clamp offsets to the ends of logs; return those that are not clamped, with the reason."""
@@ -148,25 +160,25 @@ def clamp_offsets(
             left += found.beyond_end(ends, _DAMAGED)
             continue
         if found.committed:
-            _clamp(found, ends, held, settings)
+            _clamp(found, ends, locked, settings)
         left += replace(found, committed=()).beyond_end(ends, "")
-    held.remove_staging()
+    locked.remove_staging()
     return left
 
 
 def _clamp(
-    found: GroupOffsets, ends: Mapping[TopicPartition, int], held: Output, settings: LogSettings
+    found: _GroupOffsets, ends: Mapping[TopicPartition, int], locked: Output, settings: LogSettings
 ) -> None:
-    """Commit the ends of logs for groups that committed offsets after them.
+    """Commit the log ends for groups that committed offsets after them.
 
-    The partition is in the staging directory until then. Its line in the journal is reopened, so
-    that the run after a killed one restores it again.
+    The partition is changed in the staging directory. Its line in the journal is reopened before,
+    so that the run after a killed run restores it again.
     """
-    home, directory, output = found.home, found.path, held.root
+    home, directory, output = found.home, found.path, locked.root
     journal = Journal(output)
     journal.reopen(home)
-    # The lock of the output is held already, and opening it again would let go of it.
-    clamped = os.path.join(held.make_staging(), "clamped")
+    # The output is locked already; opening its lock file again would release the lock.
+    clamped = os.path.join(locked.make_staging(), "clamped")
     make_staged_directory(clamped)
     moved = withdraw_directory(directory, clamped)
     _append(moved, home, [_record(one, ends, output) for one in found.committed], settings)
@@ -187,7 +199,7 @@ def _append(
         directory,
         settings,
         log_start_offset=home.log_start_offset,
-        # No producer expires by being opened late.
+        # With this clock no producer expires.
         clock=lambda: 0,
     ) as log:
         epochs = log.leader_epochs

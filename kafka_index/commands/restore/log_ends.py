@@ -1,7 +1,8 @@
-"""Where the restored logs end: at a point in time or offsets, and at the cutoff of a backup.
+"""Where the restored logs end: at the ``--until`` of a request, and at the cutoff of a backup.
 
-Below its path a backup is one data directory. Its logs end where its ``__transaction_state`` does,
-or with ``--consistent`` where that of a point in time does.
+Below its path a backup is one data directory. Its logs end at the boundary that its
+``__transaction_state`` sets: there no transaction is committed in only some of its partitions.
+Executors import none of this.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kafka_index.commands.restore.cluster import SourceCluster
 from kafka_index.commands.restore.request import ClusterMode, RestoreRequest, Until
-from kafka_index.commands.restore.restored_partition import RestoredPartition
-from kafka_index.commands.restore.seed import NOT_IN_DUMP
+from kafka_index.commands.restore.result import (
+    NOT_IN_DUMP,
+    RestoredPartition,
+)
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
-from kafka_index.core.cluster.metadata.topic_states import Transaction
 from kafka_index.core.cluster.replicas import Dump, Replica, read_dumps
 from kafka_index.core.cluster.transaction_boundary import (
     BackupLog,
@@ -59,12 +62,30 @@ from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 
+if TYPE_CHECKING:
+    pass
 
-def check_times(dump: Dump) -> None:
-    """Refuse topics whose timestamps are those of clients.
+_NAMES_SHOWN = 5
+# Longer than an election. An earlier time is harmless unless a transactional ID has expired since.
+_BEHIND_MS = 60_000
 
-    Internal topics are written by brokers.
-    """
+
+def check_until(dump: Dump, request: RestoreRequest) -> None:
+    """Check that timestamps and partitions of the input fit ``--until``."""
+    if request.until.time_ms is not None and not request.create_time:
+        _check_times(dump)
+    for topic, offsets in request.until.offsets.items():
+        for number, offset in offsets.items():
+            partition = TopicPartition(topic, number)
+            if partition not in dump.replicas or offset < 0:
+                raise InputError(
+                    "--until has a partition that is not in the input, or an invalid offset",
+                    found=f"{partition.directory_name}: {offset}",
+                )
+
+
+def _check_times(dump: Dump) -> None:
+    """Reject topics with CreateTime. Internal topics are written by brokers."""
     topics = {
         replica.partition.topic
         for replica in dump.all_replicas
@@ -72,82 +93,22 @@ def check_times(dump: Dump) -> None:
     }
     if topics:
         raise InputError(
-            "the timestamps of a topic are those of its clients (CreateTime): they say little "
-            "about when records were appended",
+            "a topic has the timestamps of its producers (CreateTime), which may differ from the "
+            "time of the append",
             found=", ".join(sorted(topics)[:5]),
-            hint="give --create-time to go by them all the same, or --until with offsets",
+            hint="give --create-time to use them anyway, or --until with offsets",
         )
 
 
-def check_offsets(dump: Dump, until: Until) -> None:
-    """Refuse offsets of partitions that are not in the dump."""
-    for topic, offsets in until.offsets.items():
-        for number, offset in offsets.items():
-            partition = TopicPartition(topic, number)
-            if partition not in dump.replicas or offset < 0:
-                raise InputError(
-                    "--until names a partition that is not in the input, or no offset",
-                    found=f"{partition.directory_name}: {offset}",
-                )
-
-
-def open_transactions(
-    cut: Mapping[TopicPartition, Iterable[int]],
-    unended: Mapping[TopicPartition, Iterable[int]],
-    transactions: Iterable[Transaction],
-) -> list[str]:
-    """Return notes of the transactions that are open in partitions.
-
-    The arguments have producer ids of partitions that were cut, and of partitions in which perhaps
-    no coordinator ends their transactions.
-    """
-    names = {one.producer_id: one.transactional_id for one in transactions}
-    unknown = (
-        "its outcome is unknown, and possibly no coordinator ends it: read_committed consumers get "
-        "no records from its first offset on, until kafka-transactions.sh abort aborts it"
-    )
-    texts = []
-    for open_producers, consequence in (
-        (cut, "it may be committed in other partitions"),
-        (unended, unknown),
-    ):
-        places: dict[int, list[str]] = {}
-        for partition, producers in sorted(open_producers.items()):
-            for producer_id in producers:
-                places.setdefault(producer_id, []).append(partition.directory_name)
-        texts += [
-            f"transaction {names.get(producer_id, f'of producer {producer_id}')} is open at the "
-            f"end of {', '.join(found)}; {consequence}"
-            for producer_id, found in sorted(places.items())
-        ]
-    return texts
-
-
-def cleaned_after(partitions: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
-    """Return notes of the partitions whose cleaner had passed their new end.
-
-    By partition: the offset up to which the log was cleaned, and the end of it now.
-    """
-    return [
-        f"{partition.directory_name} ends at offset {end}, and was cleaned up to offset {cleaned}: "
-        "of keys that were written again in between, the records before its end are gone"
-        for partition, (cleaned, end) in sorted(partitions.items())
-        if cleaned > end
-    ]
-
-
 def check_reached(until: Until, logs: Iterable[Replica]) -> None:
-    """Refuse a point in time that is before all records: nothing would be restored.
-
-    Internal topics do not count, where there are others.
-    """
+    """Reject a point in time before all records; internal topics count only without others."""
     if until.time_ms is None:
         return
     given = list(logs)
     users = [each for each in given if not each.partition.topic.startswith(INTERNAL_PREFIX)]
     headers = [(each, _first_header(each)) for each in users or given]
     first = [(each, header) for each, header in headers if header is not None]
-    # The headers of older formats do not say, and are not before any time.
+    # Batches of older formats have no timestamp in their header, and count as reached.
     reached = [
         int(header["magic"]) < MAGIC_RECORD_BATCH
         or int(header["max_timestamp_ms"]) <= until.time_ms
@@ -171,7 +132,6 @@ def check_reached(until: Until, logs: Iterable[Replica]) -> None:
 
 
 def _has_create_time(replica: Replica) -> bool:
-    """Return whether the first batch of a partition has the time of a client."""
     header = _first_header(replica)
     if header is None:
         return False
@@ -189,12 +149,6 @@ def _first_header(replica: Replica) -> np.void | None:
     return None
 
 
-# More than an election takes. What is counted as newer than it is costs nothing, unless a
-# transactional id has expired since.
-_BEHIND_MS = 60_000
-_MAX_NAMES = 5
-
-
 @dataclass(frozen=True, slots=True)
 class BackupSource:
     """The backup that is restored."""
@@ -204,7 +158,7 @@ class BackupSource:
 
     @classmethod
     def of(cls, request: RestoreRequest) -> BackupSource | None:
-        """Return the backup that a request names; None for dumps.
+        """Return the backup of a request; None for dumps.
 
         Raises `InputError` if other inputs are given: they reflect a different point in time.
         """
@@ -215,7 +169,7 @@ class BackupSource:
         root, name, _ = found[0]
         if any(each is None or (each.root, each.backup_id) != (root, name) for each in parsed):
             raise InputError(
-                "a backup is restored alone: another input reflects another point in time",
+                "a backup cannot be restored with other inputs, which reflect other points in time",
                 found=", ".join(request.inputs),
             )
         backup, path = Backup(open_repository(root), name), backup_path(root, name)
@@ -225,24 +179,24 @@ class BackupSource:
                 for manifest in backup.manifests
                 for each in manifest.skipped
             ]
-            names = f"it skipped {first_of(skipped, _MAX_NAMES)}" if skipped else None
+            names = f"it skipped {first_of(skipped, _NAMES_SHOWN)}" if skipped else None
             raise InputError("the backup has no partition", path=path, found=names)
         return cls(backup, path)
 
-    def prepare(self, request: RestoreRequest, dump: Dump, old: SourceCluster) -> RestoreRequest:
+    def prepare(self, request: RestoreRequest, dump: Dump, source: SourceCluster) -> RestoreRequest:
         """Return the request with the ends of the backup's logs; add notes to the source cluster.
 
-        Topics that were deleted meanwhile are taken out of the dump.
+        Topics that were deleted during the backup are removed from the dump.
         """
         cutoff = time_text(cutoff_time(self.backup.manifests))
-        old.run = f"backup {self.backup.name}, whose cutoff is {cutoff}"
-        old.notes += self._without_deleted(dump, old.image)
+        source.backup = f"backup {self.backup.name}, whose cutoff is {cutoff}"
+        source.notes += self._without_deleted(dump, source.image)
         budget = shared_budget(request.max_decompressed_bytes)
         clamp = self._clamp(request, dump, budget)
         if request.consistent:
             self._refuse_cleaned(clamp.ends)
-        old.notes += self._lacking()
-        old.notes += [f"{TRANSACTION_STATE_TOPIC}: {one}" for one in clamp.faults]
+        source.notes += self._lacking()
+        source.notes += [f"{TRANSACTION_STATE_TOPIC}: {one}" for one in clamp.faults]
         until = replace(request.until, clamps=clamp.ends, is_consistent=request.consistent)
         has_groups = any(each.topic == CONSUMER_OFFSETS_TOPIC for each in dump.replicas)
         # Each broker of the same cluster would append to its own copy.
@@ -267,7 +221,7 @@ class BackupSource:
         lacking = missing_brokers(self.backup.manifests)
         if lacking and image is not None:
             brokers = ", ".join(map(str, lacking))
-            why = f"the backup has no part of broker {brokers}, and no copy of it"
+            why = f"the backup lacks broker {brokers}, and other brokers have no copy"
             for topic in image.topics.values():
                 for number in topic.partitions:
                     partition = TopicPartition(topic.name, number)
@@ -337,62 +291,63 @@ class BackupSource:
         return find_transaction_boundary(logs, begun_ms, budget)
 
     def _states_ms(self) -> int:
-        """Return a time at which ``__transaction_state`` knew all transactions before it."""
+        """Return a time before which ``__transaction_state`` has all transactions."""
         begun_ms = min(each.capture.begun_ms for each in self.backup.manifests)
         late = [manifest.capture.high_watermarks_ms for manifest in _states_behind(self.backup)]
         return min([begun_ms, *(each - _BEHIND_MS for each in late)])
 
     def _settled_before(self, time_ms: int) -> _Settled:
-        """Return what the newest complete backup before a time had settled before its capture."""
+        """Return the settled offsets of the newest complete backup before a time."""
         repository = self.backup.repository
         name = repository.newest_complete(time_ms)
         return {} if name is None else _settled(Backup(repository, name))
 
     def _states(self) -> list[Replica]:
-        """Return ``__transaction_state``, which the request leaves out."""
+        """Read ``__transaction_state``, which the request excludes."""
         if all(each.topic != TRANSACTION_STATE_TOPIC for each in self.backup.copies):
             return []
         states = read_dumps([self.path], None, topics=re.compile(TRANSACTION_STATE_TOPIC))
         return [each[0] for each in states.replicas.values()]
 
     def _refuse_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Refuse a point in time whose open transactions are not known any more."""
+        """Reject a point in time if the log cleaner has removed its transaction states."""
         for partition, end in sorted(ends.items()):
             if partition.topic != TRANSACTION_STATE_TOPIC:
                 continue
             cleaned = self._copy(partition).cleaner_offset
             if cleaned is not None and cleaned > end:
                 raise InputError(
-                    f"{partition.directory_name} was cleaned after the point in time, so that it "
-                    "does not say which transactions were open then",
+                    f"{partition.directory_name} was cleaned after the point in time: the "
+                    "transactions that were open then are unknown",
                     path=self.path,
                     expected=f"cleaned up to offset {end} at most",
                     found=f"cleaned up to offset {cleaned}",
-                    hint="give a backup with an earlier cutoff after it, or restore the whole "
-                    "backup before it: backup:URI@TIME without --until",
+                    hint="give an earlier backup after the point in time, or restore the backup "
+                    "before it completely: backup:URI@TIME without --until",
                 )
 
     def _lacking(self) -> Iterator[str]:
-        """Yield what the backup as a whole lacks."""
+        """Yield notes about missing brokers, and logs that end before the cutoff."""
         manifests = self.backup.manifests
         lacking = missing_brokers(manifests)
         if lacking:
             yield (
-                f"backup {self.backup.name} is incomplete: it has no part of broker "
-                f"{', '.join(map(str, lacking))}; their partitions are copies of others, or missing"
+                f"backup {self.backup.name} is incomplete: it lacks broker "
+                f"{', '.join(map(str, lacking))}; its partitions are copies of other brokers, or "
+                "missing"
             )
         if not is_consistent(manifests):
             yield (
-                f"the brokers of backup {self.backup.name} did not wait for each other: "
-                "transactions and groups are not consistent in it"
+                f"the brokers of backup {self.backup.name} did not synchronize: its transactions "
+                "and groups are not consistent"
             )
         behind = [partition for partition, _ in _behind(self.backup)]
         if behind:
-            names = first_of([each.directory_name for each in behind], _MAX_NAMES)
+            names = first_of([each.directory_name for each in behind], _NAMES_SHOWN)
             yield (
                 f"{plural(len(behind), 'log')} of backup {self.backup.name} end before its cutoff, "
-                f"as a broker was killed shortly before: {names}; the records acknowledged last "
-                "may be missing, and transactions and groups are not consistent"
+                f"because a broker was killed shortly before: {names}; the records acknowledged "
+                "last may be missing, and transactions and groups are not consistent"
             )
 
     def _copy(self, partition: TopicPartition) -> PartitionBackup:
@@ -403,10 +358,9 @@ _Settled = dict[tuple[TopicPartition, str], int]
 
 
 def _settled(backup: Backup) -> _Settled:
-    """Return what was settled before a backup captured anything, by partition and topic id.
+    """Return the settled offsets of a backup, which precede its capture, by partition and topic ID.
 
-    Nothing is, where brokers did not wait for each other, or what ``__transaction_state`` had then
-    is not all there.
+    There are none if the brokers did not synchronize, or ``__transaction_state`` is incomplete.
     """
     if not is_consistent(backup.manifests) or _states_behind(backup):
         return {}
@@ -419,8 +373,8 @@ def _settled(backup: Backup) -> _Settled:
 def _behind(backup: Backup) -> Iterator[tuple[TopicPartition, Manifest]]:
     """Yield the logs that end before the cutoff, with their manifests.
 
-    The high watermark of a killed broker is older than the capture. That of its followers may be,
-    until one of them leads.
+    The high watermark of a killed broker is older than the capture. The high watermark of its
+    followers may be older, until one of them becomes the leader.
     """
     for partition, (manifest, copy) in sorted(backup.copies.items(), key=lambda each: each[0]):
         if not all(segment.is_done for segment in copy.segments):
@@ -431,8 +385,16 @@ def _states_behind(backup: Backup) -> list[Manifest]:
     return [found for key, found in _behind(backup) if key.topic == TRANSACTION_STATE_TOPIC]
 
 
+def _has(image: ClusterImage | None, partition: TopicPartition) -> bool:
+    """Return whether a cluster has a partition; True if it is unknown."""
+    if image is None:
+        return True
+    topic = image.topic_named(partition.topic)
+    return topic is not None and partition.partition in topic.partitions
+
+
 def following_backup(request: RestoreRequest) -> RestoreRequest:
-    """Return a request for the first backup after its point in time, instead of the newest."""
+    """Return a request for the first backup after the point in time, instead of the newest."""
     time_ms = request.until.time_ms
     if time_ms is None:
         return request
@@ -453,7 +415,7 @@ def _following(path: str, time_ms: int) -> str:
 
 
 def _first_after(repository: Repository, time_ms: int) -> str | None:
-    """Return the first complete backup whose capture no broker had begun before a time."""
+    """Return the first complete backup that no broker began to capture before a time."""
     backups = repository.brokers_by_backup()
 
     def begun_ms(name: str) -> int | None:
@@ -469,11 +431,3 @@ def _first_after(repository: Repository, time_ms: int) -> str | None:
         first = name if begun is not None else first
     later = (each for each in sorted(backups) if backup_id_ms(each) >= time_ms)
     return first or next((each for each in later if (begun_ms(each) or -1) >= time_ms), None)
-
-
-def _has(image: ClusterImage | None, partition: TopicPartition) -> bool:
-    """Return whether a cluster has a partition, as far as that is known."""
-    if image is None:
-        return True
-    topic = image.topic_named(partition.topic)
-    return topic is not None and partition.partition in topic.partitions

@@ -1,6 +1,6 @@
-"""The request of a restore, and its plan: which partitions, from which dump each, under which ids.
+"""The plan of a restore: its partitions, the base copy and topic ID of each, and its log end.
 
-All that can be refused is refused before the output has a file.
+Requests that can be rejected are rejected before the output has a file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kafka_index.commands.restore.cluster import NODE_ID, SourceCluster, new_uuid
 from kafka_index.commands.restore.request import Limit, Link, RestoreRequest
-from kafka_index.commands.restore.restored_partition import (
+from kafka_index.commands.restore.result import (
     INCONSISTENT_TOPIC_ID,
     STRAY,
     RestoredPartition,
@@ -27,20 +27,20 @@ from kafka_index.core.format.names import (
     TopicPartition,
 )
 from kafka_index.core.fs.inputs import linked_out
-from kafka_index.core.fs.paths import local_path
+from kafka_index.core.fs.paths import local_path, with_links
 from kafka_index.core.log.missing_offsets import KnownOffsets
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import shared_budget
 
 if TYPE_CHECKING:
-    from kafka_index.commands.restore.lost_markers import TransactionEdits
+    from kafka_index.commands.restore.transaction_markers import TransactionEdits
 
 _NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A partition to restore; `edits` are those of transactions whose markers are lost."""
+    """A partition to restore: its base copy, its other copies, and its end."""
 
     partition: TopicPartition
     base: Replica
@@ -52,44 +52,59 @@ class PartitionPlan:
 
     @property
     def log_start_offset(self) -> int:
-        """The log start by a checkpoint or as it was given, 0 for none."""
+        """The log start offset in the checkpoint or from ``--log-start``; 0 for none."""
         return self.known.start_offset or 0
 
     @property
     def cleaned_to(self) -> int | None:
-        """The entry of the base in the cleaner's checkpoint; None for none."""
+        """The cleaner offset of the base copy; None for none."""
         return self.base.root.cleaned_to(self.base.partition)
 
     @property
     def size_bytes(self) -> int:
-        """Size of its logs."""
         return int(self.base.segments.sizes_bytes.sum())
 
     @property
     def log_count(self) -> int:
-        """Number of its logs."""
         return len(self.base.segments.base_offsets)
 
     def alone(self) -> PartitionPlan:
-        """Return the plan without what the root of a dump says of other partitions."""
+        """Return the plan without the checkpoint entries of other partitions."""
         base, *others = (each.alone() for each in (self.base, *self.others))
         return replace(self, base=base, others=tuple(others))
 
     def segments(self) -> list[SegmentFile]:
-        """Return the segments of the base, under the name that they have in the output."""
+        """Return the segments of the base copy, with the topic name of the output."""
         topic = self.partition.topic
         return [replace(each, topic=topic) for each in self.base.segments.files()]
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The partitions of a restore, those without logs, and the topic ids that were made for it."""
+    """The partitions of a restore, the partitions without logs, and the new topic IDs."""
 
     partitions: tuple[PartitionPlan, ...]
     without_logs: Mapping[TopicPartition, str]
     made_ids: Mapping[str, str]
     request: RestoreRequest
     dump: Dump
+
+    @property
+    def inputs(self) -> list[str]:
+        """The inputs as given, and the directories in them; a link may lead elsewhere."""
+        remote = () if self.request.tiered is None else self.request.tiered.uris
+        directories = [each.directory for each in self.dump.all_replicas]
+        return [
+            *self.request.inputs,
+            *remote,
+            *with_links((*directories, *self.dump.metadata_logs)),
+        ]
+
+    @property
+    def metadata_output(self) -> str | None:
+        """The directory of the metadata log; None if it has no directory of its own."""
+        given = self.request.metadata_output
+        return None if given is None else os.path.realpath(local_path(given))
 
     @property
     def digest(self) -> str:
@@ -106,18 +121,18 @@ class RestorePlan:
             (request.config.properties or {}).get("log.cleanup.policy"),
             request.cluster,
             request.clamp_groups,
-            request.metadata_output and os.path.realpath(local_path(request.metadata_output)),
+            self.metadata_output,
             sorted((name, sorted(each.items())) for name, each in request.topic_configs.items()),
         )
         yield f"{request.salvage} {request.until.text} {options!r}"
-        # Links share the fate of the dump: copies that complete them would hide that.
+        # A resumed run with copies would hide that earlier logs are hard links to the dump.
         yield f"hard links: {request.link is Link.HARD}"
         if request.drop_keys:
             keys = repr(sorted(set(request.drop_keys))).encode()
             yield f"dropped keys: {hashlib.sha256(keys).hexdigest()}"
         for each in self.partitions:
             topic = each.partition.topic
-            # An id that is made for this run is another one in each.
+            # A new topic ID is random, and differs in each run.
             topic_id = "new" if topic in self.made_ids else each.topic_id
             yield f"{each.partition.directory_name} {topic_id} {each.known.start_offset}"
             for replica in (each.base, *each.others):
@@ -132,15 +147,24 @@ class RestorePlan:
                     yield " ".join(map(str, columns))
 
 
-def plan_restore(request: RestoreRequest, dump: Dump, old: SourceCluster) -> RestorePlan:
-    """Plan a restore; new topic ids are made here."""
+def read_source_cluster(request: RestoreRequest, dump: Dump) -> SourceCluster:
+    """Read the source cluster; its groups only if the request needs them."""
+    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
+    with_groups = lacks_ids or bool(request.seeds or request.renames)
+    return SourceCluster.read(
+        dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
+    )
+
+
+def plan_restore(request: RestoreRequest, dump: Dump, source: SourceCluster) -> RestorePlan:
+    """Plan a restore, and create new topic IDs."""
     _check_choices(request, dump)
-    known = {**old.topic_ids(), **found_topic_ids(dump)}
+    known = {**source.topic_ids(), **found_topic_ids(dump)}
     missing = topics_without_id(dump, known)
     made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
     made |= {new: new_uuid() for new in request.renames.values()}
     topic_ids = _topic_ids(dump, known, made, request.renames)
-    policies = old.cleanup_policies(request.config.properties, dump)
+    policies = source.cleanup_policies(request.config.properties, dump)
     partitions = []
     for partition in dump.replicas:
         base, *others = base_replica(dump.replicas[partition])
@@ -165,7 +189,7 @@ def plan_restore(request: RestoreRequest, dump: Dump, old: SourceCluster) -> Res
 
 
 def _check_choices(request: RestoreRequest, dump: Dump) -> None:
-    """Refuse choices that name partitions or topics that the dump lacks."""
+    """Reject options about partitions or topics that the dump lacks."""
     unknown = set(request.log_starts).difference(dump.replicas)
     if unknown:
         name = min(unknown).directory_name
@@ -174,66 +198,13 @@ def _check_choices(request: RestoreRequest, dump: Dump) -> None:
         raise InputError(
             "--clamp-groups needs the offsets that groups committed",
             expected=CONSUMER_OFFSETS_TOPIC,
-            hint="add its partitions to the input, or let --topics match it",
+            hint="add its partitions to the input, or include the topic in --topics",
         )
     _check_renames(dump, request.renames)
 
 
-def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None) -> RestorePlan:
-    """Return a plan with the topic ids and the point in time of the run that began it."""
-    until = replace(plan.request.until, time_ms=until_ms)
-    partitions = tuple(
-        replace(
-            each,
-            topic_id=topic_ids.get(each.partition.topic, each.topic_id),
-            limit=until.limit_of(each.base.partition),
-        )
-        for each in plan.partitions
-    )
-    request = replace(plan.request, until=until)
-    return replace(plan, partitions=partitions, made_ids=topic_ids, request=request)
-
-
-def found_topic_ids(dump: Dump) -> dict[str, str]:
-    """Return the ids of topics by their ``partition.metadata``."""
-    found: dict[str, tuple[str, str]] = {}
-    for replica in dump.all_replicas:
-        if replica.topic_id is None:
-            continue
-        topic = replica.partition.topic
-        known, where = found.setdefault(topic, (replica.topic_id, replica.directory))
-        if known != replica.topic_id:
-            raise InputError(
-                f"the topic id is not that of {where}",
-                path=replica.directory,
-                expected=known,
-                found=replica.topic_id,
-                hint="these are different topics of one name: restore them one by one",
-            )
-    return {topic: topic_id for topic, (topic_id, _) in found.items()}
-
-
-def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
-    """Return the topics whose id is not known, sorted."""
-    return sorted({each.topic for each in dump.replicas}.difference(known))
-
-
-def refuse_shared_ids(plan: RestorePlan) -> None:
-    """Refuse topics with the same id: a cluster would have only one of them."""
-    topics: dict[str, str] = {}
-    for each in plan.partitions:
-        topic = topics.setdefault(each.topic_id, each.partition.topic)
-        if topic != each.partition.topic:
-            raise InputError(
-                f"the topic id is that of {topic}, too",
-                path=each.base.directory,
-                found=each.topic_id,
-                hint="is one a copy of the other? give it a new id with --rename OLD=NEW",
-            )
-
-
 def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
-    """Refuse names that are internal, taken, or not in the dump."""
+    """Reject renames of topics that the dump lacks, and new names that are used twice."""
     topics = {partition.topic for partition in (*dump.replicas, *dump.without_logs)}
     kept = topics.difference(renames)
     for old, new in renames.items():
@@ -243,6 +214,30 @@ def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
             raise InputError(
                 "--rename gives two topics one name", found=new, hint="choose another name"
             )
+
+
+def found_topic_ids(dump: Dump) -> dict[str, str]:
+    """Return the topic IDs in ``partition.metadata``."""
+    found: dict[str, tuple[str, str]] = {}
+    for replica in dump.all_replicas:
+        if replica.topic_id is None:
+            continue
+        topic = replica.partition.topic
+        known, where = found.setdefault(topic, (replica.topic_id, replica.directory))
+        if known != replica.topic_id:
+            raise InputError(
+                f"the topic ID differs from the ID in {where}",
+                path=replica.directory,
+                expected=known,
+                found=replica.topic_id,
+                hint="these are different topics with the same name: restore them separately",
+            )
+    return {topic: topic_id for topic, (topic_id, _) in found.items()}
+
+
+def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
+    """Return the topics whose ID is unknown, sorted."""
+    return sorted({each.topic for each in dump.replicas}.difference(known))
 
 
 def _topic_ids(
@@ -259,14 +254,14 @@ def _topic_ids(
 
 
 def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
-    """Return the error for topics without an id; it names a link that hides the id."""
+    """Return the error for topics without an ID; it names a link that hides the ID."""
     directories = [each.directory for each in dump.all_replicas if each.partition.topic in missing]
     paths = (f"{each}/{PARTITION_METADATA}" for each in directories)
     link = next(filter(None, map(linked_out, paths)), None)
     if link is not None:
         return InputError(
-            f"the topic id of {first_of(missing, _NAMES_SHOWN)} is not known, as this file is a "
-            "link that leads out of the input",
+            f"the topic ID of {first_of(missing, _NAMES_SHOWN)} is unknown: this file is a link "
+            "to a file outside the input",
             path=link.path,
             found=link.target,
             hint="give --follow-links to read it, or --new-topic-ids",
@@ -287,7 +282,7 @@ def _known_offsets(
     policies: Mapping[str, str | None],
     log_starts: Mapping[TopicPartition, int],
 ) -> KnownOffsets:
-    """Return the offsets of a partition that the checkpoints of all copies have.
+    """Return the offsets of a partition in the checkpoints of all copies.
 
     A copy that was cleaned elsewhere proves that the topic is compacted.
     """
@@ -304,19 +299,24 @@ def _known_offsets(
     )
 
 
-def read_source_cluster(request: RestoreRequest, dump: Dump) -> SourceCluster:
-    """Read the cluster of the dumps, as far as the request needs it."""
-    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
-    with_groups = lacks_ids or bool(request.seeds or request.renames)
-    return SourceCluster.read(
-        dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
-    )
+def refuse_shared_ids(plan: RestorePlan) -> None:
+    """Reject topics with the same ID, because a cluster would have only one of them."""
+    topics: dict[str, str] = {}
+    for each in plan.partitions:
+        topic = topics.setdefault(each.topic_id, each.partition.topic)
+        if topic != each.partition.topic:
+            raise InputError(
+                f"topic {topic} has the same topic ID",
+                path=each.base.directory,
+                found=each.topic_id,
+                hint="is one a copy of the other? give it a new ID with --rename OLD=NEW",
+            )
 
 
 def without_strays(
     plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
 ) -> tuple[RestorePlan, list[RestoredPartition]]:
-    """Split off the partitions that the broker would not serve."""
+    """Separate the partitions that the broker would not serve."""
     kept, strays = [], []
     for each in plan.partitions:
         code, number = STRAY, each.partition.partition
@@ -324,7 +324,9 @@ def without_strays(
         name = image.other_name(each.topic_id, each.partition.topic)
         if why is None and name is not None:
             code = INCONSISTENT_TOPIC_ID
-            why = f"the metadata has topic id {each.topic_id} for {name}: it is not served"
+            why = (
+                f"its topic ID {each.topic_id} belongs to {name} in the metadata: it is not served"
+            )
         if why is None:
             kept.append(each)
         else:
@@ -333,9 +335,24 @@ def without_strays(
             strays.append(stray)
     if not kept:
         raise InputError(
-            "the metadata log knows none of the partitions at this broker",
+            "the metadata log assigns none of the partitions to this broker",
             path=plan.dump.metadata_logs[0],
             found=strays[0].reason,
-            hint="is it that of the same dump? restore to a fresh cluster",
+            hint="is the metadata log from the same dump? otherwise restore to a fresh cluster",
         )
     return replace(plan, partitions=tuple(kept)), strays
+
+
+def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None) -> RestorePlan:
+    """Return a plan with the new topic IDs and the point in time of an earlier run."""
+    until = replace(plan.request.until, time_ms=until_ms)
+    partitions = tuple(
+        replace(
+            each,
+            topic_id=topic_ids.get(each.partition.topic, each.topic_id),
+            limit=until.limit_of(each.base.partition),
+        )
+        for each in plan.partitions
+    )
+    request = replace(plan.request, until=until)
+    return replace(plan, partitions=partitions, made_ids=topic_ids, request=request)

@@ -1,4 +1,4 @@
-"""The request of ``restore``, and where the restored logs end.
+"""The request of ``restore``, and the requested ends of the logs.
 
 A log ends before the first batch that has a timestamp above the time, or that reaches the offset.
 """

@@ -1,4 +1,4 @@
-"""The result of a restore and its runbook: its rows, the losses, and the remaining steps."""
+"""The result of a restore: its partitions and lost ranges, its report, and the runbook."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 
-from kafka_index.commands.restore.cluster import CLUSTER_ID, NODE_ID, Identity
+from kafka_index.commands.restore.cluster import CLUSTER_ID, NODE_ID
 from kafka_index.commands.restore.request import ClusterMode, Link
-from kafka_index.commands.restore.restored_partition import (
-    BEYOND_END,
-    CLAMPED,
-    NOT_RENAMED,
-    GroupOffset,
-    LostRange,
-    RestoredPartition,
-)
 from kafka_index.core.errors import plural, printable
+from kafka_index.core.format.names import (
+    TopicPartition,
+)
+from kafka_index.core.format.state_files import (
+    Int32,
+    Int64,
+    Offset,
+    Size,
+)
 from kafka_index.core.job.result import (
     BAD,
     GOOD,
@@ -35,11 +36,160 @@ from kafka_index.core.job.result import (
 )
 from kafka_index.core.log.filter.selection import key_counts, key_sections
 
+#: Status of a committed offset: set to the log end, unchanged after the log end, or unchanged under
+#: the old name of its topic.
+CLAMPED = "clamped"
+BEYOND_END = "beyond_end"
+NOT_RENAMED = "not_renamed"
+DAMAGED = "damaged"
+KEYS_NOT_DROPPED = "keys_not_dropped"
+NO_LOGS = "no_logs"
+NOT_IN_DUMP = "not_in_dump"
+STRAY = "stray"
+INCONSISTENT_TOPIC_ID = "inconsistent_topic_id"
+ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """A range of offsets that is not in the output.
+
+    `segment_base_offset` and `path` belong to the segment that contained the records, or precedes
+    them. In a compacted log, not every offset of the range had a record. The timestamps are the
+    minimum and maximum in readable headers, and `records` is None if unknown. `size_bytes` is 0 if
+    the dump has no bytes of the range; otherwise they begin at `position_bytes`. `is_known`: the
+    records are lost. Otherwise compaction or retention may have removed them. `kept_by_batches`
+    counts offsets in intact batches that ``--salvage batches`` keeps.
+    """
+
+    segment_base_offset: Offset
+    path: str
+    first_offset: Int64 | None
+    last_offset: Int64 | None
+    code: str
+    reason: str
+    first_timestamp_ms: Int64 | None = None
+    last_timestamp_ms: Int64 | None = None
+    records: Int64 | None = None
+    size_bytes: Size = 0
+    position_bytes: Size | None = None
+    is_known: bool = True
+    kept_by_batches: Offset = 0
+
+    @property
+    def is_empty(self) -> bool:
+        first, last = self.first_offset, self.last_offset
+        return first is not None and last is not None and last < first
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """A committed offset that is after the end of a restored log, or of a renamed topic.
+
+    The end offset is None if the partition is not in the output.
+    """
+
+    topic: str
+    partition: int
+    group: str
+    offset: Int64
+    end_offset: Offset | None
+    path: str
+    status: str = BEYOND_END
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return the offset, the log end, and the reason."""
+        what = f"group {self.group} committed {self.offset} of {self.topic}-{self.partition}"
+        if self.status == NOT_RENAMED:
+            return f"{what}, which stays under that name: {self.reason}"
+        what += f", which ends at {self.end_offset}"
+        if self.status == CLAMPED:
+            return f"{what}: clamped to that"
+        return f"{what}; not clamped: {self.reason}" if self.reason else what
+
+
+@dataclass(slots=True)
+class RestoredPartition:
+    """The outcome of a partition.
+
+    Parameters
+    ----------
+    partition : TopicPartition
+        The partition.
+    source : str
+        Its directory in the dump.
+    topic_id : str
+        The ID of its topic.
+    base_offset, log_start_offset, log_end_offset : int
+        Base offset of the first segment, log start offset and log end offset of the restored log.
+    segments, size_bytes : int
+        Number of segments, and size of their logs.
+    last_epoch : int
+        Largest leader epoch of its batches and its leader epoch checkpoint; -1 for none.
+    max_producer_id : int
+        Largest producer ID of its batches and snapshots; -1 for none.
+    is_limited : bool
+        Whether ``--until`` or the cutoff of a backup truncated the log.
+    dropped : int or None
+        Number of records with a dropped key; None if no keys were given.
+    dropped_by_key : dict of int to int
+        Number of dropped records by key, in the order of the sorted keys.
+    open_producers : list of int
+        Producers with an open transaction at the log end.
+    is_edited : bool
+        Whether missing transaction markers were written again, or their records dropped.
+    lost : list of LostRange
+        Offsets that are not in the output.
+    clamped : list of GroupOffset
+        In a partition of ``__consumer_offsets``: the offsets that were clamped.
+    notes : list of str
+        Further information for the user.
+    unread : list of str
+        Files of the dump that were not read, each with the reason.
+    code, reason : str or None
+        Why the partition was left out; None if it was restored.
+    retriable : bool
+        It was left out because of permission, disk, memory or network.
+    """
+
+    partition: TopicPartition
+    source: str
+    topic_id: str
+    base_offset: Offset = 0
+    log_start_offset: Offset = 0
+    log_end_offset: Offset = 0
+    segments: Int32 = 0
+    size_bytes: Size = 0
+    last_epoch: Int64 = -1
+    max_producer_id: Int64 = -1
+    is_limited: bool = False
+    dropped: Offset | None = None
+    dropped_by_key: dict[Int32, Offset] = field(default_factory=dict)
+    open_producers: list[Int64] = field(default_factory=list)
+    is_edited: bool = False
+    lost: list[LostRange] = field(default_factory=list)
+    clamped: list[GroupOffset] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    code: str | None = None
+    reason: str | None = None
+    retriable: bool = False
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the partition is not in the output."""
+        return self.code is not None
+
+    def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
+        """Set why the partition is not in the output."""
+        self.code, self.reason, self.retriable = code, reason, retriable
+
+
 RESTORED = "restored"
 SALVAGED = "salvaged"
 LEFT_OUT = "left_out"
 LOST = "lost"
-
 _MEANINGS = {
     RESTORED: "no lost range",
     SALVAGED: "without damaged or missing ranges",
@@ -66,7 +216,6 @@ RESTORE_SCHEMA = report_schema(
     ],
     required=("topic", "partition", "status", "path"),
 )
-
 _VERIFY = "kafka-index verify --input {path}"
 RESTORE_REPORT = ReportSpec(
     RESTORE_SCHEMA,
@@ -94,7 +243,6 @@ RESTORE_REPORT = ReportSpec(
         unit_values=(RESTORED, SALVAGED, LEFT_OUT),
     ),
 )
-
 _SHOWN_COLUMNS = [
     *("topic", "partition", "status", "log_start_offset", "log_end_offset", "segments", "reason")
 ]
@@ -115,19 +263,19 @@ class RestoreResult(Result):
     Parameters
     ----------
     partitions : sequence of RestoredPartition
-        All of them, sorted.
+        All partitions, sorted.
     runbook : str or None
-        What remains to be done; None where the restore has to be run again to be complete.
+        The remaining steps; None if the restore must be run again to be complete.
     output : str
         The output directory.
     beyond_end : sequence of GroupOffset
-        Offsets that groups committed after the ends of logs.
+        Committed offsets after log ends.
     not_renamed : sequence of GroupOffset
-        Offsets that groups committed of topics under their old names.
+        Committed offsets of renamed topics, under the old names.
     clamps : bool
-        Whether they were to be clamped.
+        Whether offsets after log ends were to be clamped.
     lacks_metadata : bool
-        Whether the metadata log that was copied is damaged.
+        Whether the copied metadata log is damaged.
     until : str
         The requested end of logs, for people; empty if none was requested.
     of_topics : str
@@ -135,7 +283,7 @@ class RestoreResult(Result):
     records_by_line : dict of int to int
         The number of dropped records by line of the key file, from 1; empty without keys.
     has_hard_links : bool
-        Whether logs are hard links to those of the dump.
+        Whether logs are hard links to logs of the dump.
     next_command : str or None
         The command that predicts the start of the broker.
     skipped : tuple of (str, str)
@@ -164,7 +312,7 @@ class RestoreResult(Result):
 
     @property
     def has_unclamped(self) -> bool:
-        """Whether an offset that was to be clamped is not."""
+        """Whether an offset could not be clamped as requested."""
         return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
 
     @property
@@ -174,7 +322,7 @@ class RestoreResult(Result):
 
     @property
     def headline(self) -> str:
-        """What is restored, lost and left out."""
+        """The numbers of restored, lost and left out partitions and records."""
         counts = self.counts
         partitions = plural(len(self.partitions), "partition")
         left_out = counts[f"partitions_{LEFT_OUT}"]
@@ -203,7 +351,7 @@ class RestoreResult(Result):
 
     @property
     def conclusion(self) -> Conclusion:
-        """The conclusion, notable if groups committed offsets that do not fit."""
+        """The conclusion, notable if committed offsets are after log ends or under old names."""
         found = super().conclusion
         if not (self.beyond_end or self.not_renamed):
             return found
@@ -272,7 +420,7 @@ class RestoreResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for what is lost or left out, the environment where another run may finish."""
+        """Damage if something is lost or left out, the environment if another run may succeed."""
         faults = [each.retriable for each in self.partitions if each.is_left_out]
         faults += [False for each in self.partitions if each.lost]
         faults += [False] * (self.has_unclamped or self.lacks_metadata)
@@ -280,7 +428,7 @@ class RestoreResult(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions by status, lost ranges, and offsets of groups."""
+        """Partitions by status, lost ranges, and committed offsets by status."""
         statuses = Counter(map(status_of, self.partitions))
         beyond = sum(one.status == BEYOND_END for one in self.beyond_end)
         limited = sum(each.is_limited for each in self.partitions)
@@ -310,7 +458,7 @@ class RestoreResult(Result):
 
 
 def lost_texts(lost: Sequence[LostRange]) -> list[str]:
-    """Return how much is lost, and how much is missing and perhaps lost; nothing for no range."""
+    """Return texts about lost records, and about missing records that may be lost."""
     known = [one for one in lost if one.is_known]
     unknown = [one for one in lost if not one.is_known]
     texts = []
@@ -325,7 +473,7 @@ def lost_texts(lost: Sequence[LostRange]) -> list[str]:
 
 
 def _amount(lost: Sequence[LostRange]) -> str:
-    """Return the records of ranges where the dump shows how many, and the offsets of the others."""
+    """Return the number of lost records or, for ranges where it is unknown, of offsets."""
     records = sum(one.records or 0 for one in lost)
     rest = [one for one in lost if one.records is None]
     sized = [
@@ -344,7 +492,7 @@ def _amount(lost: Sequence[LostRange]) -> str:
 
 
 def dropped_text(partitions: Iterable[RestoredPartition]) -> str:
-    """Return how many records were dropped, for people."""
+    """Return a text about the number of dropped records."""
     kept = [each for each in partitions if not each.is_left_out]
     dropped = sum(each.dropped or 0 for each in kept)
     if not dropped:
@@ -359,10 +507,7 @@ def dropped_text(partitions: Iterable[RestoredPartition]) -> str:
 def report_rows(
     partitions: Iterable[RestoredPartition], offsets: Iterable[GroupOffset]
 ) -> pa.Table:
-    """Return the report: each partition, and what was lost of it; then offsets of groups.
-
-    Of each row the columns of the schema are taken.
-    """
+    """Return the report: each partition with its lost ranges, then committed offsets."""
     rows: list[dict[str, object]] = []
     for each in partitions:
         rows.append(_partition_row(each))
@@ -415,16 +560,16 @@ def _offset_row(one: GroupOffset) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class RunbookFacts:
-    """The facts that the runbook is written from, besides the result."""
+    """The facts of the runbook that are not in the result."""
 
     link: Link
-    identity: Identity
+    identity: Mapping[str, str]
     notes: Sequence[str]
     cluster: ClusterMode
     seeds: Sequence[str]
     groups: Mapping[str, Sequence[str]]
     renames: Mapping[str, str]
-    run: str = ""
+    backup: str = ""
     metadata_directory: str | None = None
 
 
@@ -453,8 +598,8 @@ def _written(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "WHAT WAS WRITTEN"
     segments = sum(each.segments for each in kept)
     yield f"  {result.output}: {len(kept)} partitions, {segments} segments"
-    if facts.run:
-        yield f"  They are from {facts.run}: it does not contain later records."
+    if facts.backup:
+        yield f"  They are from {facts.backup}: it does not contain later records."
     yield f"  The logs are {logs}."
     yield "  The checksums of all logs were verified. .kafka_cleanshutdown makes the broker skip"
     yield "  log recovery. Do not change a file before the broker has started."
@@ -465,7 +610,7 @@ def _remaining(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "  1. Stop the brokers of the source cluster for good. Otherwise both clusters accept"
     yield "     records for the same topics."
     yield f"  2. Change the owner of the files: chown -R kafka: {result.output}"
-    named = facts.identity.properties
+    named = facts.identity
     if named:
         whose = f"cluster {named.get(CLUSTER_ID)}, node {named.get(NODE_ID)}"
         yield f"  3. Compare meta.properties ({whose}):"
@@ -541,7 +686,7 @@ def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
 
 
 def _renamed(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
-    """Yield the number of offsets that groups committed of each topic under its old name."""
+    """Yield how many committed offsets remain under the old name of each topic."""
     for old, new in facts.renames.items():
         groups = Counter(one.group for one in result.not_renamed if one.topic == old)
         if groups:
@@ -556,7 +701,7 @@ def _renamed(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
 
 
 def _kept_by_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
-    """Yield how much less ``--salvage batches`` loses."""
+    """Yield how many more offsets ``--salvage batches`` would keep."""
     shown = 0
     for each in salvaged:
         kept = sum(one.kept_by_batches for one in each.lost)

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.commands.restore.output_files import truncate_log, write_log
+from kafka_index.commands.restore.output import truncate_log, write_log
 from kafka_index.commands.restore.plan import PartitionPlan
 from kafka_index.commands.restore.request import Limit, Salvage
-from kafka_index.commands.restore.restored_partition import LostRange
+from kafka_index.commands.restore.result import LostRange
 from kafka_index.core.cluster.replicas import Replica
 from kafka_index.core.errors import InputError, InvalidEpochError, KafkaIndexError, is_retriable
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
@@ -41,7 +41,6 @@ from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
-from kafka_index.core.log.scan.log_offsets import Hole
 from kafka_index.core.log.scan.scanner import (
     HeldBytes,
     OffsetBounds,
@@ -82,9 +81,9 @@ class IntactRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DamagedContent:
-    """The records, offsets and times that the headers in a damaged range name.
+    """The records, offsets and timestamps in the headers of a damaged range.
 
-    `is_torn`: the last batch goes on after the end of the log.
+    `is_torn`: the last batch ends after the end of the log.
     """
 
     records: int | None = None
@@ -114,9 +113,9 @@ def intact_ranges(rows: IntactRows) -> list[IntactRange]:
 def damaged_content(
     log: Bytes, start_bytes: int, end_bytes: int, next_offset: int, edges: Iterable[int] = ()
 ) -> DamagedContent:
-    """Return the content that the headers between two positions name, as far as they are plausible.
+    """Return the content of the plausible headers between two positions.
 
-    After an implausible header the walk is resumed at the next edge.
+    After an implausible header, reading continues at the next edge.
     """
     ends = sorted(each for each in {*edges, end_bytes} if start_bytes < each <= end_bytes)
     records: int | None = 0
@@ -126,9 +125,9 @@ def damaged_content(
     position = start_bytes
     for end in ends:
         while position < end:
-            header = _plausible(log, position, next_offset)
+            header = _plausible_header(log, position, next_offset)
             size_bytes = 0 if header is None else LOG_OVERHEAD_BYTES + int(header["length"])
-            # The last batch of a log may be torn: its header counts all the same.
+            # The header of a torn last batch is used, too.
             if header is None or (position + size_bytes > end < len(log)):
                 records, position = None, end
                 break
@@ -146,8 +145,8 @@ def damaged_content(
 class EarlierBatches(NamedTuple):
     """Complete batches whose base offset is below the next offset at their position.
 
-    `is_all`: nothing else is there. `records` is None where messages of magic 0 or 1 are there.
-    `repeats`: where the first of batches with the same bytes lies, if each has one before it.
+    `is_all`: the range has no other bytes. `records` is None if there are messages of magic 0 or 1.
+    `repeats`: the position of the first repeated batch, if each batch repeats an earlier one.
     """
 
     first_offset: int
@@ -166,10 +165,9 @@ def earlier_batches(
     *,
     is_searched: bool,
 ) -> EarlierBatches | None:
-    """Return the batches with right checksums between two positions that go back; None for none.
+    """Return the valid batches between two positions whose offsets go back; None for none.
 
-    They are searched for after other bytes only if `is_searched`. The intact ranges are those
-    of the log.
+    If `is_searched`, they may follow other bytes. `ranges` are the intact ranges of the log.
     """
     held = HeldBytes(log[:end_bytes])
     bounds = OffsetBounds(0, INT64_MAX)
@@ -223,12 +221,12 @@ def _first_repeated(
 
 
 def _without_epoch(batch: bytes) -> bytes:
-    """Return a batch without its leader epoch, which no checksum covers: equal for repeats."""
+    """Return a batch without its leader epoch, which no checksum covers."""
     return batch[:LOG_OVERHEAD_BYTES] + batch[MAGIC_POSITION:]
 
 
-def _plausible(log: Bytes, position: int, next_offset: int) -> np.void | None:
-    """Return the header of a batch that may be at a position, whatever its checksum."""
+def _plausible_header(log: Bytes, position: int, next_offset: int) -> np.void | None:
+    """Return the header at a position if it is plausible, without its checksum, else None."""
     if len(log) - position < RECORD_BATCH_OVERHEAD_BYTES:
         return None
     header = _header(log, position)
@@ -240,7 +238,7 @@ def _header(log: Bytes, position: int) -> np.void:
     return found
 
 
-class Piece(NamedTuple):
+class BatchRange(NamedTuple):
     """Consecutive batches of a log: bytes, offsets, and the base offset of the segment."""
 
     path: str
@@ -251,15 +249,15 @@ class Piece(NamedTuple):
     segment_base_offset: int
 
 
-def write_pieces(path: str, pieces: Sequence[Piece]) -> None:
-    """Write a log of the output from pieces of logs."""
+def write_batches(path: str, batches: Sequence[BatchRange]) -> None:
+    """Write a log of the output from batches of logs."""
     with ExitStack() as stack:
-        names = {each.path for each in pieces}
+        names = {each.path for each in batches}
         logs = {name: stack.enter_context(MappedFile(name)).array for name in names}
-        write_log(path, (logs[each.path][each.start_bytes : each.end_bytes] for each in pieces))
+        write_log(path, (logs[each.path][each.start_bytes : each.end_bytes] for each in batches))
 
 
-Span = tuple[int, int]
+OffsetRange = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,25 +268,25 @@ class RangeRepair:
     ----------
     first_offset, end_offset : int
         The range.
-    pieces : tuple of Piece
+    batches : tuple of BatchRange
         The batches, by offset.
     replicas : tuple of str
         The copies with the same history there.
     missing : tuple of (int, int)
-        What none of them has, and compaction does not explain.
+        The offsets that no copy has, and that compaction does not explain.
     damaged : tuple of (int, int)
-        What none of them has intact, where each is damaged, or ends.
-    refused : tuple of Piece
-        Batches in the range that are not taken: a cleaner may have removed them from the base.
+        The offsets at which each copy is damaged or ends.
+    rejected : tuple of BatchRange
+        Batches in the range that are not used: a cleaner may have removed them from the base.
     """
 
     first_offset: int
     end_offset: int
-    pieces: tuple[Piece, ...] = ()
+    batches: tuple[BatchRange, ...] = ()
     replicas: tuple[str, ...] = ()
-    missing: tuple[Span, ...] = ()
-    damaged: tuple[Span, ...] = ()
-    refused: tuple[Piece, ...] = ()
+    missing: tuple[OffsetRange, ...] = ()
+    damaged: tuple[OffsetRange, ...] = ()
+    rejected: tuple[BatchRange, ...] = ()
 
     def covers(self, first_offset: int, end_offset: int) -> bool:
         """Return whether copies were searched for a range of offsets, the end exclusive."""
@@ -301,13 +299,13 @@ class RangeRepair:
     def explains(self, first_offset: int, end_offset: int) -> bool:
         """Return whether the copies have no such offsets, because a cleaner removed them."""
         span = (first_offset, end_offset)
-        return self.covers(*span) and _without([span], self.missing) == [span]
+        return self.covers(*span) and subtract_ranges([span], self.missing) == [span]
 
-    def refused_in(self, first_offset: int, end_offset: int) -> list[str]:
-        """Return the copies with batches of a range that are not taken, the end exclusive."""
+    def rejected_in(self, first_offset: int, end_offset: int) -> list[str]:
+        """Return the copies with rejected batches in a range, the end exclusive."""
         found = (
             os.path.dirname(each.path)
-            for each in self.refused
+            for each in self.rejected
             if each.first_offset < end_offset and first_offset < each.end_offset
         )
         return list(dict.fromkeys(found))
@@ -317,7 +315,7 @@ NO_REPAIR = RangeRepair(0, 0)
 
 
 class ReplicaRepair:
-    """Finds offsets of a copy of a partition, the base, in the other copies."""
+    """Finds missing offsets of the base copy of a partition in other copies."""
 
     def __init__(
         self,
@@ -348,50 +346,50 @@ class ReplicaRepair:
         end_offset: int,
         cleaned_to: int | None = None,
         *,
-        takes: bool = True,
+        accepts: bool = True,
     ) -> RangeRepair:
         """Return the batches of other copies in a range of offsets.
 
-        If a cleaner may have removed them from the base, it has been up to `cleaned_to`: records
-        are taken only from copies in which they have survived a cleaner that got as far.
+        If a cleaner may have removed them from the base, it has cleaned up to `cleaned_to`. Then
+        only batches of copies that were cleaned as far are accepted.
         """
-        left: list[Span] = [(first_offset, end_offset)]
-        pieces: list[Piece] = []
-        refused: list[Piece] = []
-        gaps: list[Span] = []
-        explained: list[Span] = []
+        left: list[OffsetRange] = [(first_offset, end_offset)]
+        batches: list[BatchRange] = []
+        rejected: list[BatchRange] = []
+        gaps: list[OffsetRange] = []
+        explained: list[OffsetRange] = []
         replicas = []
         for other in self._others:
             reach = other.root.cleaned_to(other.partition) or 0
-            is_taken = takes and (cleaned_to is None or reach >= cleaned_to)
+            is_taken = accepts and (cleaned_to is None or reach >= cleaned_to)
             try:
                 for found in self._read(other, first_offset, end_offset):
                     gaps += found.gaps
                     explained += found.explained(reach)
                     if is_taken:
-                        left = _take(found, left, pieces)
+                        left = _select_batches(found, left, batches)
                     else:
-                        _take(found, [(first_offset, end_offset)], refused)
+                        _select_batches(found, [(first_offset, end_offset)], rejected)
                     if other.directory not in replicas:
                         replicas.append(other.directory)
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
-        missing = _without(left, explained)
+        missing = subtract_ranges(left, explained)
         return RangeRepair(
             first_offset,
             end_offset,
-            tuple(_joined(pieces)),
+            tuple(_joined(batches)),
             tuple(replicas),
             tuple(missing),
-            tuple(_without(missing, gaps)),
-            tuple(refused),
+            tuple(subtract_ranges(missing, gaps)),
+            tuple(rejected),
         )
 
     def find_head(
         self, start_offset: int, end_offset: int, cleaned_to: int | None = None
     ) -> RangeRepair:
-        """Return the batches of other copies from the one with the log start offset on."""
+        """Return the batches of other copies, from the batch with the log start offset on."""
         first = start_offset
         for other in self._others:
             for number in _overlapping(other, start_offset, start_offset + 1):
@@ -400,14 +398,16 @@ class ReplicaRepair:
                 first = min(first, *rows["first_offset"][:1].tolist(), start_offset)
         return self.find(first, end_offset, cleaned_to)
 
-    def _read(self, other: Replica, first_offset: int, end_offset: int) -> Iterator[_Part]:
+    def _read(
+        self, other: Replica, first_offset: int, end_offset: int
+    ) -> Iterator[_ReplicaBatches]:
         """Yield the batches of a copy in a range, if it has the same history there."""
-        before = self._common(other, first_offset, is_after=False)
-        after = self._common(other, end_offset, is_after=True)
-        if _Common.DIFFERS in (before, after):
+        before = self._compare_nearest(other, first_offset, is_after=False)
+        after = self._compare_nearest(other, end_offset, is_after=True)
+        if _Comparison.DIFFERS in (before, after):
             return
-        # Copies with a common batch are the same before it.
-        proves = None if after is _Common.EQUAL else self._epochs_from(end_offset)
+        # Copies with a common batch are equal before it.
+        base_epochs = None if after is _Comparison.EQUAL else self._base_epochs(end_offset)
         position = _Position(first_offset)
         files = other.segments.files()
         numbers = _overlapping(other, first_offset - 1, end_offset + 1)
@@ -415,25 +415,26 @@ class ReplicaRepair:
             if number == 0:
                 position.is_adjacent = True
             rows = self._rows(other, number)
-            yield _Part.of(files[number], rows, position, first_offset, end_offset, proves)
+            yield _ReplicaBatches.of(
+                files[number], rows, position, first_offset, end_offset, base_epochs
+            )
 
-    def _common(self, other: Replica, offset: int, *, is_after: bool) -> _Common:
-        """Compare the nearest batches that both the base and a copy hold, before or from an offset.
-
-        The batches before an offset end there at the latest.
-        """
+    def _compare_nearest(self, other: Replica, offset: int, *, is_after: bool) -> _Comparison:
+        """Compare the nearest batches that the base and a copy have before or from an offset."""
         base = self._base
         if base is None:
-            return _Common.NONE
+            return _Comparison.NONE
         step = 1 if is_after else -1
         numbers = _overlapping(base, *((offset, INT64_MAX) if is_after else (0, offset)))
         for number in numbers[::step][:_MAX_COMPARED]:
-            mine = _beside(self._rows(base, number).by_offset, offset, is_after=is_after)
+            mine = _batches_beside(self._rows(base, number).by_offset, offset, is_after=is_after)
             if not len(mine):
                 continue
             low, high = int(mine["first_offset"][0]), int(mine["last_offset"][-1]) + 1
             for theirs_at in _overlapping(other, low, high)[::step]:
-                theirs = _beside(self._rows(other, theirs_at).by_offset, offset, is_after=is_after)
+                theirs = _batches_beside(
+                    self._rows(other, theirs_at).by_offset, offset, is_after=is_after
+                )
                 at = np.searchsorted(theirs["last_offset"], mine["first_offset"])
                 places = np.append(theirs["first_offset"], INT64_MAX)[at]
                 common = np.flatnonzero(places <= mine["last_offset"])
@@ -441,24 +442,24 @@ class ReplicaRepair:
                     row = int(common[0 if is_after else -1])
                     one, two = mine[row], theirs[int(at[row])]
                     is_equal = all(one[name] == two[name] for name in _IDENTITY)
-                    return _Common.EQUAL if is_equal else _Common.DIFFERS
-        return _Common.NONE
+                    return _Comparison.EQUAL if is_equal else _Comparison.DIFFERS
+        return _Comparison.NONE
 
-    def _epochs_from(self, end_offset: int) -> _EpochProof:
-        """Return the leader epochs that prove a batch to be in the history of the base."""
+    def _base_epochs(self, end_offset: int) -> _BaseEpochs:
+        """Return the leader epochs of the history of the base from an offset on."""
         base = self._base
         later: set[int] = set()
         cache = LeaderEpochCache()
         if base is not None:
             for number in _overlapping(base, end_offset, INT64_MAX)[:_MAX_COMPARED]:
-                rows = _beside(self._rows(base, number).in_order, end_offset, is_after=True)
+                rows = _batches_beside(self._rows(base, number).in_order, end_offset, is_after=True)
                 later |= set(np.unique(rows["leader_epoch"]).tolist())
             with suppress(InvalidEpochError, InputError):
                 cache = read_epochs(base.directory)
-        return _EpochProof(later - {NO_LEADER_EPOCH}, cache)
+        return _BaseEpochs(later - {NO_LEADER_EPOCH}, cache)
 
     def _rows(self, replica: Replica, number: int) -> IntactBatches:
-        """Return the intact batches of a log; those of the latest logs are kept."""
+        """Return the intact batches of a log; a cache keeps the batches of the latest logs."""
         files = replica.segments.files()
         segment = files[number]
         found = self._read_logs.pop(segment.log_path, None)
@@ -471,25 +472,25 @@ class ReplicaRepair:
         return found
 
 
-class _Common(Enum):
-    """The comparison of the nearest batches that two copies have of the same offsets."""
+class _Comparison(Enum):
+    """The comparison of the nearest batches that two copies have in common."""
 
     NONE = "none"
     EQUAL = "equal"
     DIFFERS = "differs"
 
 
-class _EpochProof(NamedTuple):
-    """The leader epochs of later batches of the base, and its recorded leader epochs.
+class _BaseEpochs(NamedTuple):
+    """The leader epochs of later batches of the base, and its leader epoch checkpoint.
 
-    A leader epoch has one leader: a copy whose history has it at a later offset is the same before.
+    A leader epoch has one leader: a copy that has the epoch at a later offset is equal before it.
     """
 
     later: set[int]
     recorded: LeaderEpochCache
 
     def holds(self, rows: IntactRows) -> NDArray[np.bool_]:
-        """Return which batches are in the history of the base, as far as leader epochs tell."""
+        """Return which batches have a leader epoch of the history of the base."""
         held: NDArray[np.bool_] = rows["leader_epoch"] == NO_LEADER_EPOCH
         held |= np.isin(rows["leader_epoch"], sorted(self.later))
         for row in np.flatnonzero(~held).tolist():
@@ -501,20 +502,20 @@ class _EpochProof(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """A position in the logs of a copy: the next offset, if all batches before it are intact."""
+    """A position in the logs of a copy, and whether all batches before it are intact."""
 
     next_offset: int
     is_adjacent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """The batches of a log in a range of offsets, and the offsets that are missing in it."""
+class _ReplicaBatches:
+    """The batches of a copy's log in a range of offsets, and the missing offsets of the log."""
 
     segment: SegmentFile
     rows: IntactRows
-    gaps: list[Span]
-    marked_to: int
+    gaps: list[OffsetRange]
+    marked_end: int
 
     @classmethod
     def of(
@@ -524,20 +525,20 @@ class _Part:
         position: _Position,
         first_offset: int,
         end_offset: int,
-        proof: _EpochProof | None,
-    ) -> _Part:
-        """Return the part of a log, and move the position to its end."""
+        base_epochs: _BaseEpochs | None,
+    ) -> _ReplicaBatches:
+        """Select the batches of a log, and move the position to its end."""
         rows = found.in_order
         inside = found.by_offset
         inside = inside[
             (inside["first_offset"] >= first_offset) & (inside["last_offset"] < end_offset)
         ]
-        if proof is not None:
-            inside = inside[proof.holds(inside)]
+        if base_epochs is not None:
+            inside = inside[base_epochs.holds(inside)]
         marked = rows["first_offset"][rows["is_cleaned"]]
         gaps = []
         if len(rows):
-            firsts = np.append(rows["first_offset"], INT64_MAX)[:-1]
+            firsts = rows["first_offset"]
             before = np.concatenate(([position.next_offset], rows["last_offset"][:-1] + 1))
             is_spanned = rows["is_next"] & (firsts > before)
             is_spanned[0] &= position.is_adjacent
@@ -547,28 +548,30 @@ class _Part:
         position.is_adjacent &= found.reaches_end
         return cls(segment, inside, gaps, int(marked.max(initial=0)))
 
-    def explained(self, cleaned_to: int) -> list[Span]:
+    def explained(self, cleaned_to: int) -> list[OffsetRange]:
         """Return the missing offsets that a cleaner has removed."""
-        limit = max(cleaned_to, self.marked_to)
+        limit = max(cleaned_to, self.marked_end)
         return [each for each in self.gaps if each[1] <= limit]
 
 
 def _overlapping(replica: Replica, first_offset: int, end_offset: int) -> list[int]:
-    """Return the numbers of the logs that may hold offsets of a range, the end exclusive."""
+    """Return the numbers of the logs that may have offsets of a range, the end exclusive."""
     bases = replica.segments.base_offsets
     first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
     return list(range(first, int(np.searchsorted(bases, end_offset, "left"))))
 
 
-def _beside(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
+def _batches_beside(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
     """Return the batches that begin at an offset or after it, or the batches that end before it."""
     if is_after:
         return rows[rows["first_offset"] >= offset]
     return rows[rows["last_offset"] < offset]
 
 
-def _take(found: _Part, left: Sequence[Span], pieces: list[Piece]) -> list[Span]:
-    """Add the batches in ranges of offsets to the pieces; return what is left of the ranges."""
+def _select_batches(
+    found: _ReplicaBatches, left: Sequence[OffsetRange], batches: list[BatchRange]
+) -> list[OffsetRange]:
+    """Add the batches in ranges of offsets to the batches; return what is left of the ranges."""
     covered = []
     for start, end in left:
         first = int(np.searchsorted(found.rows["first_offset"], start))
@@ -583,8 +586,8 @@ def _take(found: _Part, left: Sequence[Span], pieces: list[Piece]) -> list[Span]
         for low, high in pairwise(edges):
             span = int(rows["first_offset"][low]), int(rows["last_offset"][high - 1]) + 1
             covered.append(span)
-            pieces.append(
-                Piece(
+            batches.append(
+                BatchRange(
                     found.segment.log_path,
                     int(rows["position_bytes"][low]),
                     int(rows["end_bytes"][high - 1]),
@@ -592,13 +595,13 @@ def _take(found: _Part, left: Sequence[Span], pieces: list[Piece]) -> list[Span]
                     found.segment.base_offset,
                 )
             )
-    return _without(left, covered)
+    return subtract_ranges(left, covered)
 
 
-def _joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return pieces by offset; neighbors in a log are joined."""
-    joined: list[Piece] = []
-    for each in sorted(pieces, key=lambda one: one.first_offset):
+def _joined(batches: Iterable[BatchRange]) -> list[BatchRange]:
+    """Return batches by offset; neighbors in a log are joined."""
+    joined: list[BatchRange] = []
+    for each in sorted(batches, key=lambda one: one.first_offset):
         last = joined[-1] if joined else None
         if last is not None and (last.path, last.end_bytes) == (each.path, each.start_bytes):
             joined[-1] = last._replace(end_bytes=each.end_bytes, end_offset=each.end_offset)
@@ -607,8 +610,10 @@ def _joined(pieces: Iterable[Piece]) -> list[Piece]:
     return joined
 
 
-def _without(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
-    """Return the parts of ranges that are not in other ranges; ordered, the end exclusive."""
+def subtract_ranges(
+    spans: Iterable[OffsetRange], removed: Iterable[OffsetRange]
+) -> list[OffsetRange]:
+    """Return the parts of ascending ranges that are not in other ranges, the ends exclusive."""
     taken = sorted(removed)
     left = []
     at = 0
@@ -631,7 +636,7 @@ def _without(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
 class _DamagedRange:
     """A damaged range of a log, the offsets that are missing in it, and their repair.
 
-    The end of the offsets is exclusive, and None where nobody knows it.
+    The end of the offsets is exclusive, and None if it is unknown.
     """
 
     start_bytes: int
@@ -641,7 +646,7 @@ class _DamagedRange:
     repair: RangeRepair
 
     @property
-    def damaged(self) -> list[Span]:
+    def damaged(self) -> list[OffsetRange]:
         """The ranges of offsets that no copy has intact."""
         end = INT64_MAX if self.end_offset is None else self.end_offset
         if self.repair.replicas:
@@ -690,7 +695,7 @@ def logs_in_context(plan: PartitionPlan, config: LogConfig) -> list[tuple[Segmen
 
 
 class LogSalvage:
-    """Repairs the copy of a damaged log, and lists its lost ranges."""
+    """Repairs the copy of a damaged log, and returns its lost ranges."""
 
     def __init__(self, source: SegmentFile, target: str, context: LogContext) -> None:
         self._source = source
@@ -701,64 +706,62 @@ class LogSalvage:
     def repair(
         self, code: str, reason: str, salvage: Salvage
     ) -> tuple[list[LostRange], list[RangeRepair]]:
-        """Repair damaged ranges from other copies, and leave the others out; return both.
+        """Repair damaged ranges from other copies; return the lost ranges, and the repairs.
 
-        Batches that were moved return to their place.
+        Batches at a wrong position are moved back into offset order.
         """
         with MappedFile(self._target) as file:
             log = file.array
             ranges = self._ranges(log)
             damaged_ranges = self._damaged_ranges(log, ranges)
-            pieces = [
-                Piece(self._target, each.start_bytes, each.end_bytes, *each[2:], base_offset)
+            batches = [
+                BatchRange(self._target, each.start_bytes, each.end_bytes, *each[2:], base_offset)
                 for base_offset in [self._source.base_offset]
                 for each in ranges
             ]
-            pieces += [
-                piece for damaged_range in damaged_ranges for piece in damaged_range.repair.pieces
+            batches += [
+                batch_range
+                for damaged_range in damaged_ranges
+                for batch_range in damaged_range.repair.batches
             ]
-            pieces.sort(key=lambda each: each.first_offset)
+            batches.sort(key=lambda each: each.first_offset)
             lost: list[LostRange] = []
             for damaged_range in damaged_ranges:
                 found = self._lost_in(log, damaged_range, ranges, code, reason)
                 if salvage is Salvage.PREFIX and damaged_range.damaged:
                     cut_at = damaged_range.damaged[0][0]
-                    lost.append(self._lost_from(log, damaged_range, pieces, ranges, code, reason))
-                    pieces = [each for each in pieces if each.first_offset < cut_at]
+                    lost.append(self._lost_from(log, damaged_range, batches, ranges, code, reason))
+                    batches = [each for each in batches if each.first_offset < cut_at]
                     break
                 lost += found
             if salvage is Salvage.NONE and lost:
                 return lost, []
-            self._rewrite(pieces)
+            self._rewrite(batches)
         return lost, [
-            damaged_range.repair for damaged_range in damaged_ranges if damaged_range.repair.pieces
+            damaged_range.repair for damaged_range in damaged_ranges if damaged_range.repair.batches
         ]
 
-    def repair_gaps(self, gaps: Sequence[tuple[Hole, RangeRepair]]) -> None:
-        """Put batches of other copies between those of the log."""
-        at = 0
-        pieces: list[Piece] = []
+    def insert(self, batches: Iterable[tuple[int, Sequence[BatchRange]]]) -> None:
+        """Insert batches of other copies at ascending positions of the log."""
+        end = 0
+        parts: list[BatchRange] = []
         with MappedFile(self._target) as file:
-            for missing, repair in gaps:
-                pieces += [self._own(at, missing.position_bytes), *repair.pieces]
-                at = missing.position_bytes
-            self._rewrite([*pieces, self._own(at, file.size_bytes)])
+            for position, inserted in batches:
+                parts += [self._own(end, position), *inserted]
+                end = position
+            self._rewrite([*parts, self._own(end, file.size_bytes)])
 
-    def append(self, pieces: Sequence[Piece]) -> None:
-        """Put batches of other copies at the end of the log."""
-        size_bytes = os.path.getsize(self._target)
-        self._rewrite([self._own(0, size_bytes), *pieces])
-
-    def cut_off(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
+    def truncate(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
         """Truncate the copy at a position; return the lost range."""
         with MappedFile(self._target) as file:
             ranges = self._ranges(file.array)
             lost = self._lost(file.array, position_bytes, file.size_bytes, ranges, code, reason)
-            lost = _with_kept(lost, position_bytes, ranges)
+        intact = (each for each in ranges if each.start_bytes >= position_bytes)
+        kept = sum(each.end_offset - each.first_offset for each in intact)
         truncate_log(self._target, position_bytes)
-        return lost
+        return replace(lost, kept_by_batches=kept)
 
-    def drop_one(self, position_bytes: int, code: str, reason: str) -> LostRange:
+    def drop_batch(self, position_bytes: int, code: str, reason: str) -> LostRange:
         """Remove one batch from the copy; return the lost range."""
         with MappedFile(self._target) as file:
             log = file.array
@@ -780,9 +783,11 @@ class LogSalvage:
         )
         return intact_ranges(found.by_offset)
 
-    def _own(self, start_bytes: int, end_bytes: int) -> Piece:
+    def _own(self, start_bytes: int, end_bytes: int) -> BatchRange:
         base_offset = self._source.base_offset
-        return Piece(self._target, start_bytes, end_bytes, base_offset, base_offset, base_offset)
+        return BatchRange(
+            self._target, start_bytes, end_bytes, base_offset, base_offset, base_offset
+        )
 
     def _damaged_ranges(self, log: Bytes, ranges: Sequence[IntactRange]) -> list[_DamagedRange]:
         """Return the damaged ranges of a log, ordered by their missing offsets."""
@@ -801,15 +806,15 @@ class LogSalvage:
         for number in [*in_log, len(ranges)]:
             end = len(log) if number == len(ranges) else ranges[number].start_bytes
             if at < end:
-                stated = int.from_bytes(log[at : at + 8].tobytes(), "big")
-                by_header = bisect([each.first_offset for each in ranges], stated)
+                header_offset = int.from_bytes(log[at : at + 8].tobytes(), "big")
+                by_header = bisect([each.first_offset for each in ranges], header_offset)
                 again = earlier_batches(log, at, end, INT64_MAX, ranges, is_searched=False)
                 is_repeat = again is not None and again.repeats is not None
-                # The offsets in its header are missing after the previous or before the next batch.
-                near = [before + 1, number]
-                if ends[by_header] <= stated < (firsts[by_header] or 0):
-                    near.insert(0, by_header)
-                gap = None if is_repeat else next(filter(is_missing, near), None)
+                # The offsets of the header are missing after the previous or before the next batch.
+                candidates = [before + 1, number]
+                if ends[by_header] <= header_offset < (firsts[by_header] or 0):
+                    candidates.insert(0, by_header)
+                gap = None if is_repeat else next(filter(is_missing, candidates), None)
                 first = ends[before + 1] if gap is None else ends[gap]
                 damaged_range = _DamagedRange(
                     at, end, first, first if gap is None else firsts[gap], NO_REPAIR
@@ -821,7 +826,9 @@ class LogSalvage:
                 content = damaged_content(log, at, end, damaged_range.first_offset)
                 if content.records is not None and content.last_offset is not None:
                     # The rest of the gap is not damaged here.
-                    named = _within(repair.damaged, stated, content.last_offset + 1)
+                    named = _intersect_ranges(
+                        repair.damaged, header_offset, content.last_offset + 1
+                    )
                     repair = replace(repair, damaged=tuple(named))
                 damaged_ranges.append(replace(damaged_range, repair=repair))
             if number < len(ranges):
@@ -832,7 +839,7 @@ class LogSalvage:
         context = self._context
         if not context.replica_repair or damaged_range.end_offset is None:
             return NO_REPAIR
-        # No batch before the head shows that a cleaner has left both copies the same.
+        # No batch before the head shows whether a cleaner has left both copies equal.
         if is_head:
             cleaned_to = context.cleaned_to if context.is_compacted else None
             return context.replica_repair.find_head(
@@ -859,7 +866,7 @@ class LogSalvage:
             first, end = damaged_range.damaged[0]
             last = None if damaged_range.end_offset is None else end - 1
             return [replace(lost, first_offset=first, last_offset=last, records=None)]
-        if repair.damaged and (repair.pieces or repair.missing != repair.damaged):
+        if repair.damaged and (repair.batches or repair.missing != repair.damaged):
             return [
                 replace(
                     lost,
@@ -870,14 +877,14 @@ class LogSalvage:
                 )
                 for number, (first, end) in enumerate(repair.damaged)
             ]
-        # Bytes between two batches that follow each other are not a loss.
+        # Bytes between batches of consecutive offsets are not a loss.
         return [] if lost.is_empty else [lost]
 
     def _lost_from(
         self,
         log: Bytes,
         damaged_range: _DamagedRange,
-        pieces: Sequence[Piece],
+        batches: Sequence[BatchRange],
         ranges: Sequence[IntactRange],
         code: str,
         reason: str,
@@ -885,9 +892,11 @@ class LogSalvage:
         """Return the loss from truncating a log at the first offset that no copy has."""
         lost = self._lost(log, damaged_range.start_bytes, len(log), ranges, code, reason)
         first = damaged_range.damaged[0][0]
-        if damaged_range.repair.pieces:
+        if damaged_range.repair.batches:
             lost = replace(lost, first_offset=first, records=None)
-        kept = (each.end_offset - each.first_offset for each in pieces if each.first_offset > first)
+        kept = (
+            each.end_offset - each.first_offset for each in batches if each.first_offset > first
+        )
         return replace(lost, kept_by_batches=sum(kept))
 
     def _lost(
@@ -913,7 +922,7 @@ class LogSalvage:
             last: int | None = min(firsts) - 1
         else:
             last, following = content.last_offset, self._next_base_offset
-            # Offsets after a whole last batch are judged as those between segments.
+            # Offsets after a complete last batch are missing between segments.
             whole_to = None if records is None or content.is_torn else last
             if following is not None and (whole_to is None or whole_to >= following):
                 records = records if last == following - 1 else None
@@ -931,14 +940,17 @@ class LogSalvage:
             end - start,
             start,
         )
-        # Where no other offset is missing, what batches that go back held is lost all the same.
+        # If no other offset is missing, the records of batches that go back are lost.
         back = earlier_batches(log, start, end, first, ranges, is_searched=lost.is_empty)
         if back is None or not (back.is_all or lost.is_empty):
             return lost
         stop = ScanStop(OVERLAP, start, f"offset {first} or more", f"offset {back.first_offset}")
         records, text = back.records, stop.text
         if back.repeats is not None:
-            records, text = 0, f"{text}; nothing is lost: it repeats what is at byte {back.repeats}"
+            records, text = (
+                0,
+                f"{text}; nothing is lost: it repeats the batch at byte {back.repeats}",
+            )
         return replace(
             lost,
             first_offset=back.first_offset,
@@ -948,24 +960,19 @@ class LogSalvage:
             reason=text,
         )
 
-    def _rewrite(self, pieces: Sequence[Piece]) -> None:
-        """Write the copy anew, from pieces of it and of other logs."""
-        aside = f"{self._target}.salvaged"
+    def _rewrite(self, batches: Sequence[BatchRange]) -> None:
+        """Write the copy again, from its own batches and batches of other logs."""
+        rewritten = f"{self._target}.salvaged"
         with publishing(self._target, "write a salvaged log"):
             mtime_ns = os.stat(self._target).st_mtime_ns
-            write_pieces(aside, pieces)
-            os.utime(aside, ns=(mtime_ns, mtime_ns))
-            os.replace(aside, self._target)
+            write_batches(rewritten, batches)
+            os.utime(rewritten, ns=(mtime_ns, mtime_ns))
+            os.replace(rewritten, self._target)
 
 
-def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[IntactRange]) -> LostRange:
-    """Count the offsets of a lost range that intact batches after the truncation have."""
-    intact = (each for each in ranges if each.start_bytes >= cut_at)
-    spans = (each.end_offset - each.first_offset for each in intact)
-    return replace(lost, kept_by_batches=sum(spans))
-
-
-def _within(spans: Sequence[Span], first_offset: int, end_offset: int) -> list[Span]:
-    """Return the parts of ranges of offsets that are in another one."""
+def _intersect_ranges(
+    spans: Sequence[OffsetRange], first_offset: int, end_offset: int
+) -> list[OffsetRange]:
+    """Return the parts of ranges that are in another range."""
     parts = ((max(first, first_offset), min(end, end_offset)) for first, end in spans)
     return [(first, end) for first, end in parts if first < end]

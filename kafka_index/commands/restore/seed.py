@@ -1,8 +1,8 @@
-"""Seeding a fresh cluster: the restored topics, added to a formatted ``bootstrap.checkpoint``.
+"""A fresh cluster: the restored topics, added to a formatted ``bootstrap.checkpoint``.
 
 The first controller of a cluster whose metadata log is empty replays that file: topics get their
-old ids, and the restored broker leads each partition from the start. The records that formatting
-wrote stay as they are, byte for byte; ours come before the footer.
+old IDs, and the restored broker leads each partition from the start. The records that formatting
+wrote stay unchanged, and the new records precede the footer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ from kafka_index.commands.restore.cluster import (
     CLUSTER_ID,
     DIRECTORY_ID,
     NODE_ID,
+    Identity,
     SourceCluster,
-    directory_to_write,
+    dump_identity,
+    fresh_identity,
     refuse_identity,
 )
-from kafka_index.commands.restore.output_files import sync_directory, write_durably
+from kafka_index.commands.restore.output import (
+    RestoreTarget,
+    directory_to_write,
+    sync_directory,
+    write_durably,
+)
 from kafka_index.commands.restore.plan import RestorePlan
-from kafka_index.commands.restore.restored_partition import RestoredPartition
+from kafka_index.commands.restore.request import RestoreRequest
+from kafka_index.commands.restore.result import (
+    RestoredPartition,
+)
 from kafka_index.core.cluster.metadata.decoding import METADATA_CODEC, TOPIC_RESOURCE, TopicLog
+from kafka_index.core.cluster.replicas import Dump
 from kafka_index.core.errors import InputError, raise_retriable
 from kafka_index.core.format.message_bytes import MessageReader
 from kafka_index.core.format.message_schemas import Value
@@ -44,7 +55,6 @@ from kafka_index.core.records.record_batch import Record, write_record_batch
 ORIGINAL_SUFFIX = ".orig"
 _FOOTER = 4
 _ELR_FEATURE = "eligible.leader.replicas.version"
-
 _NO_LEADER = -1
 _RECORDS_OF_A_BATCH = 1000
 _OFFSET_BYTES = 8
@@ -59,21 +69,20 @@ class SeedDirectory:
 
     @property
     def bootstrap(self) -> str:
-        """The path of the bootstrap records."""
         return os.path.join(self.path, BOOTSTRAP_CHECKPOINT)
 
     @property
     def original(self) -> str:
-        """The path of the bootstrap records as formatting wrote them."""
+        """The path of the bootstrap records that formatting wrote, once it was seeded."""
         return self.bootstrap + ORIGINAL_SUFFIX
 
 
 def check_seed(
     given: str, inputs: Sequence[str], properties: Mapping[str, str] | None
 ) -> SeedDirectory:
-    """Check a metadata log directory; nothing is written.
+    """Check a metadata log directory without writing to it.
 
-    The properties are those of the output if that is the same directory.
+    If it is the output, `properties` are the properties of the output.
     """
     hint = "seed the metadata log directory of a fresh cluster, before its first start"
     path = directory_to_write(given, "the metadata log directory", inputs, hint=hint)
@@ -93,22 +102,48 @@ def check_seed(
 
 
 def refuse_used(directory: SeedDirectory) -> None:
-    """Refuse a directory that a controller has used, or that was formatted again."""
+    """Reject a directory that a controller has used, or that was formatted again."""
     _refuse_records(directory.path)
     original = read_bootstrap(original_of(directory))
     with open(directory.bootstrap, "rb") as file:
         begins_alike = file.read(len(original.batches)) == original.batches
     if not begins_alike:
         raise InputError(
-            "the bootstrap records are not those that were kept aside before the last seeding",
+            "the bootstrap records differ from the copy made before the last seeding",
             path=directory.bootstrap,
             found=os.path.basename(directory.original),
             hint="was the directory formatted again? remove the .orig file",
         )
 
 
+def _refuse_records(path: str) -> None:
+    """Reject a metadata log with records, or with a snapshot that formatting did not write."""
+    log = os.path.join(path, METADATA_LOG)
+    if not os.path.isdir(log):
+        return
+    for entry in sorted(os.scandir(log), key=lambda each: each.name):
+        is_log = entry.name.endswith(".log") and entry.stat().st_size > 0
+        is_snapshot = entry.name.endswith(".checkpoint") and entry.name != FIRST_SNAPSHOT
+        if is_log or is_snapshot:
+            raise InputError(
+                "the metadata log has records, so that a controller ignores bootstrap records",
+                path=path,
+                found=os.path.join(METADATA_LOG, entry.name),
+                hint="seed a cluster that was formatted and never started",
+            )
+
+
+def _not_formatted(given: str, name: str) -> InputError:
+    return InputError(
+        "the metadata log directory is not formatted",
+        path=given,
+        expected=name,
+        hint="format it first: kafka-storage.sh format -t CLUSTER_ID -c server.properties",
+    )
+
+
 def one_cluster(directories: Sequence[SeedDirectory], cluster_id: str | None) -> str:
-    """Return the cluster id that all directories share, and the output, where it has one."""
+    """Return the cluster ID of all directories, and of the output if it has one."""
     wanted = cluster_id
     for directory in directories:
         found = directory.properties.get(CLUSTER_ID, "")
@@ -116,7 +151,7 @@ def one_cluster(directories: Sequence[SeedDirectory], cluster_id: str | None) ->
             wanted = found
         if found != wanted:
             raise InputError(
-                "the metadata log directory is that of another cluster",
+                "the metadata log directory belongs to another cluster",
                 path=directory.path,
                 expected=f"{CLUSTER_ID}={wanted}",
                 found=f"{CLUSTER_ID}={found}",
@@ -125,9 +160,37 @@ def one_cluster(directories: Sequence[SeedDirectory], cluster_id: str | None) ->
     return wanted or ""
 
 
+def fresh_cluster_identity(
+    request: RestoreRequest, dump: Dump, output: RestoreTarget, seeds: Sequence[SeedDirectory]
+) -> Identity:
+    """Return the identity of the output in a fresh cluster."""
+    if not seeds:
+        return Identity(output.properties or dump_identity(dump))
+    cluster_id = one_cluster(seeds, output.properties.get(CLUSTER_ID))
+    if output.properties:
+        if DIRECTORY_ID not in output.properties:
+            raise InputError(
+                "the output has no directory.id, to which the cluster assigns partitions",
+                path=output.path,
+                hint="format it again, with the kafka-storage.sh of the cluster",
+            )
+        return Identity(output.properties)
+    nodes = {each.properties.get(NODE_ID, "") for each in seeds}
+    node_id = nodes.pop() if len(nodes) == 1 else ""
+    if request.node_id is not None:
+        node_id = str(request.node_id)
+    if not node_id:
+        raise InputError(
+            "the broker of the output is unknown",
+            path=request.output,
+            hint="format the output as a log directory of that broker, or give --node-id",
+        )
+    return Identity(fresh_identity(cluster_id, node_id))
+
+
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """A bootstrap file: its batches up to the footer, and that."""
+    """A bootstrap file: its batches before the footer, and the footer."""
 
     batches: bytes
     footer: bytes
@@ -137,13 +200,11 @@ class Bootstrap:
 
 
 def original_of(directory: SeedDirectory) -> str:
-    """Return the file that holds the records that formatting wrote."""
     kept = os.path.exists(directory.original)
     return directory.original if kept else directory.bootstrap
 
 
 def read_bootstrap(path: str) -> Bootstrap:
-    """Read a bootstrap file."""
     info = os.stat(path)
     segment = SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, path, info.st_size, info.st_mtime_ns)
     source = LogFileSource.of_segment(segment, verify_crc=True)
@@ -179,35 +240,9 @@ def read_bootstrap(path: str) -> Bootstrap:
     return Bootstrap(data[:position], data[position:], end_offset, timestamp_ms, version)
 
 
-def _refuse_records(path: str) -> None:
-    """Refuse a metadata log that has records, or a snapshot but that of formatting."""
-    log = os.path.join(path, METADATA_LOG)
-    if not os.path.isdir(log):
-        return
-    for entry in sorted(os.scandir(log), key=lambda each: each.name):
-        is_log = entry.name.endswith(".log") and entry.stat().st_size > 0
-        is_snapshot = entry.name.endswith(".checkpoint") and entry.name != FIRST_SNAPSHOT
-        if is_log or is_snapshot:
-            raise InputError(
-                "the metadata log has records: bootstrap records are not read again",
-                path=path,
-                found=os.path.join(METADATA_LOG, entry.name),
-                hint="seed a cluster that was formatted and never started",
-            )
-
-
-def _not_formatted(given: str, name: str) -> InputError:
-    return InputError(
-        "the metadata log directory is not formatted",
-        path=given,
-        expected=name,
-        hint="format it first: kafka-storage.sh format -t CLUSTER_ID -c server.properties",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class SeededTopic:
-    """A topic as the new cluster is to have it, with the leader epoch of each partition."""
+    """A topic of the new cluster, with the leader epoch of each partition."""
 
     name: str
     topic_id: str
@@ -217,7 +252,7 @@ class SeededTopic:
 
 @dataclass(frozen=True, slots=True)
 class Seeding:
-    """The topics and the first free producer id, which are added to the bootstrap records.
+    """The topics and the first free producer ID that are added to the bootstrap records.
 
     The notes are the assumptions in them, for people.
     """
@@ -229,10 +264,81 @@ class Seeding:
     notes: Sequence[str] = ()
 
 
-def write_seed(directory: SeedDirectory, content: Seeding) -> None:
-    """Add records to the bootstrap records of a controller; the old file stays as ``.orig``.
+def plan_seeding(
+    plan: RestorePlan,
+    restored: Iterable[RestoredPartition],
+    source: SourceCluster,
+    properties: Mapping[str, str],
+) -> Seeding:
+    """Return the bootstrap records of the restored partitions."""
+    by_topic: dict[str, dict[int, RestoredPartition]] = {}
+    for each in restored:
+        by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each
+    plans = {each.partition.topic: each for each in plan.partitions}
+    compacted = {
+        each.partition.topic for each in plan.partitions if each.known.cleaning.is_compacted
+    }
+    topics: list[SeededTopic] = []
+    assumed, notes = [], []
+    largest = -1
+    for topic, partitions in sorted(by_topic.items()):
+        if topic not in plans:
+            continue
+        old_name = _old_name(plan, topic)
+        found = source.configs(
+            old_name, plan.request.topic_configs.get(topic, {}), is_compacted=topic in compacted
+        )
+        if found.is_assumed:
+            assumed.append(topic)
+        if found.withheld:
+            names = ", ".join(found.withheld)
+            notes.append(f"{topic}: sensitive settings are not restored: {names}")
+        largest = max([largest, *(each.max_producer_id for each in partitions.values())])
+        numbers = range(max(source.partition_count(old_name), max(partitions) + 1))
+        epochs = [
+            _leader_epoch(old_name, number, partitions.get(number), source) for number in numbers
+        ]
+        topics.append(SeededTopic(topic, plans[topic].topic_id, found.values, epochs))
+    if assumed:
+        notes.append(
+            "the settings of these topics are unknown. Their retention is disabled until you set "
+            f"it: {', '.join(assumed)}"
+        )
+    node_id, directory_id = int(properties[NODE_ID]), properties[DIRECTORY_ID]
+    return Seeding(topics, node_id, directory_id, source.next_producer_id(largest), notes)
 
-    Written again after an interruption, it is the same.
+
+def _leader_epoch(
+    topic: str, number: int, restored: RestoredPartition | None, source: SourceCluster
+) -> int:
+    """Return an epoch above all earlier epochs, so that no record in the log has the new epoch."""
+    partition = TopicPartition(topic, number)
+    last = -1 if restored is None else restored.last_epoch
+    return max(last, source.committed_epoch(partition), source.leader_epoch(partition)) + 1
+
+
+def _old_name(plan: RestorePlan, topic: str) -> str:
+    return next((old for old, new in plan.request.renames.items() if new == topic), topic)
+
+
+def partitions_not_in_dump(plan: RestorePlan, source: SourceCluster) -> Sequence[TopicPartition]:
+    """Return the partitions of the plan's topics that no dump has."""
+    known = {each.partition for each in plan.partitions} | set(plan.without_logs)
+    largest: dict[str, int] = {}
+    for partition in known:
+        largest[partition.topic] = max(largest.get(partition.topic, -1), partition.partition)
+    return [
+        partition
+        for topic, last in sorted(largest.items())
+        for number in range(max(last + 1, source.partition_count(_old_name(plan, topic))))
+        if (partition := TopicPartition(topic, number)) not in known
+    ]
+
+
+def write_seed(directory: SeedDirectory, content: Seeding) -> None:
+    """Add records to the bootstrap records of a controller; keep the old file as ``.orig``.
+
+    After an interruption, the same file is written again.
     """
     before = read_bootstrap(original_of(directory))
     data = bytearray(before.batches)
@@ -273,9 +379,9 @@ def _records(content: Seeding, partition_version: int) -> Iterator[bytes]:
                 "isr": [content.node_id],
                 "removingReplicas": [],
                 "addingReplicas": [],
-                # The first registration elects one. A leader that is known before it would lead,
-                # be fenced by it, and lead again: a group coordinator that still loads for the
-                # first time then counts as loaded, and serves old offsets.
+                # The first registration elects a leader. An earlier leader would be fenced by the
+                # registration and elected again. A group coordinator that is still loading would
+                # then count as loaded, and serve old offsets.
                 "leader": _NO_LEADER,
                 "leaderEpoch": leader_epoch,
                 "partitionEpoch": 0,
@@ -289,77 +395,3 @@ def _records(content: Seeding, partition_version: int) -> Iterator[bytes]:
             "nextProducerId": content.next_producer_id,
         }
         yield METADATA_CODEC.encode("ProducerIdsRecord", 0, producers)
-
-
-NOT_IN_DUMP = "not_in_dump"
-
-
-def plan_seeding(
-    plan: RestorePlan,
-    restored: Iterable[RestoredPartition],
-    old: SourceCluster,
-    configs: Mapping[str, Mapping[str, str]],
-    properties: Mapping[str, str],
-) -> Seeding:
-    """Return the content that makes a fresh cluster know the restored partitions."""
-    by_topic: dict[str, dict[int, RestoredPartition]] = {}
-    for each in restored:
-        by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each
-    plans = {each.partition.topic: each for each in plan.partitions}
-    compacted = {
-        each.partition.topic for each in plan.partitions if each.known.cleaning.is_compacted
-    }
-    topics: list[SeededTopic] = []
-    assumed, notes = [], []
-    largest = -1
-    for topic, partitions in sorted(by_topic.items()):
-        if topic not in plans:
-            continue
-        old_name = _old_name(plan, topic)
-        found = old.configs(old_name, configs.get(topic, {}), is_compacted=topic in compacted)
-        if found.is_assumed:
-            assumed.append(topic)
-        if found.withheld:
-            names = ", ".join(found.withheld)
-            notes.append(f"{topic}: these settings were not taken over: {names}")
-        largest = max([largest, *(each.max_producer_id for each in partitions.values())])
-        numbers = range(max(old.partition_count(old_name), max(partitions) + 1))
-        epochs = [
-            _leader_epoch(old_name, number, partitions.get(number), old) for number in numbers
-        ]
-        topics.append(SeededTopic(topic, plans[topic].topic_id, found.values, epochs))
-    if assumed:
-        notes.append(
-            "the settings of these topics are not known, so that nothing of them is deleted for "
-            f"its age or size until you set them: {', '.join(assumed)}"
-        )
-    node_id, directory_id = int(properties[NODE_ID]), properties[DIRECTORY_ID]
-    return Seeding(topics, node_id, directory_id, old.next_producer_id(largest), notes)
-
-
-def partitions_not_in_dump(plan: RestorePlan, old: SourceCluster) -> Sequence[TopicPartition]:
-    """Return the partitions of the plan's topics that no dump has."""
-    known = {each.partition for each in plan.partitions} | set(plan.without_logs)
-    largest: dict[str, int] = {}
-    for partition in known:
-        largest[partition.topic] = max(largest.get(partition.topic, -1), partition.partition)
-    return [
-        partition
-        for topic, last in sorted(largest.items())
-        for number in range(max(last + 1, old.partition_count(_old_name(plan, topic))))
-        if (partition := TopicPartition(topic, number)) not in known
-    ]
-
-
-def _old_name(plan: RestorePlan, topic: str) -> str:
-    """Return the name that a topic has in the dump."""
-    return next((old for old, new in plan.request.renames.items() if new == topic), topic)
-
-
-def _leader_epoch(
-    topic: str, number: int, restored: RestoredPartition | None, old: SourceCluster
-) -> int:
-    """Return an epoch above all that were: what is appended from now on has one of its own."""
-    partition = TopicPartition(topic, number)
-    last = -1 if restored is None else restored.last_epoch
-    return max(last, old.committed_epoch(partition), old.leader_epoch(partition)) + 1

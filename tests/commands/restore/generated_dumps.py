@@ -16,10 +16,10 @@ from pathlib import Path
 
 from kafka_index import build_indexes
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.lost_markers import UNKNOWN_OUTCOME
+from kafka_index.commands.restore.partition import restore_on
 from kafka_index.commands.restore.request import RestoreRequest, Salvage
-from kafka_index.commands.restore.restore_partition import restore_on
-from kafka_index.commands.restore.restored_partition import RestoredPartition
+from kafka_index.commands.restore.result import RestoredPartition
+from kafka_index.commands.restore.transaction_markers import UNKNOWN_OUTCOME
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.job.engine import ThreadEngine

@@ -207,7 +207,7 @@ def test_a_run_without_a_broker_is_restored_and_that_is_said(tmp_path: Path) -> 
     source = _changed(tmp_path, brokers=(1, 2))
     done = restore(source, tmp_path / "out")
     assert done.code == 0, done.done.stderr
-    assert "is incomplete: it has no part of broker 2" in _runbook(tmp_path / "out")
+    assert "is incomplete: it lacks broker 2" in _runbook(tmp_path / "out")
 
 
 def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
@@ -277,7 +277,7 @@ def test_a_run_is_restored_alone(tmp_path: Path) -> None:
     source = _changed(tmp_path)
     done = restore(source, tmp_path / "out", "--input", DUMP)
     assert done.code == 2
-    assert "a backup is restored alone" in done.done.stderr
+    assert "a backup cannot be restored with other inputs" in done.done.stderr
 
 
 def test_dumps_are_not_restored_consistently(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.partition import restore_on
 from kafka_index.commands.restore.request import Link, RestoreRequest
-from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.core.job.engine import ThreadEngine
 from tests.support.command_line import SETTINGS, run_program
 from tests.support.restoring import MARKER, copy_dump, logs, restore

@@ -14,8 +14,8 @@ import pytest
 
 import kafka_index
 from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.partition import restore_on
 from kafka_index.commands.restore.request import ClusterMode, RestoreRequest
-from kafka_index.commands.restore.restore_partition import restore_on
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.errors import InputError
@@ -225,7 +225,7 @@ def test_a_partition_that_no_dump_has_is_said_to_begin_empty(
 
     assert run.code == 1
     assert run.partitions("left_out") == {"payments-1"}
-    assert "begins empty" in run.done.stdout
+    assert "starts empty" in run.done.stdout
 
 
 def test_topic_ids_are_read_from_the_metadata_log(tmp_path: Path, dump: Path) -> None:
@@ -259,7 +259,7 @@ def test_without_a_metadata_log_nothing_is_deleted_for_its_age(
     new = cluster_of(metadata_log(controller))
     assert new.topic_configs("payments") == {"retention.ms": "-1", "retention.bytes": "-1"}
     assert new.topic_configs("__consumer_offsets")["cleanup.policy"] == "compact"
-    assert "settings of these topics are not known" in run.done.stdout
+    assert "settings of these topics are unknown" in run.done.stdout
 
 
 def test_the_same_cluster_gets_its_metadata_log_and_its_identity(tmp_path: Path) -> None:
@@ -544,7 +544,7 @@ def test_another_metadata_output_does_not_complete_a_restore(
 ) -> None:
     request = begin_same(tmp_path, dump, metadata)
 
-    with pytest.raises(InputError, match="another plan"):
+    with pytest.raises(InputError, match="another input or other options"):
         RestoreJob.prepare(replace(request, metadata_output=str(tmp_path / "other")))
 
 
@@ -591,7 +591,7 @@ def test_a_partition_that_the_same_cluster_places_here_and_the_dump_lacks_is_sai
 
     assert run.code == 1
     assert run.partitions("left_out") == {"payments-1"}
-    assert "begins empty" in run.done.stdout
+    assert "starts empty" in run.done.stdout
 
 
 def test_the_same_cluster_is_not_restored_in_part(tmp_path: Path, dump: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kafka_index
-from kafka_index.commands.restore.restored_partition import STATE_FILE
+from kafka_index.commands.restore.output import STATE_FILE
 from kafka_index.core.errors import ConfigError, InputError
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 from tests.support.campaign import sample_size
@@ -353,7 +353,7 @@ def test_a_killed_restore_is_completed_with_the_same_keys_alone(
         (tmp_path / "other").write_text("other\n")
         other = restore(dump, out, "--drop-keys", tmp_path / "other")
         assert other.code == 2
-        assert "another plan" in other.done.stderr
+        assert "another input or other options" in other.done.stderr
     run = restore(dump, out, "--drop-keys", path)
     assert run.code == 0, run.done.stderr
     assert {name: contents(out)[name] for name in whole} == whole

@@ -11,10 +11,10 @@ from typing import Protocol
 import pytest
 
 from kafka_index.commands.restore.job import RestoreJob
+from kafka_index.commands.restore.output import JOURNAL_FILE, STATE_FILE
+from kafka_index.commands.restore.partition import OnFinished, PartitionSettings, restore_on
 from kafka_index.commands.restore.plan import PartitionPlan
 from kafka_index.commands.restore.request import RestoreRequest
-from kafka_index.commands.restore.restore_partition import OnSettled, PartitionSettings, restore_on
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.parameters import KafkaSettings
@@ -79,9 +79,9 @@ def test_what_was_finished_is_not_read_again(
 
 def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path) -> None:
     def half(
-        plans: Sequence[PartitionPlan], settings: PartitionSettings, on_settled: OnSettled
+        plans: Sequence[PartitionPlan], settings: PartitionSettings, on_finished: OnFinished
     ) -> None:
-        restore_on(ThreadEngine(1))(plans[:2], settings, on_settled)
+        restore_on(ThreadEngine(1))(plans[:2], settings, on_finished)
         raise KeyboardInterrupt
 
     restore(dump, tmp_path / "whole")
@@ -109,7 +109,7 @@ def test_another_plan_does_not_complete_it(
     run = restore(dump, out, "--topics", "payments")
 
     assert run.code == 2
-    assert "another plan" in run.done.stderr
+    assert "another input or other options" in run.done.stderr
     assert contents(out) == before
 
 
@@ -134,7 +134,7 @@ def test_copies_do_not_complete_hard_links(
     run = restore(dump, out, "--link", "copy")
 
     assert run.code == 2
-    assert "another plan" in run.done.stderr
+    assert "another input or other options" in run.done.stderr
     assert not (out / MARKER).exists()
 
 

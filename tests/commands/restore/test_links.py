@@ -25,7 +25,7 @@ def test_a_topic_id_behind_a_link_out_of_the_dump_is_refused_by_name(tmp_path: P
     run = restore(dump, tmp_path / "out")
 
     assert run.code == 2
-    assert f"{path}: the topic id of payments is not known" in run.done.stderr
+    assert f"{path}: the topic ID of payments is unknown" in run.done.stderr
     assert "--follow-links" in run.done.stderr
     assert not (tmp_path / "out").exists()
     assert restore(dump, tmp_path / "out", "--follow-links").code == 0

@@ -319,7 +319,7 @@ def test_missing_offsets_that_a_cleaner_may_have_removed_name_the_copy_that_has_
     result = restore_dump([first, second], tmp_path / "out", config=settings, salvage="batches")
 
     (lost,) = [lost for each in result.partitions for lost in each.lost]
-    assert f"in no segment, and batches of them in {second / PARTITION} are not" in lost.reason
+    assert f"in no segment, and their batches in {second / PARTITION} are not" in lost.reason
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -373,4 +373,4 @@ def test_copies_of_different_topics_are_refused(tmp_path: Path, first: Path, sec
     run = restore_both(first, second, tmp_path / "out")
 
     assert run.code == 2
-    assert "topic id" in run.done.stderr
+    assert "topic ID" in run.done.stderr

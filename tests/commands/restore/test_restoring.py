@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.restore.restored_partition import JOURNAL_FILE, STATE_FILE
+from kafka_index.commands.restore.output import JOURNAL_FILE, STATE_FILE
 from tests.support.command_line import DUMP, run_here
 from tests.support.restoring import MARKER, contents, copy_dump, restore
 

@@ -415,7 +415,7 @@ def test_a_batch_whose_offsets_go_back_is_damage(
     assert [each.code for each in (kept, prefix, none)] == [1, 1, 1]
     assert not any("nothing lost" in each.done.stdout for each in (kept, prefix, none))
     assert [(row["reason_code"], row["records"]) for row in kept.lost] == [("overlap", 0)]
-    assert f"nothing is lost: it repeats what is at byte {position}" in kept.lost[0]["reason"]
+    assert f"nothing is lost: it repeats the batch at byte {position}" in kept.lost[0]["reason"]
     assert "0 records lost in 1 range" in kept.done.stdout
     assert [row["reason_code"] for row in prefix.lost][:1] == ["overlap"]
     assert none.partitions("left_out") == {PARTITION}
@@ -491,4 +491,4 @@ def test_last_log_cut_between_batches_is_whole_with_a_note_of_its_index_files(
 
     (found,) = restored.partitions
     assert not found.lost
-    assert any("its index files know later offsets" in note for note in found.notes)
+    assert any("its index files have later offsets" in note for note in found.notes)

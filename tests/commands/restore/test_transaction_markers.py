@@ -181,7 +181,7 @@ def test_lost_marker_is_written_again_with_the_outcome_found_in_the_dump(
     notes = [row["note"] or "" for row in run.rows if row["status"] == "salvaged"]
     assert any(f"was {reason}" in note for note in notes) == (reason not in (_UNKNOWN, None))
     assert _OPEN not in run.done.stdout
-    assert ("transactions without a marker" in run.done.stdout) == (reason is not None)
+    assert ("transactions with a missing marker" in run.done.stdout) == (reason is not None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,692 @@
+"""The output directory: its checks, its state file and journal, the files at its root, its logs.
+
+An unfinished restore has no ``meta.properties``, without which no broker starts, and no clean
+shutdown file. Both are written before the logs, under hidden names, and renamed at the end
+(`LastFiles`). The journal gets a line for each finished partition, when all of its files are
+durable. A broker ignores the state file and the journal. Both stay, so that the same restore can be
+run again until a broker has started, even if it was killed after its last step.
+
+Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares the blocks of its
+source until one of the two is written. A hard link is the same file: a broker that truncates it
+truncates the log of the dump.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from msgspec import MsgspecError
+
+from kafka_index.commands.restore.cluster import (
+    Identity,
+    is_separate,
+    refuse_identity,
+)
+from kafka_index.commands.restore.plan import RestorePlan
+from kafka_index.commands.restore.request import Link
+from kafka_index.commands.restore.result import (
+    RestoredPartition,
+)
+from kafka_index.core.cluster.replicas import Dump
+from kafka_index.core.errors import (
+    InputError,
+)
+from kafka_index.core.format.checkpoints import format_offset_checkpoint
+from kafka_index.core.format.names import (
+    BOOTSTRAP_CHECKPOINT,
+    BROKER_LOCK,
+    CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
+    FIRST_SNAPSHOT,
+    LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    METADATA_LOG,
+    PARTITION_METADATA,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+    parse_partition_directory,
+)
+from kafka_index.core.format.state_files import (
+    Int64,
+    TopicId,
+    convert_fields,
+)
+from kafka_index.core.fs.durable_files import (
+    AtomicFile,
+    clone_file,
+    publish_error,
+    publishing,
+    sync,
+)
+from kafka_index.core.fs.inputs import (
+    refuse_linked_out,
+)
+from kafka_index.core.fs.paths import local_path, refuse_overlap
+from kafka_index.core.fs.registry import scan_directory, store_of
+from kafka_index.core.fs.store import Bytes, ByteSource
+from kafka_index.core.fs.uris import refuse_remote
+from kafka_index.core.log.scan.file_records import log_changed, open_log
+from kafka_index.core.logdir.data_directory import refuse_running
+from kafka_index.core.logdir.metadata_files import read_properties
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.output.output import (
+    STAGING,
+    LastFiles,
+    RunState,
+    StateFile,
+)
+
+STATE_FILE = ".kafka-index-restore.json"
+JOURNAL_FILE = ".kafka-index-restore.journal"
+#: The files that `kafka-storage.sh format` writes.
+_FORMATTED = frozenset({META_PROPERTIES, BOOTSTRAP_CHECKPOINT, METADATA_LOG})
+#: The file that seeding adds if the output is also the metadata log directory.
+_SEEDED = frozenset({BOOTSTRAP_CHECKPOINT + ".orig"})
+# Files of runs that ended before they wrote a state file.
+_OF_KILLED_RUNS = re.compile(r"\.(kafka-index[A-Za-z0-9_.-]+|[A-Za-z._-]+\.tmp)")
+_ROOT_FILES = frozenset(
+    {
+        META_PROPERTIES,
+        CLEAN_SHUTDOWN,
+        RECOVERY_POINT_CHECKPOINT,
+        REPLICATION_CHECKPOINT,
+        LOG_START_CHECKPOINT,
+        CLEANER_CHECKPOINT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTarget:
+    """A directory that a restore may write, and the state of an earlier run of the same restore."""
+
+    path: str
+    begun: RestoreState | None
+    properties: Mapping[str, str]
+
+
+def directory_to_write(given: str, what: str, read: Iterable[str], *, hint: str) -> str:
+    """Return the path of a directory that may be created or written; `what` is its name in errors.
+
+    Raises `InputError` if it is remote, not a directory, overlaps with an input, or a broker runs
+    on it.
+    """
+    refuse_remote(given, f"{what} has to be a local directory", hint=hint)
+    path = os.path.realpath(local_path(given))
+    refuse_overlap(path, given, read, hint=hint)
+    if os.path.isdir(path):
+        refuse_running(path, f"nothing was written; {hint}")
+    elif os.path.lexists(path):
+        raise InputError(f"{what} is not a directory", path=given, hint=hint)
+    return path
+
+
+def check_output(plan: RestorePlan) -> RestoreTarget:
+    """Check the output directory, and create it if it does not exist."""
+    hint = "choose another --output"
+    path = directory_to_write(plan.request.output, "the output", plan.inputs, hint=hint)
+    if os.path.isdir(path):
+        found = _read_target(path, plan)
+        if found.begun is not None:
+            return found
+    store_of(path).make_writable_directory(path)
+    return RestoreTarget(path, None, _properties(path))
+
+
+def check_same_output(plan: RestorePlan, output: RestoreTarget, identity: Identity) -> None:
+    """Check the output directories for the cluster of the dump."""
+    dump, given = plan.dump, plan.request.metadata_output
+    is_begun = output.begun is not None
+    if output.properties and (not is_begun or output.properties != identity.properties):
+        raise InputError(
+            "the output is formatted, but the source cluster has another identity",
+            path=output.path,
+            hint="give an empty --output",
+        )
+    if is_separate(dump) and given is None:
+        raise InputError(
+            "the metadata log is in a separate directory of the dump",
+            path=dump.metadata_logs[0],
+            hint="give --metadata-output DIR, an empty directory that becomes metadata.log.dir",
+        )
+    if given is not None:
+        hint, read = "give another --metadata-output", [*plan.inputs, output.path]
+        path = directory_to_write(given, "the metadata output", read, hint=hint)
+        refuse_used_metadata(dump, path, is_begun=is_begun)
+
+
+def check_again(output: RestoreTarget, plan: RestorePlan) -> RestoreTarget:
+    """Check an output directory again after its lock is taken.
+
+    Another run, or a broker, may have used it between the check and the lock.
+    """
+    # The broker's lock file is not opened: closing it would release the lock.
+    found = _read_target(output.path, plan)
+    has_begun_since = found.begun is not None and output.begun is None
+    if found.properties != output.properties and not has_begun_since:
+        raise InputError(
+            "the output has changed since it was checked",
+            path=output.path,
+            hint="is another restore running? run this one again",
+        )
+    if plan.metadata_output is not None:
+        refuse_used_metadata(plan.dump, plan.metadata_output, is_begun=found.begun is not None)
+    return found
+
+
+def _read_target(path: str, plan: RestorePlan) -> RestoreTarget:
+    names = set(os.listdir(path))
+    if STATE_FILE in names:
+        return _read_unfinished(path, names, plan)
+    _refuse_foreign(path, names)
+    return RestoreTarget(path, None, _properties(path))
+
+
+def _read_unfinished(path: str, names: set[str], plan: RestorePlan) -> RestoreTarget:
+    begun = restore_state(path).read()
+    if begun is None or begun.inputs != plan.digest:
+        raise InputError(
+            "the output has an unfinished restore of another input or other options",
+            path=path,
+            hint="give the same input and options to complete it, or choose an empty --output",
+        )
+    partitions = {each.partition.directory_name for each in plan.partitions}
+    foreign = {
+        name
+        for name in names.difference(_FORMATTED, _SEEDED, _ROOT_FILES, partitions, {BROKER_LOCK})
+        if not _is_of_killed_run(name)
+    }
+    if foreign:
+        raise InputError(
+            "the output contains a restore and a file that the restore did not write",
+            path=path,
+            found=min(foreign),
+            hint="was a broker started on it? choose another --output",
+        )
+    return RestoreTarget(path, begun, _properties(path))
+
+
+def _refuse_foreign(path: str, names: set[str]) -> None:
+    """Reject a directory with files that neither formatting nor a killed run writes."""
+    for name in sorted(names):
+        if name == BROKER_LOCK or _is_of_killed_run(name):
+            continue
+        if name not in _FORMATTED or not _is_formatted(path, name):
+            raise InputError(
+                "the output is not empty",
+                path=path,
+                found=name,
+                hint="nothing was written; choose another --output, or empty it",
+            )
+
+
+def _is_of_killed_run(name: str) -> bool:
+    """Return whether a killed run may have left an entry of this name."""
+    return (_OF_KILLED_RUNS.fullmatch(name) or STAGING.fullmatch(name)) is not None
+
+
+def _is_formatted(path: str, name: str) -> bool:
+    file = os.path.join(path, name)
+    if name != METADATA_LOG:
+        return os.path.isfile(file)
+    return os.path.isdir(file) and set(os.listdir(file)) <= {FIRST_SNAPSHOT}
+
+
+def _properties(path: str) -> dict[str, str]:
+    file = os.path.join(path, META_PROPERTIES)
+    if os.path.exists(file):
+        # If an unfinished restore was formatted again, the new identity applies.
+        refuse_identity(path, "format the output again")
+        return read_properties(file) or {}
+    return read_properties(last_files(path).hidden(META_PROPERTIES)) or {}
+
+
+def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
+    """Reject a metadata log directory with files that an unfinished restore did not copy."""
+    source = dump.metadata_logs[0]
+    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_begun else set()
+    foreign = _foreign(target, copied)
+    if foreign is None and is_begun:
+        sizes = {each.name: each.file_version()[0] for each in scan_directory(source)}
+        foreign = _foreign(os.path.join(target, METADATA_LOG), set(sizes), sizes)
+    if foreign is not None:
+        raise InputError(
+            "the metadata output is not an empty directory",
+            path=target,
+            found=foreign,
+            hint="was a controller started on it? give another --metadata-output",
+        )
+
+
+def _foreign(
+    directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
+) -> str | None:
+    """Return the first entry with another name, or another size; None for none."""
+    if not os.path.isdir(directory):
+        return None
+    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+        is_scratch = entry.name.startswith(".") and entry.name.endswith(".tmp")
+        if entry.name == BROKER_LOCK or (is_scratch and names):
+            continue
+        is_changed = sizes is not None and entry.stat().st_size != sizes.get(entry.name)
+        if entry.name not in names or is_changed:
+            return entry.name
+    return None
+
+
+_VERSION = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreState(RunState):
+    """The state file of a restore: the digest of its plan, its new topic IDs, its point in time."""
+
+    topic_ids: dict[str, TopicId]
+    until_ms: Int64 | None = None
+
+    def begin(self, output: str) -> None:
+        """Write an empty journal and the state file, durably, before anything else."""
+        # The journal exists durably before lines are appended; without a state file it is ignored.
+        store_of(output).put(os.path.join(output, JOURNAL_FILE), b"")
+        restore_state(output).write(self)
+
+
+def restore_state(output: str) -> StateFile[RestoreState]:
+    """Return the state file of an output directory."""
+    return StateFile(
+        os.path.join(output, STATE_FILE),
+        RestoreState,
+        _VERSION,
+        "state of a restore",
+        "restore to an empty --output, or complete it with the version that began it",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The digest of the files of a finished partition, in its line of the journal."""
+
+    files: str | None
+
+
+class Journal:
+    """The finished partitions of an output directory."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+        self._path = os.path.join(output, JOURNAL_FILE)
+
+    def finished(self) -> dict[TopicPartition, RestoredPartition]:
+        """Return the finished partitions; raise `InputError` if a file of theirs has changed."""
+        last = {}
+        for line in self._lines():
+            restored, files = _decode_line(line, self._path)
+            last[restored.partition] = restored, files
+        found = {}
+        for partition, (restored, files) in last.items():
+            if restored.is_left_out or files is None:
+                continue
+            directory = os.path.join(self._output, partition.directory_name)
+            if _files_digest(directory) != files:
+                raise InputError(
+                    "the partition has changed since it was restored",
+                    path=directory,
+                    hint="was a broker started on this output? restore to an empty directory",
+                )
+            found[partition] = restored
+        return found
+
+    def add(self, restored: Iterable[RestoredPartition]) -> None:
+        """Append the lines of finished partitions, durably."""
+        self._append(
+            asdict(each)
+            | {"files": _files_digest(os.path.join(self._output, each.partition.directory_name))}
+            for each in restored
+        )
+
+    def reopen(self, restored: RestoredPartition) -> None:
+        """Append a line, durably, by which a partition is unfinished again."""
+        self._append([asdict(restored) | {"files": None}])
+
+    def _append(self, lines: Iterable[Mapping[str, object]]) -> None:
+        with (
+            publishing(self._path, "write the journal"),
+            open(self._path, "a", encoding="utf-8") as file,
+        ):
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _lines(self) -> list[Any]:
+        try:
+            with open(self._path, "r+b") as file:
+                data = file.read()
+                # An incomplete last line was being written when the run was killed.
+                whole = data.rfind(b"\n") + 1
+                file.truncate(whole)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise publish_error(error, self._path, "read the journal") from error
+        return list(filter(None, map(_parse_line, data[:whole].splitlines())))
+
+
+def _parse_line(line: bytes) -> Any:
+    """Return the content of a line; None if it is not JSON."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(line)
+    return None
+
+
+def _decode_line(line: Any, path: str) -> tuple[RestoredPartition, str | None]:
+    """Return a finished partition, and the digest of its files; None for a reopened one."""
+    try:
+        found, files = convert_fields(line, RestoredPartition), convert_fields(line, _Files).files
+    except (MsgspecError, TypeError) as error:
+        raise InputError(
+            f"a line of the journal is malformed: {error}",
+            path=path,
+            found=repr(line)[:80],
+            hint="restore to an empty --output",
+        ) from error
+    if parse_partition_directory(found.partition.directory_name) != found.partition:
+        raise InputError(
+            "a line of the journal is malformed: not a partition",
+            path=path,
+            found=repr(found.partition)[:80],
+            hint="restore to an empty --output",
+        )
+    return found, files
+
+
+def _files_digest(directory: str) -> str:
+    """Return a digest that changes with every write, replacement, addition or removal of a file."""
+    digest = hashlib.sha256()
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted((entry.name, entry.stat()) for entry in entries)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise publish_error(error, directory, "look at a restored partition") from error
+    for name, info in found:
+        digest.update(f"{name} {info.st_ino} {info.st_size} {info.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+#: Published last, in this order: a broker starts with the first, and skips log recovery with the
+#: second.
+_LAST = (META_PROPERTIES, CLEAN_SHUTDOWN)
+_COPY_BYTES = 64 << 20
+_NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
+_PROBE = "probe"
+
+
+def disable_startup(output: str, properties: Mapping[str, str], broker_epoch: int) -> None:
+    """Write ``meta.properties`` and the clean shutdown file under hidden names, durably."""
+    last = last_files(output)
+    last.hide()
+    if properties and not os.path.exists(last.hidden(META_PROPERTIES)):
+        text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
+        write_durably(last.hidden(META_PROPERTIES), text.encode())
+    text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
+    write_durably(last.hidden(CLEAN_SHUTDOWN), text.encode())
+    sync_directory(output)
+
+
+def last_files(output: str) -> LastFiles:
+    return LastFiles(output, _LAST)
+
+
+def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPartition]) -> None:
+    """Write the checkpoints of the restored partitions at the root, durably."""
+    restored = [each for each in partitions if not each.is_left_out]
+    ends = {each.partition: each.log_end_offset for each in restored}
+    log_starts = {
+        each.partition: each.log_start_offset
+        for each in restored
+        if each.log_start_offset > each.base_offset
+    }
+    cleaned_to = {each.partition: each.cleaned_to for each in plan.partitions}
+    cleaned = {
+        each.partition: offset
+        for each in restored
+        if (offset := cleaned_to[each.partition]) is not None
+        and each.log_start_offset <= offset <= each.log_end_offset
+    }
+    for name, offsets in (
+        (RECOVERY_POINT_CHECKPOINT, ends),
+        (REPLICATION_CHECKPOINT, ends),
+        (LOG_START_CHECKPOINT, log_starts),
+        (CLEANER_CHECKPOINT, cleaned),
+    ):
+        if offsets or name != CLEANER_CHECKPOINT:
+            write_durably(os.path.join(output, name), format_offset_checkpoint(offsets).encode())
+    sync_directory(output)
+
+
+def make_directory(path: str) -> None:
+    with publishing(path, "make the directory"):
+        os.makedirs(path, exist_ok=True)
+
+
+def write_durably(path: str, data: bytes) -> None:
+    """Write a file atomically and durably."""
+    with AtomicFile(path) as file:
+        file.write(data)
+        file.commit()
+
+
+def sync_directory(path: str) -> None:
+    """Make the entries of a directory durable."""
+    sync([path], "make the directory durable")
+
+
+def copy_metadata(dump: Dump, target: str) -> None:
+    """Copy the metadata log, durably; files that a killed run copied are copied again."""
+    source = dump.metadata_logs[0]
+    directory = os.path.join(target, METADATA_LOG)
+    make_directory(directory)
+    for entry in scan_directory(source):
+        if not entry.is_directory():
+            _copy_metadata_file(entry.path, os.path.join(directory, entry.name))
+    sync_directory(directory)
+    _copy_root_file(source, target, BOOTSTRAP_CHECKPOINT)
+
+
+def copy_metadata_identity(dump: Dump, target: str) -> None:
+    """Copy the ``meta.properties`` of a separate metadata log directory, durably."""
+    _copy_root_file(dump.metadata_logs[0], target, META_PROPERTIES)
+
+
+def _copy_root_file(metadata_log: str, target: str, name: str) -> None:
+    for entry in scan_directory(os.path.dirname(metadata_log)):
+        if entry.name == name:
+            _copy_metadata_file(entry.path, os.path.join(target, name))
+    sync_directory(target)
+
+
+def _copy_metadata_file(path: str, target: str) -> None:
+    refuse_linked_out(path, any_name=True)
+    with closing(open_log(path)) as source, AtomicFile(target) as file:
+        for chunk in source.stream():
+            file.write(chunk.data)
+        file.commit()
+
+
+def choose_link(link: Link, sample: SegmentFile, staging: str) -> Link:
+    """Return how logs get into the output, after a trial with one log."""
+    if link is Link.COPY:
+        return link
+    probe = os.path.join(staging, _PROBE)
+    try:
+        if not store_of(sample.log_path).has_links:
+            works = False
+        elif link is Link.HARD:
+            works = _link(sample.log_path, probe)
+        else:
+            works = _clone(sample.log_path, probe)
+    finally:
+        _remove(probe)
+    if works:
+        return Link.HARD if link is Link.HARD else Link.REFLINK
+    if link is Link.AUTO:
+        return Link.COPY
+    raise InputError(
+        f"the logs of the input cannot be restored with --link {link}",
+        path=sample.log_path,
+        expected="input and output on one file system"
+        + (" that shares blocks (XFS, btrfs)" if link is Link.REFLINK else ""),
+        hint="use --link auto or --link copy",
+    )
+
+
+def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
+    """Copy, clone or link the log of a segment, with its modification time."""
+    _remove(target)
+    is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
+    with closing(_open_listed(segment)) as source:
+        is_linked = link is Link.HARD and is_rolled and _link(segment.log_path, target)
+        if is_linked or (link is Link.REFLINK and _clone(segment.log_path, target)):
+            pass
+        elif store_of(segment.log_path).needs_requests:
+            write_log(target, source.stream())
+        else:
+            _copy(segment.log_path, target, segment.log_size_bytes)
+        how = None if segment.log_version else source.changed()
+        if how is not None:
+            raise log_changed(segment.log_path, how)
+    # A hard link has the modification time of the dump's file.
+    if not is_linked and not store_of(segment.log_path).needs_requests:
+        _set_mtime(target, segment.log_mtime_ns)
+
+
+def _open_listed(segment: SegmentFile) -> ByteSource:
+    """Open a listed log; if it does not exist any more, raise the error for a changing dump."""
+    path = segment.log_path
+    try:
+        return open_log(path, segment)
+    except InputError:
+        if store_of(path).needs_requests or os.path.lexists(path):
+            raise
+        raise log_changed(path, "it was removed after it was listed") from None
+
+
+def own_copy(path: str) -> None:
+    """Replace a link to a log of the dump by a copy."""
+    if _is_own(os.lstat(path)):
+        return
+    copy = f"{path}.copy"
+    found = os.stat(path)
+    _copy(path, copy, found.st_size)
+    _set_mtime(copy, found.st_mtime_ns)
+    with publishing(path, "replace a link"):
+        os.replace(copy, path)
+
+
+def truncate_log(path: str, size_bytes: int) -> None:
+    """Truncate a log of the output, never a log of the dump."""
+    own_copy(path)
+    mtime_ns = os.stat(path).st_mtime_ns
+    with (
+        publishing(path, "truncate the copy of a log"),
+        open(path, "r+b", opener=_open_unlinked) as file,
+    ):
+        file.truncate(size_bytes)
+    _set_mtime(path, mtime_ns)
+
+
+def _is_own(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) and info.st_nlink == 1
+
+
+def _open_unlinked(path: str, flags: int) -> int:
+    """Open a log for writing; never through a link, which may lead to the dump."""
+    opened = os.open(path, flags | os.O_NOFOLLOW)
+    if not _is_own(os.fstat(opened)):
+        os.close(opened)
+        raise OSError(errno.EMLINK, "the file has another name", path)
+    return opened
+
+
+def _link(source: str, target: str) -> bool:
+    with publishing(target, "link a log"):
+        try:
+            # A log may be a symbolic link, which is not followed otherwise.
+            os.link(os.path.realpath(source), target)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
+    return True
+
+
+def _clone(source: str, target: str) -> bool:
+    with publishing(target, "clone a log"):
+        return clone_file(source, target)
+
+
+def _copy(source: str, target: str, size_bytes: int) -> None:
+    with publishing(target, "copy a log"), open(source, "rb") as old, open(target, "wb") as new:
+        done = 0
+        while done < size_bytes:
+            wanted = min(_COPY_BYTES, size_bytes - done)
+            moved = _copy_range(old.fileno(), new.fileno(), wanted, done)
+            if moved == 0:
+                break
+            done += moved
+
+
+def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
+    try:
+        return os.copy_file_range(old, new, size_bytes, offset, offset)
+    except OSError as error:
+        if error.errno not in _NO_RANGE_COPIES:
+            raise
+    os.lseek(new, offset, os.SEEK_SET)
+    return os.sendfile(new, old, offset, size_bytes)
+
+
+def write_log(target: str, chunks: Iterable[Bytes]) -> None:
+    with publishing(target, "copy a log"), open(target, "wb") as new:
+        new.writelines(chunk.data for chunk in chunks)
+
+
+def _set_mtime(path: str, mtime_ns: int) -> None:
+    # Retention uses it for segments without timestamps.
+    with publishing(path, "set the modification time"):
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def _remove(path: str) -> None:
+    with publishing(path, "replace a file"), suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def write_partition_metadata(directory: str, topic_id: str) -> None:
+    path = os.path.join(directory, PARTITION_METADATA)
+    with (
+        publishing(path, "write the partition metadata"),
+        open(path, "w", encoding="ascii", newline="") as file,
+    ):
+        file.write(f"version: 0\ntopic_id: {topic_id}")
+
+
+def remove_build_files(directory: str) -> None:
+    """Remove the hidden files of a build from a partition."""
+    with publishing(directory, "remove a file of the build"):
+        for name in os.listdir(directory):
+            if name.startswith("."):
+                os.unlink(os.path.join(directory, name))
