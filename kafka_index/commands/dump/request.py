@@ -13,28 +13,21 @@ from kafka_index.core.job.request import (
     Moment,
     OffKind,
     PathsKind,
-    Request,
     TimeKind,
     parameter,
 )
 from kafka_index.core.parameters import (
-    check_decoding,
-    decode_errors_parameter,
-    decode_parameter,
+    DecodeFields,
     follow_links_parameter,
     from_parameter,
     max_decompressed_parameter,
-    schema_context_parameter,
-    schemas_parameter,
     time_range_ms,
     to_parameter,
-    value_schema_parameter,
 )
-from kafka_index.core.query.choices import Decode, DecodeErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DumpRequest(Request):
+class DumpRequest(DecodeFields):
     """Parameters of a dump."""
 
     files: tuple[str, ...] = parameter(
@@ -72,14 +65,9 @@ class DumpRequest(Request):
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
     follow_links: bool = follow_links_parameter()
-    decode: Decode | None = decode_parameter()
-    schemas: str = schemas_parameter()
-    value_schema: str | None = value_schema_parameter()
-    decode_errors: DecodeErrors = decode_errors_parameter()
-    schema_context: str = schema_context_parameter()
 
     def __post_init__(self) -> None:
-        check_decoding(self)
+        super(DumpRequest, self).__post_init__()
         if self.decode is not None and not self.records:
             self.refuse("{decode} requires {records}")
         times = time_range_ms(self.from_time, self.to_time)
