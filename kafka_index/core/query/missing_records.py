@@ -105,6 +105,9 @@ class GapFinder:
         elif not is_known:
             # Offsets before the first local segment may be in tiered storage.
             known = replace(known, is_start_exact=False)
+        if read.end_offset is not None and known.end_offset is not None:
+            # Offsets after the requested range may exist in logs that were not read.
+            known = replace(known, end_offset=min(known.end_offset, read.end_offset))
         return missing_offsets(
             logs, known, shared_budget(self.max_decompressed_bytes), lost_ends, later
         )

@@ -13,6 +13,7 @@ import pytest
 
 import kafka_index
 from kafka_index.core.job.engine import ThreadEngine
+from kafka_index.core.query import missing_records
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SplitMatches, find_matches, match_split
 from kafka_index.core.query.read_plan import RecordSplit
@@ -121,6 +122,14 @@ def test_limit_applies_across_splits(tmp_path: Path) -> None:
     found = rows(find(0, tmp_path, "--key", "k", "--limit", 35, "--json"))
     expected = [(number, at) for number in range(3) for at in range(30)][:35]
     assert [(row["partition"], row["offset"]) for row in found] == expected
+
+
+def test_limited_search_does_not_read_the_metadata_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(missing_records, "find_cluster", lambda *given: read.append(given))
+    found = kafka_index.find_records(DUMP, topics="page-views", key_regex=".", limit=2)
+    assert found.to_arrow().num_rows == 2
+    assert (read, found.missing_offsets.ranges, found.ok) == ([], (), True)
 
 
 def test_many_matches_are_returned_in_chunks(
