@@ -25,7 +25,6 @@ from kafka_index.core.format.names import (
     TRANSACTION_STATE_TOPIC,
     parse_partition_directory,
 )
-from kafka_index.core.fs.json_lines import json_values
 from kafka_index.core.records.batch_table import WindowBatches
 from kafka_index.core.records.record_chunk import RecordChunk
 from kafka_index.core.records.record_table import RecordTable
@@ -214,6 +213,8 @@ def _decoded_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
 def _json_texts(column: pa.Array) -> list[str | None]:
     """Return values as JSON; bytes are a text, or hex digits if they are no UTF-8."""
     if not pa.types.is_binary(column.type):
+        from kafka_index.core.fs.json_lines import json_values  # noqa: PLC0415, for typed values only
+
         texts = json_values(column)
         if isinstance(texts, pa.Scalar):
             return [texts.as_py()] * len(column)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +21,6 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.log.read.log_segment import LogSegment
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
-from kafka_index.core.log.read.transactions import (
-    AbortedTransactions,
-    TransactionBounds,
-    read_transactions,
-)
 from kafka_index.core.query.bounds import (
     EARLIEST,
     LATEST,
@@ -39,6 +35,9 @@ from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.range_scan import LogRange, damaged_end
 from kafka_index.core.query.settings import ReadSettings
+
+if TYPE_CHECKING:
+    from kafka_index.core.log.read.transactions import AbortedTransactions, TransactionBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +240,8 @@ def _transactions(
     log: PartitionLog, first_offset: int, last_offset: int | None
 ) -> TransactionBounds:
     """Return the transactions that isolation requires; in a corrupt log, before the corruption."""
+    from kafka_index.core.log.read.transactions import read_transactions  # noqa: PLC0415, slow to import
+
     damaged = damaged_end(log)
     if damaged is None:
         return read_transactions(log.files, first_offset, log.end_offset, last_offset)
