@@ -27,7 +27,7 @@ from kafka_index.core.query.choices import BytesForm
 from kafka_index.core.query.printed_records import PrintedRecords, decoder_of
 
 if TYPE_CHECKING:
-    from kafka_index.commands.dump.rows import SelectedRows
+    from kafka_index.commands.dump.result import SelectedRows
 
 _SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")
 _FLAGS = (

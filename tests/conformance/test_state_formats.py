@@ -21,8 +21,7 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
 from kafka_index.core.format.records import ABORTED_TXN, PRODUCER_STATE_ENTRY
-from kafka_index.core.index.aborted_txns import compare_aborted_txns
-from kafka_index.core.index.transaction_index import TransactionIndex
+from kafka_index.core.index.transaction_index import TransactionIndex, compare_aborted_txns
 from kafka_index.core.log.state.snapshots import decode_snapshot, encode_snapshot, order_of_put
 
 from .campaign import random_cases

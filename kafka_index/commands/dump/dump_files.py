@@ -15,8 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.commands.dump.request import DumpRequest
-from kafka_index.commands.dump.result import DumpResult
-from kafka_index.commands.dump.rows import DumpedFile, SelectedRows, Selection
+from kafka_index.commands.dump.result import DumpedFile, DumpResult, SelectedRows, Selection
 from kafka_index.core.errors import (
     CorruptIndexError,
     CorruptLogError,

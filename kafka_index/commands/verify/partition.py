@@ -55,8 +55,7 @@ from kafka_index.core.format.records import ABORTED_TXN
 from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.fs.uris import is_segment_path
-from kafka_index.core.index.aborted_txns import TxnFault, next_starts
-from kafka_index.core.index.transaction_index import AbortedTxns
+from kafka_index.core.index.transaction_index import AbortedTxns, TxnFault, next_starts
 from kafka_index.core.job.engine import COST_BYTES, SplittableTask, Waves, Workers
 from kafka_index.core.job.result import MissingOffsets as FoundGaps
 from kafka_index.core.log.append.log_segment_writer import floor_segment

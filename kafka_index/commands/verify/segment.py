@@ -28,8 +28,12 @@ from kafka_index.core.format.records import (
     TIME_ENTRY,
 )
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.index.aborted_txns import TxnDifference, TxnFault, compare_aborted_txns
-from kafka_index.core.index.transaction_index import entry_versions
+from kafka_index.core.index.transaction_index import (
+    TxnDifference,
+    TxnFault,
+    compare_aborted_txns,
+    entry_versions,
+)
 from kafka_index.core.log.recovery.scan import stage_segment
 from kafka_index.core.log.recovery.settings import FAILED, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment

@@ -26,8 +26,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.format.records import ABORTED_TXN, NO_TIMESTAMP
 from kafka_index.core.fs.inputs import refuse_linked_out
-from kafka_index.core.index.aborted_txns import compare_aborted_txns, next_starts
-from kafka_index.core.index.transaction_index import AbortedTxns
+from kafka_index.core.index.transaction_index import AbortedTxns, compare_aborted_txns, next_starts
 from kafka_index.core.log.missing_offsets import (
     Cause,
     KnownOffsets,

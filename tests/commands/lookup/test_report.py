@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.commands.lookup import query_stats
-from kafka_index.commands.lookup.query_stats import StatusCounts
+from kafka_index.commands.lookup import lookup_job
+from kafka_index.commands.lookup.lookup_job import StatusCounts
 from kafka_index.commands.lookup.result import (
     LOOKUP_REPORT_SCHEMA,
     LookupTotals,
@@ -152,7 +152,7 @@ def test_queries_are_counted_by_partition_and_status(
 def test_of_many_partitions_that_do_not_exist_the_most_frequent_are_counted(
     inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query_stats, "_MAX_UNKNOWN", 2)
+    monkeypatch.setattr(lookup_job, "_MAX_UNKNOWN", 2)
     counts = StatusCounts(inventory)
     names = ["a", "b", "b", "c", "c", "c", "d"]
     counts.add(pa.array(names), pa.array([0] * 7), np.full(7, UNKNOWN, np.int8))
