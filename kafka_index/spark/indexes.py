@@ -18,12 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.commands.build.job import build as build_on
 from kafka_index.commands.build.log_build import (
-    WAVE_SEGMENTS,
+    ROUND_SEGMENTS,
     BuildListener,
-    build_waves,
+    build_rounds,
     failed_rows,
     group_partitions,
-    stage_works,
+    stage_tasks,
 )
 from kafka_index.commands.build.parquet import (
     COUNT_SHARES,
@@ -58,7 +58,7 @@ from kafka_index.commands.build.parquet_order import (
     read_whole_group,
     row_groups,
     segment_counts,
-    why_no_segment,
+    segment_rejection,
 )
 from kafka_index.commands.build.request import BuildRequest, InputFormat
 from kafka_index.commands.build.result import FILE_SCHEMA, BuildResult
@@ -142,7 +142,7 @@ def build_rows(
             named.on_report(row)
         if fail_fast and refused:
             return
-        for reports in build_waves(workers, counted.waves(), settings, fail_fast=fail_fast):
+        for reports in build_rounds(workers, counted.rounds(), settings, fail_fast=fail_fast):
             for row in reports:
                 named.on_report(row)
 
@@ -240,23 +240,23 @@ class _Counted:
         keys = map(
             SegmentKey, *(self.partitions[name].to_pylist() for name in (*_PARTITION, "lowest"))
         )
-        refused = [why_no_segment(key) is not None for key in keys]
+        refused = [segment_rejection(key) is not None for key in keys]
         if not any(refused):
             return []
         return split_refused(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
 
-    def waves(self) -> list[_Wave]:
+    def rounds(self) -> list[_Round]:
         """Return rounds of complete partitions, in input order."""
         counts, sizes = (self.partitions[name].to_pylist() for name in ("segments", "read_bytes"))
         costs = [size + COST_BYTES * count for size, count in zip(sizes, counts, strict=True)]
         groups = group_partitions(
             counts,
-            max_segments=min(WAVE_SEGMENTS, self.workers.limits.result_bytes // _COUNTED_BYTES),
+            max_segments=min(ROUND_SEGMENTS, self.workers.limits.result_bytes // _COUNTED_BYTES),
             costs=costs,
             max_cost=wave_bytes(sum(costs)),
         )
         return [
-            _Wave(self, group.start, group.stop, sum(counts[group]), sum(costs[group]))
+            _Round(self, group.start, group.stop, sum(counts[group]), sum(costs[group]))
             for group in groups
         ]
 
@@ -271,7 +271,7 @@ class _Counted:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Wave:
+class _Round:
     """A range of counted partitions that are built in one round."""
 
     counted: _Counted
@@ -300,7 +300,7 @@ class _Wave:
         if pc.all(self.counted.partitions["is_sorted"]).as_py():
             counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
             bins = list(pack(counted, known, self.bins))
-            return stage_works(
+            return stage_tasks(
                 spark,
                 bins,
                 partial(stage_bin, source),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import BUILD_MANIFEST
 from tests.support.builds import rubbish, state, with_rows
 from tests.support.command_line import Argument, build_here
 from tests.support.segments import batch
@@ -184,7 +184,7 @@ def test_without_the_record_of_a_partition_it_is_built_again(
     where: list[Argument] = ["--output", tmp_path / "out"]
     assert run(tmp_path, data, *where)[0] == 0
     expected = built_files(tmp_path / "out")
-    change(tmp_path / "out" / FOLDER / PARTITION_RECORD)
+    change(tmp_path / "out" / FOLDER / BUILD_MANIFEST)
 
     code, rows = run(tmp_path, data, *where)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import BUILD_MANIFEST
 from tests.support.builds import copy_dump, finish, rubbish, start
 from tests.support.command_line import DUMP, build_here, index_files
 from tests.support.gates import Gate, Step
@@ -46,7 +46,7 @@ def test_a_stopped_build_keeps_and_reports_every_finished_partition(
     dump = copy_dump(tmp_path / "dump")
     report = tmp_path / "report.json"
     arguments = ("--input", dump, "--output", tmp_path / "out", "--threads", 1, "--quiet")
-    gate = Gate(tmp_path / "gate", Step("os.rename", PARTITION_RECORD, 2))
+    gate = Gate(tmp_path / "gate", Step("os.rename", BUILD_MANIFEST, 2))
     process = start(*arguments, "--report", report, gate=gate)
     gate.wait(process)
     gate.stop(process, number)
@@ -105,7 +105,7 @@ def test_an_interrupted_build_on_spark_reports_the_partitions_that_are_finished(
 ) -> None:
     dump = copy_dump(tmp_path / "dump")
     out, report = tmp_path / "out", tmp_path / "report.json"
-    gate = Gate(tmp_path / "gate", Step("os.rename", PARTITION_RECORD, 3))
+    gate = Gate(tmp_path / "gate", Step("os.rename", BUILD_MANIFEST, 3))
     process = start(
         *("--input", dump, "--output", out, "--report", report, "--quiet"),
         *("--engine", "spark", "--master", "local[2]"),
@@ -113,7 +113,7 @@ def test_an_interrupted_build_on_spark_reports_the_partitions_that_are_finished(
     )
 
     def finished() -> list[Path]:
-        return list(out.glob(f"*/{PARTITION_RECORD}"))
+        return list(out.glob(f"*/{BUILD_MANIFEST}"))
 
     gate.wait(process, lambda: len(finished()) == 2)
     process.send_signal(signal.SIGINT)

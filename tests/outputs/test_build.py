@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import BUILD_MANIFEST
 from tests.outputs.output_tests import OLD, OutputTests, Subject
 from tests.outputs.places import BucketPlace, Files
 from tests.support.killed_runs import Failure
@@ -72,7 +72,7 @@ class TestBuildInBucket(BuildTests):
         assert isinstance(place, BucketPlace)
         for start, step in subject.steps(Failure.KILL, 2):
             subject.run(step, Failure.KILL)
-            manifests = [name for name in place.files() if name.endswith(PARTITION_RECORD)]
+            manifests = [name for name in place.files() if name.endswith(BUILD_MANIFEST)]
             finished = {name.split("/")[1] for name in manifests}
             subject.check_completed_by_rerun(f"killed at call {step}")
             read = {Path(request.path).parent.name for request in place.proxy.gets(".log")}

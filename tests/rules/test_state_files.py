@@ -255,7 +255,7 @@ def build_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
         return case.run("build", "--input", str(case.dump))
 
     assert run().returncode == 0
-    return next(case.output.rglob(build_manifest.PARTITION_RECORD)), run
+    return next(case.output.rglob(build_manifest.BUILD_MANIFEST)), run
 
 
 def restore_case(name: str) -> Callable[[_Case], tuple[Path, Callable[[], Any]]]:

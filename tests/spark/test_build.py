@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.commands.build.log_build import (
-    LogWave,
+    LogRound,
     build_logs,
-    build_waves,
+    build_rounds,
     by_partition,
     partition_groups,
 )
@@ -198,11 +198,11 @@ def test_fail_fast_publishes_nothing_once_a_scan_has_failed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = _data(tmp_path / "data")
-    waves = [LogWave(_listed(data))]
+    rounds = [LogRound(_listed(data))]
     log_path(data / "z-7", 0).unlink()
 
     with session_workers(spark) as workers:
-        (rows,) = build_waves(workers, waves, _settings(tmp_path / "out"), fail_fast=True)
+        (rows,) = build_rounds(workers, rounds, _settings(tmp_path / "out"), fail_fast=True)
 
     assert [row.status for row in rows] == ["failed"]
     sweep(map(str, (tmp_path / "out").iterdir()), run_id="run")
@@ -215,10 +215,10 @@ def test_build_in_rounds_equals_a_single_build(
     caplog.set_level("INFO", "kafka_index")
     data = _data(tmp_path / "data")
     expected = built_rows(_listed(data), _settings(tmp_path / "local"))
-    waves = list(map(LogWave, partition_groups(_listed(data), max_bytes=1, max_segments=1)))
+    rounds = list(map(LogRound, partition_groups(_listed(data), max_bytes=1, max_segments=1)))
 
     with session_workers(spark) as workers:
-        reports = list(build_waves(workers, waves, _settings(tmp_path / "out")))
+        reports = list(build_rounds(workers, rounds, _settings(tmp_path / "out")))
 
     assert len(reports) == len(PARTITIONS)
     (line,) = caplog.messages
@@ -239,10 +239,10 @@ def test_abandoned_build_has_published_its_finished_rounds_only(
     for number in range(TURNS):
         write(data / f"more-{number}", segments(2))
     listed = _listed(data)
-    waves = list(map(LogWave, partition_groups(listed, max_bytes=1, max_segments=1)))
+    rounds = list(map(LogRound, partition_groups(listed, max_bytes=1, max_segments=1)))
 
     with session_workers(spark) as workers:
-        running = build_waves(workers, waves, _settings(tmp_path / "out"))
+        running = build_rounds(workers, rounds, _settings(tmp_path / "out"))
         first = next(running)
         running.close()
 
@@ -250,9 +250,9 @@ def test_abandoned_build_has_published_its_finished_rounds_only(
     # The tracker learns of the end of a job from events, which arrive later.
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
-    largest = waves[0].segments[0]
+    largest = rounds[0].segments[0]
     folder = tmp_path / "out" / f"{largest.topic}-{largest.partition}"
-    assert len(list(folder.glob("*.index"))) == len(waves[0].segments)
+    assert len(list(folder.glob("*.index"))) == len(rounds[0].segments)
     assert len(list((tmp_path / "out").glob("*/*.index"))) < len(listed)
 
 

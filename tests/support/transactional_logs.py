@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import BUILD_MANIFEST
 from tests.support.kernel_models import (
     ABORT,
     COMMIT,
@@ -99,7 +99,7 @@ def built_files(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.glob("*/*"))
-        if not path.name.endswith((".log", ".log.swap", PARTITION_RECORD))
+        if not path.name.endswith((".log", ".log.swap", BUILD_MANIFEST))
     }
 
 

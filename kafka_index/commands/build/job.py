@@ -10,7 +10,7 @@ from kafka_index.commands.build.log_build import (
     AFTER_FAILURE,
     build_logs,
     build_settings,
-    held_target,
+    locked_target,
 )
 from kafka_index.commands.build.request import BuildRequest, InputFormat
 from kafka_index.commands.build.result import BuildPlan, BuildResult, BuildRows
@@ -107,7 +107,7 @@ def _build_logs(
     config = cluster.settings(given)
     segments = SegmentTable.of(listing.segments)
     settings = build_settings(request, config, ALL_OUTPUTS, listener)
-    with held_target(request, settings, listing) as root:
+    with locked_target(request, settings, listing) as root:
         settings = replace(settings, target_root=root, tiered=listing.tiered)
         with BuildRows(request, settings, listener, report, planned=len(segments)) as rows:
             parts = []

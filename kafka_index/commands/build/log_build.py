@@ -57,7 +57,7 @@ from kafka_index.core.output.output import Output
 from kafka_index.core.output.publish import swept_target
 
 #: Maximum number of segments in a round, since their rows are objects in the driver.
-WAVE_SEGMENTS = 50_000
+ROUND_SEGMENTS = 50_000
 # Number of segments published together: enough groups to use several cores even in a small round,
 # and in a large round about the cost of a bin per group.
 _GROUPS = 64
@@ -66,8 +66,8 @@ _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
 _LOGGER = logging.getLogger(__name__)
 
 
-class Wave(Protocol):
-    """A round: complete partitions that are scanned and then published."""
+class Round(Protocol):
+    """Complete partitions that are scanned and then published."""
 
     @property
     def bins(self) -> int: ...
@@ -82,7 +82,7 @@ class Wave(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class LogWave:
+class LogRound:
     """A round over logs."""
 
     segments: SegmentTable
@@ -96,7 +96,7 @@ class LogWave:
         self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
     ) -> list[StagedSegment]:
         segments = list(self.segments)
-        return stage_works(
+        return stage_tasks(
             workers,
             [[segment] for segment in segments],
             stage_segments,
@@ -116,16 +116,16 @@ class LogWave:
         return rows
 
 
-def plan_waves(segments: SegmentTable) -> list[LogWave]:
+def plan_rounds(segments: SegmentTable) -> list[LogRound]:
     """Split segments into rounds of complete partitions.
 
     A killed run loses at most one round, which is a small part of a large run.
     """
     max_bytes = wave_bytes(segments.total_bytes + COST_BYTES * len(segments))
     groups = partition_groups(
-        segments, max_bytes=max_bytes, max_segments=WAVE_SEGMENTS, cost_bytes=COST_BYTES
+        segments, max_bytes=max_bytes, max_segments=ROUND_SEGMENTS, cost_bytes=COST_BYTES
     )
-    return list(map(LogWave, groups))
+    return list(map(LogRound, groups))
 
 
 def partition_groups(
@@ -175,8 +175,8 @@ def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
     return [list(members) for _, members in groupby(ordered, key=partition)]
 
 
-def build_waves(
-    workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool = False
+def build_rounds(
+    workers: Workers, rounds: Iterable[Round], settings: BuildSettings, *, fail_fast: bool = False
 ) -> Generator[list[SegmentReport], None, None]:
     """Run the rounds, and yield the rows of each after its files are published.
 
@@ -188,7 +188,7 @@ def build_waves(
     started = time.monotonic()
     count = segments = log_bytes = 0
     try:
-        with closing(_run_waves(workers, waves, settings, fail_fast=fail_fast)) as finished:
+        with closing(_run_rounds(workers, rounds, settings, fail_fast=fail_fast)) as finished:
             for rows in finished:
                 count += 1
                 segments += len(rows)
@@ -206,24 +206,24 @@ def build_waves(
         )
 
 
-def _run_waves(
-    workers: Workers, waves: Iterable[Wave], settings: BuildSettings, *, fail_fast: bool
+def _run_rounds(
+    workers: Workers, rounds: Iterable[Round], settings: BuildSettings, *, fail_fast: bool
 ) -> Generator[list[SegmentReport], None, None]:
     # The scan results of the running rounds.
-    staged_of: dict[Wave, list[StagedSegment]] = {}
+    staged_of: dict[Round, list[StagedSegment]] = {}
 
-    def build(wave: Wave) -> list[SegmentReport]:
-        staged = wave.stage(workers, settings, fail_fast=fail_fast)
+    def build(round_: Round) -> list[SegmentReport]:
+        staged = round_.stage(workers, settings, fail_fast=fail_fast)
         if fail_fast and (failed := failed_rows(staged)):
             return failed
-        staged_of[wave] = staged
+        staged_of[round_] = staged
         rows = publish_staged(workers, staged, settings)
-        del staged_of[wave]
+        del staged_of[round_]
         return rows
 
     error: BaseException | None = None
     with Overlap(
-        workers, waves, build, bins_of=lambda wave: wave.bins, one_at_a_time=fail_fast
+        workers, rounds, build, bins_of=lambda round_: round_.bins, one_at_a_time=fail_fast
     ) as overlap:
         try:
             for rows in overlap:
@@ -235,20 +235,20 @@ def _run_waves(
         except BaseException as stop:  # noqa: BLE001, because it is raised below
             error = stop
     if error is not None:
-        for wave, future in overlap.running:
+        for round_, future in overlap.running:
             if future.cancelled():
                 continue
             if future.exception() is None:
                 yield future.result()
-            elif wave in staged_of:
-                sound = [each for each in staged_of[wave] if each.report.status != FAILED]
+            elif round_ in staged_of:
+                sound = [each for each in staged_of[round_] if each.report.status != FAILED]
                 yield [each.report for each in sound if each.is_published()]
             else:
-                yield wave.kept(settings)
+                yield round_.kept(settings)
         raise error
 
 
-def stage_works(
+def stage_tasks(
     workers: Workers,
     works: Sequence[Any],
     stage: Callable[..., Iterator[StagedSegment]],
@@ -363,7 +363,7 @@ def build_settings(
 
 
 @contextmanager
-def held_target(
+def locked_target(
     request: BuildRequest,
     settings: BuildSettings,
     listing: Listing | None = None,
@@ -409,8 +409,8 @@ def build_logs(
     if workers.in_process:
         _build_on_threads(workers, table, settings, listener, fail_fast=fail_fast)
         return
-    waves = plan_waves(table)
-    with closing(build_waves(workers, waves, settings, fail_fast=fail_fast)) as reports:
+    rounds = plan_rounds(table)
+    with closing(build_rounds(workers, rounds, settings, fail_fast=fail_fast)) as reports:
         for rows in reports:
             for row in rows:
                 listener.on_report(row)

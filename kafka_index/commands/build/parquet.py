@@ -23,7 +23,7 @@ from kafka_index.commands.build.log_build import (
     Publisher,
     build_settings,
     group_partitions,
-    held_target,
+    locked_target,
 )
 from kafka_index.commands.build.parquet_input import (
     BATCH,
@@ -43,8 +43,8 @@ from kafka_index.commands.build.parquet_order import (
     pack,
     read_bin,
     run_starts,
+    segment_rejection,
     sorted_input,
-    why_no_segment,
 )
 from kafka_index.commands.build.request import BuildRequest
 from kafka_index.commands.build.result import BuildPlan, BuildResult, BuildRows
@@ -429,7 +429,7 @@ def build_from_table(
     outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
     settings = build_settings(request, request.config.config, outputs, listener)
     check_settings(source, settings)
-    with held_target(request, settings, inputs=request.inputs if source.files else ()) as root:
+    with locked_target(request, settings, inputs=request.inputs if source.files else ()) as root:
         settings = replace(settings, target_root=root)
         listener.on_plan(0, 0, ("segment", "segments"))
         with (
@@ -555,7 +555,7 @@ def split_refused(
     """Return the segments that a broker can have, and the report rows of the others."""
     known, refused = [], []
     for segment in counts:
-        reason = why_no_segment(segment.key)
+        reason = segment_rejection(segment.key)
         if reason is None:
             known.append(segment)
         else:

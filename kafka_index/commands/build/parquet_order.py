@@ -223,7 +223,7 @@ def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.Recor
         first_row += batch.num_rows
 
 
-def why_no_segment(key: SegmentKey) -> str | None:
+def segment_rejection(key: SegmentKey) -> str | None:
     """Return why no broker can have a segment; None if its name is safe as a folder name."""
     if not is_legal_topic(key.topic):
         return "not a legal topic name"

@@ -187,7 +187,7 @@ def split_group(
     """
     root = os.path.join(settings.staging, new_run_id())
     build = BuildSettings(
-        config=settings.config, target_root=root, run_id=new_run_id(), keeps_record=False
+        config=settings.config, target_root=root, run_id=new_run_id(), keeps_manifest=False
     )
     restore = _GroupRestore(root, settings, build)
     parts = [

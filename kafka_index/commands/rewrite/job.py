@@ -73,7 +73,7 @@ from kafka_index.core.log.filter.selection import (
     records_by_line,
 )
 from kafka_index.core.log.read.partition_files import PartitionFiles
-from kafka_index.core.log.recovery.build_manifest import PARTITION_RECORD
+from kafka_index.core.log.recovery.build_manifest import BUILD_MANIFEST
 from kafka_index.core.log.recovery.publish import publish_partitions
 from kafka_index.core.log.recovery.scan import stage_segments
 from kafka_index.core.log.recovery.settings import FAILED, BuildSettings
@@ -295,7 +295,7 @@ def _write_partition(
             )
     for each in staged:
         each.remove_scratch(build)
-    record = os.path.join(directory, PARTITION_RECORD)
+    record = os.path.join(directory, BUILD_MANIFEST)
     if os.path.exists(record):
         os.unlink(record)
 

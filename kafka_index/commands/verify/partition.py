@@ -72,8 +72,8 @@ from kafka_index.core.log.recovery.settings import ERROR, FAILED, SegmentReport
 from kafka_index.core.log.recovery.state_merge import (
     SEGMENTS_OVERLAP,
     STATE_UNKNOWN,
-    FoldedPartition,
-    fold_partition,
+    MergedPartition,
+    merge_partition,
 )
 from kafka_index.core.log.retention import CLOCK_SKEW_MS
 from kafka_index.core.log.scan.log_offsets import Hole
@@ -343,7 +343,7 @@ class PartitionVerification:
     def finish(self, checks: Iterable[SegmentCheck], attempt_id: str) -> PartitionFindings:
         """Classify the files that depend on all segments, after these were checked."""
         self._checks = sorted(checks, key=lambda check: check.segment.base_offset)
-        folded = fold_partition(
+        folded = merge_partition(
             [check.staged for check in self._checks],
             self._settings.build_settings(),
             attempt_id=attempt_id,
@@ -445,7 +445,7 @@ class PartitionVerification:
             sum(each.segment.log_size_bytes for each in future),
         )
 
-    def _open_from(self, folded: FoldedPartition) -> int:
+    def _open_from(self, folded: MergedPartition) -> int:
         """Return the first offset of the open transactions, the log end offset if none is open."""
         end = self._checks[-1].whole.end_offset
         state = None if folded.start is None else folded.start.state
@@ -665,7 +665,7 @@ def _aborted(built: Mapping[str, bytes], check: SegmentCheck) -> AbortedTxns:
     return np.frombuffer(built.get(name, b""), ABORTED_TXN)
 
 
-def _built(folded: FoldedPartition) -> dict[str, bytes]:
+def _built(folded: MergedPartition) -> dict[str, bytes]:
     """Return the merged state files by name, and delete them."""
     built = {}
     for staged in chain(folded.own_files, *(segment.files for segment in folded.segments)):

@@ -40,9 +40,9 @@ from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.entry_check import (
     EpochRanges,
     IndexMismatch,
-    OffsetEntryFit,
+    OffsetEntryCheck,
     StoredEntries,
-    TimeEntryFit,
+    TimeEntryCheck,
     read_offset_entries,
     read_time_entries,
 )
@@ -554,18 +554,18 @@ class _StoredIndex:
     def observers(self) -> list[BatchObserver]:
         """Return new observers that compare ascending entries with batches."""
         data = self.stored or b""
-        self._fit: OffsetEntryFit | TimeEntryFit
+        self._fit: OffsetEntryCheck | TimeEntryCheck
         if self._kind is FileKind.INDEX:
             self._entries = read_offset_entries(data, self._base_offset)
-            self._fit = OffsetEntryFit(self._entries)
+            self._fit = OffsetEntryCheck(self._entries)
         else:
             self._entries = read_time_entries(data, self._base_offset)
-            self._fit = TimeEntryFit(self._entries)
+            self._fit = TimeEntryCheck(self._entries)
         return [self._fit] if self._entries.disorder is None else []
 
     def classify(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Classification:
         """Classify the file after the observers have processed the log."""
-        if isinstance(self._fit, OffsetEntryFit):
+        if isinstance(self._fit, OffsetEntryCheck):
             mismatch = self._fit.misfit(whole.end_offset, whole.end_bytes)
         else:
             mismatch = self._fit.misfit(

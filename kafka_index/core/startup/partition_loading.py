@@ -544,7 +544,7 @@ class LoadedSegment:
             if suffix in self._not_files:
                 raise DirectoryFailsError("the index is not a file", path=self._not_files[suffix])
 
-    def is_sound(self) -> bool:
+    def passes_sanity_check(self) -> bool:
         """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``)."""
         indexes = {} if self.found is None else self.found.indexes
         is_swapped = self.found is not None and self.found.is_swapped
@@ -661,7 +661,7 @@ class LoadedSegment:
         self.size_bytes = size_bytes
         return lost
 
-    def cut_whole(self) -> int:
+    def truncate_fully(self) -> int:
         """Truncate everything, as Kafka does if offsets decrease (``LogSegment.truncateTo``)."""
         self._use_index(OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True))
         return self.cut_at(0)

@@ -40,9 +40,9 @@ from kafka_index.core.log.retention import count_beyond_size, count_beyond_time
 from kafka_index.core.log.scan.entry_check import (
     EpochRanges,
     IndexMismatch,
-    OffsetEntryFit,
+    OffsetEntryCheck,
     StoredEntries,
-    TimeEntryFit,
+    TimeEntryCheck,
     first_wrong_epoch,
     read_offset_entries,
     read_time_entries,
@@ -426,7 +426,7 @@ def _segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
         yield f"{path} is not a file: the first read takes the data directory offline"
     entries = read_offset_entries(_read(segment, OFFSET_INDEX_SUFFIX), segment.base_offset)
     times = read_time_entries(_read(segment, TIME_INDEX_SUFFIX), segment.base_offset)
-    fit, times_fit, order = OffsetEntryFit(entries), TimeEntryFit(times), BatchOrder(0)
+    fit, times_fit, order = OffsetEntryCheck(entries), TimeEntryCheck(times), BatchOrder(0)
     table, latest = ProducerTable(), NO_TIMESTAMP
     # Rebuilt index files match the log, because recovery has verified its checksums.
     is_kept = not segment.is_rebuilt

@@ -10,16 +10,16 @@ import pytest
 
 from kafka_index.core.fs.registry import scan_directory
 from kafka_index.core.log.recovery.build_manifest import (
-    RECORDED_FILES,
-    RECORDED_SEGMENTS,
+    MANIFEST_FILES,
+    MANIFEST_SEGMENTS,
     BuildManifest,
-    RecordedFile,
+    ManifestFile,
 )
 from kafka_index.core.log.recovery.settings import ScanSettings
 from kafka_index.core.log.recovery.staged_segment import PublishedFile
 
 ROW = {
-    **dict.fromkeys(RECORDED_SEGMENTS.names, 7),
+    **dict.fromkeys(MANIFEST_SEGMENTS.names, 7),
     "log_name": "a.log",
     "log_version": "",
     "status": "built",
@@ -34,8 +34,8 @@ RECORD = BuildManifest(
     5,
     "start",
     True,  # noqa: FBT003, because the fields are in order
-    pa.Table.from_pylist([ROW], RECORDED_SEGMENTS),
-    pa.Table.from_pylist([FILE], RECORDED_FILES),
+    pa.Table.from_pylist([ROW], MANIFEST_SEGMENTS),
+    pa.Table.from_pylist([FILE], MANIFEST_FILES),
 )
 
 
@@ -60,9 +60,9 @@ def test_missing_build_record_is_none(tmp_path: Path) -> None:
     assert BuildManifest.read(str(tmp_path)) is None
 
 
-def _published(path: Path) -> RecordedFile:
+def _published(path: Path) -> ManifestFile:
     (entry,) = scan_directory(str(path.parent))
-    return RecordedFile(PublishedFile.of(str(path)), entry.file_version()[1])
+    return ManifestFile(PublishedFile.of(str(path)), entry.file_version()[1])
 
 
 def test_change_that_keeps_size_and_time_is_detected(tmp_path: Path) -> None:

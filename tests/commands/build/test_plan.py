@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.commands.build import log_build as module
-from kafka_index.commands.build.log_build import group_partitions, partition_groups, plan_waves
+from kafka_index.commands.build.log_build import group_partitions, partition_groups, plan_rounds
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable
 
@@ -39,14 +39,14 @@ def test_groups_have_complete_partitions_in_order(lengths: list[int], most: int)
 def test_rounds_have_complete_partitions_and_bounded_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "WAVE_SEGMENTS", 1000)
+    monkeypatch.setattr(module, "ROUND_SEGMENTS", 1000)
     table = SegmentTable([columns(number, 300) for number in range(40)])
 
-    waves = [wave.segments for wave in plan_waves(table)]
+    rounds = [round_.segments for round_ in plan_rounds(table)]
 
-    assert sum(map(len, waves)) == len(table)
-    assert max(map(len, waves)) < 1000 + 300
-    partitions = [each.partition for wave in waves for each in wave.partitions]
+    assert sum(map(len, rounds)) == len(table)
+    assert max(map(len, rounds)) < 1000 + 300
+    partitions = [each.partition for round_ in rounds for each in round_.partitions]
     assert len(partitions) == len(set(partitions)) == 40
 
 
@@ -63,4 +63,4 @@ def test_plan_starts_with_the_largest_partitions() -> None:
 def test_planning_creates_no_segment_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SegmentTable([columns(number, 1000) for number in range(100)])
     monkeypatch.setattr(PartitionSegments, "files", lambda _: pytest.fail("objects were made"))
-    assert sum(len(wave.segments) for wave in plan_waves(table)) == len(table)
+    assert sum(len(round_.segments) for round_ in plan_rounds(table)) == len(table)

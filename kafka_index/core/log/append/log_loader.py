@@ -95,7 +95,7 @@ class OffsetsGoBackError(Exception):
 
 
 class LoadingSegment(ReplayedSegment, Protocol):
-    def is_sound(self) -> bool:
+    def passes_sanity_check(self) -> bool:
         """Return whether loading leaves it unchanged (``LogSegment.sanityCheck``)."""
 
     def recover(self) -> int:
@@ -109,7 +109,7 @@ class LoadingSegment(ReplayedSegment, Protocol):
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None: ...
 
-    def cut_whole(self) -> int:
+    def truncate_fully(self) -> int:
         """Truncate the whole log (``LogSegment.truncateTo``); return the truncated bytes."""
 
     def release(self) -> None:
@@ -222,7 +222,7 @@ class LogLoader(Generic[Segment]):
     def _load_segments(self) -> None:
         segments = self._files.segments
         for segment in self._files.open_segments():
-            if not segment.is_sound():
+            if not segment.passes_sanity_check():
                 self._note(segment, "no_index: its .index is missing, or its .txnindex wrong")
                 self._recover(segment)
             segments.append(segment)
@@ -236,7 +236,7 @@ class LogLoader(Generic[Segment]):
                 cut = self._recover(segment)
             except OffsetsGoBackError as error:
                 self._note(segment, f"{OFFSET_BACKWARD}: {error}")
-                cut = segment.cut_whole()
+                cut = segment.truncate_fully()
             segment.release()
             if cut:
                 reason = f"after_cut: the segment at {segment.base_offset} is cut"

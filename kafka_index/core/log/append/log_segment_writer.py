@@ -412,7 +412,7 @@ class LogSegmentWriter(Closeable):
             return None
         return translate_offset(self.log.view, self.log.path, self.offset_index, offset)
 
-    def is_sound(self) -> bool:
+    def passes_sanity_check(self) -> bool:
         """Return whether loading leaves it unchanged (``LogSegment.sanityCheck``).
 
         A missing time index is created empty.
@@ -545,7 +545,7 @@ class LogSegmentWriter(Closeable):
         """Append aborted transactions to the transaction index."""
         self.transaction_index.append_many(aborted)
 
-    def cut_whole(self) -> int:
+    def truncate_fully(self) -> int:
         """Truncate the whole log; return the number of removed bytes."""
         return self.truncate_to(self.base_offset)
 

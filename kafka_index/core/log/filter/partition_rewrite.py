@@ -167,7 +167,7 @@ def match_partition(
         seen.append(SeenLog(segment, offsets, has_counts=True))
         # An empty segment extends the end of the log too.
         end_offset = max(end_offset, segment.base_offset)
-        for source in sound_windows(segment, notes):
+        for source in verified_windows(segment, notes):
             offsets.observe_exactly(source.window, source.position_bytes, source.batches, budget)
             _, stop = table.follow(source.batches)
             if stop is not None:
@@ -190,7 +190,7 @@ def match_partition(
     if revival is not None and revival.has_keys:
         outcomes = Outcomes.of(aborted, entries)
         for segment in segments:
-            for source in sound_windows(segment):
+            for source in verified_windows(segment):
                 data = data_batches(source)
                 of_batches = outcomes.of_batches(data.batches)
                 for numbers, rows, dropped in matcher.match(data, segment):
@@ -211,7 +211,9 @@ def match_partition(
     )
 
 
-def sound_windows(segment: SegmentFile, notes: list[str] | None = None) -> Iterator[WindowBatches]:
+def verified_windows(
+    segment: SegmentFile, notes: list[str] | None = None
+) -> Iterator[WindowBatches]:
     """Yield the verified batches of a segment.
 
     If the last batch is one that a broker truncates at every start, a note is added.
@@ -447,7 +449,7 @@ class SegmentRewriter:
         """Write the filtered log of a segment to a path; return the new segment."""
         try:
             with open(path, "xb") as file:
-                for source in sound_windows(segment):
+                for source in verified_windows(segment):
                     self._write(source, segment, file)
                 file.flush()
                 written = os.fstat(file.fileno())

@@ -1,12 +1,12 @@
-"""The record of a partition: what its published files were built from, and what was reported.
+"""The build manifest of a partition: the logs from which its files were built, and their report.
 
-One hidden file beside them, ``.partition.kafka-index``, written after all of them are in place: a
-line of JSON, and two Arrow streams, a row per segment and a row per published file. A broker
-ignores it (its name has no offset before the first dot: LogFileUtils.offsetFromFileName).
+It is a hidden file in the partition directory, ``.partition.kafka-index``, written after all other
+files: a line of JSON, and two Arrow streams, with a row per segment and a row per published file. A
+broker ignores it, because its name has no offset (LogFileUtils.offsetFromFileName).
 
-Published files are trusted by size and ETag (of local files the time of their last change, which
-no program can set), as they were right after their publication. Where that differs, as in a copy of
-the output, the digest decides. No log is read.
+A published file is unchanged if its size and version are those right after its publication. The
+version is the ETag, or the ctime of a local file, which no program can set. If the version differs,
+as in a copy of the output, the digest of the file decides. No log is read.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTabl
 from kafka_index.core.output.publish import is_new_folder
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL
 
-PARTITION_RECORD = ".partition.kafka-index"
-# Raise it whenever the rules of building change: older records then stop counting.
+BUILD_MANIFEST = ".partition.kafka-index"
+# Increased whenever the rules of building change, so that older manifests are ignored.
 _VERSION = 1
 _DIGEST_BYTES = 16
 _CACHED_PARTITIONS = 64
-# Requests to a store, or folders of a disk, that are looked at at a time.
-_LOOKS_AT_A_TIME = 8
+# Concurrent reads of manifests, since requests to a store mostly wait.
+_MANIFESTS_AT_A_TIME = 8
 _COUNTS = tuple(field.name for field in fields(SegmentCounts))
 _STATE_KINDS = (SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 
 #: A row per segment: its log, and its row of the build report.
-RECORDED_SEGMENTS = pa.schema(
+MANIFEST_SEGMENTS = pa.schema(
     [
         pa.field("segment_base_offset", pa.int64(), nullable=False),
         pa.field("log_name", pa.string(), nullable=False),
@@ -79,12 +79,12 @@ RECORDED_SEGMENTS = pa.schema(
         pa.field("producers", pa.int64()),
         pa.field("note", pa.string()),
         pa.field("reason_code", pa.string()),
-        # The row as the scan alone left it, for a run that folds again.
+        # The reason code of the scan, for a run that merges the partition again.
         pa.field("scan_reason_code", pa.string()),
     ]
 )
-#: A row per published file, those of segments, and those of the partition itself.
-RECORDED_FILES = pa.schema(
+#: A row per published file, of a segment or of the partition itself.
+MANIFEST_FILES = pa.schema(
     [
         pa.field("name", pa.string(), nullable=False),
         pa.field("size_bytes", pa.int64(), nullable=False),
@@ -96,7 +96,7 @@ RECORDED_FILES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The scalar fields of a partition's build record, as stored in JSON."""
+    """The scalar fields of a manifest, as stored in JSON."""
 
     run_id: str
     settings: tuple[Int64, Int64, bool]
@@ -109,12 +109,12 @@ class _Head:
 
 @dataclass(frozen=True, slots=True)
 class BuildManifest:
-    """The files that were built of a partition, from which logs and with which settings.
+    """The logs and settings from which the files of a partition were built.
 
-    The outputs are sorted. `expire_after_ms` and `expire_at_ms` are given if idle producers were
-    left out. `start` identifies the files that the fold began from, by sizes and times; it is empty
-    without a fold. `is_whole`: every segment is listed, and was folded. The tables are
-    `RECORDED_SEGMENTS`, by base offset, and `RECORDED_FILES`.
+    The outputs are sorted. `expire_after_ms` and `expire_at_ms` are set if idle producers were
+    omitted. `start` identifies the files from which the merge started, by size and time; it is
+    empty if nothing was merged. `is_complete` means that every segment is listed and was merged.
+    The tables are `MANIFEST_SEGMENTS`, by base offset, and `MANIFEST_FILES`.
     """
 
     run_id: str
@@ -123,14 +123,14 @@ class BuildManifest:
     expire_after_ms: int | None
     expire_at_ms: int | None
     start: str
-    is_whole: bool
+    is_complete: bool
     segments: pa.Table
     files: pa.Table
 
     @classmethod
     def read(cls, directory: str) -> BuildManifest | None:
-        """Read the record of a folder; None when there is none that this version understands."""
-        path = os.path.join(directory, PARTITION_RECORD)
+        """Read the manifest in a folder; None if it is missing, damaged or of another version."""
+        path = os.path.join(directory, BUILD_MANIFEST)
         try:
             data = store_of(path).read(path)
         except (OSError, KafkaIndexError):
@@ -139,7 +139,7 @@ class BuildManifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BuildManifest | None:
-        """Parse what `to_bytes` wrote; None for anything else."""
+        """Parse the bytes of `to_bytes`; None for any other bytes."""
         head, _, body = data.partition(b"\n")
         try:
             outer = json.decode(head)
@@ -148,23 +148,23 @@ class BuildManifest:
             ):
                 return None
             middle = outer["segments_bytes"]
-            kept = convert_fields(outer["record"], _Head)
+            fields = convert_fields(outer["record"], _Head)
             return cls(
-                kept.run_id,
-                ScanSettings(*kept.settings),
-                kept.outputs,
-                kept.expire_after_ms,
-                kept.expire_at_ms,
-                kept.start,
-                kept.is_whole,
-                _table(body[:middle], RECORDED_SEGMENTS),
-                _table(body[middle:], RECORDED_FILES),
+                fields.run_id,
+                ScanSettings(*fields.settings),
+                fields.outputs,
+                fields.expire_after_ms,
+                fields.expire_at_ms,
+                fields.start,
+                fields.is_whole,
+                _table(body[:middle], MANIFEST_SEGMENTS),
+                _table(body[middle:], MANIFEST_FILES),
             )
         except (*MALFORMED, ValueError, TypeError, KeyError, pa.ArrowException):
             return None
 
     def to_bytes(self) -> bytes:
-        """Return the record, sealed with a digest of itself."""
+        """Encode the manifest with a digest of its content."""
         settings = self.settings
         fields = {
             "run_id": self.run_id,
@@ -177,7 +177,7 @@ class BuildManifest:
             "expire_after_ms": self.expire_after_ms,
             "expire_at_ms": self.expire_at_ms,
             "start": self.start,
-            "is_whole": self.is_whole,
+            "is_whole": self.is_complete,
         }
         segments, files = _stream(self.segments), _stream(self.files)
         outer = {
@@ -189,24 +189,24 @@ class BuildManifest:
         return b"\n".join((json.encode(outer), segments + files))
 
     def allows(self, settings: ScanSettings) -> bool:
-        """Return whether scans with these settings would give what is recorded."""
-        mine = self.settings
+        """Return whether scans with these settings would have the same results."""
+        own = self.settings
         return (
-            mine.index_interval_bytes == settings.index_interval_bytes
-            and mine.index_size_max_bytes == settings.index_size_max_bytes
-            and (mine.verify_crc or not settings.verify_crc)
+            own.index_interval_bytes == settings.index_interval_bytes
+            and own.index_size_max_bytes == settings.index_size_max_bytes
+            and (own.verify_crc or not settings.verify_crc)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedFile:
-    """A published file, and its `Entry.size_and_change` right after its publication."""
+class ManifestFile:
+    """A published file, and its `Entry.file_version` right after its publication."""
 
     published: PublishedFile
     change: str
 
     def is_intact(self, directory: str, found: Entry | None) -> bool:
-        """Return whether the file has the bytes that were published; it is read where in doubt."""
+        """Return whether the file has the published bytes; it is read if its version differs."""
         size_bytes, change = (-1, "") if found is None else found.file_version()
         if size_bytes != self.published.size_bytes:
             return False
@@ -219,27 +219,27 @@ class RecordedFile:
             return False
 
 
-class KnownPartition:
-    """The record of a partition, None without one, and its target folder as it is now."""
+class PreviousBuild:
+    """The manifest in a target folder, None if there is none, and the current files there."""
 
-    def __init__(self, directory: str, record: BuildManifest | None) -> None:
+    def __init__(self, directory: str, manifest: BuildManifest | None) -> None:
         self.directory = directory
-        self.record = record
+        self.manifest = manifest
 
     def keep(self, segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
-        """Return a segment that is right as it is; None to scan it."""
-        record = self.record
+        """Return the row and files of a segment that is up to date; None to scan it."""
+        manifest = self.manifest
         number = self._numbers.get(segment.base_offset)
-        if record is None or number is None:
+        if manifest is None or number is None:
             return None
-        if not record.allows(settings.scan_settings(segment.topic)):
+        if not manifest.allows(settings.scan_settings(segment.topic)):
             return None
-        row = record.segments.slice(number, 1).to_pylist()[0]
-        if any(row[name] != value for name, value in log_columns(segment).items()):
+        row = manifest.segments.slice(number, 1).to_pylist()[0]
+        if any(row[name] != value for name, value in log_identity(segment).items()):
             return None
         code = row["scan_reason_code"]
         if code == PREALLOCATED_TAIL and not segment.is_last:
-            # It was the last one then; now its zeros are damage.
+            # It was the last segment. Now its zeros are a corruption.
             return None
         names = SegmentPaths.of(segment, self.directory).published(settings)
         files = [self._files.get(os.path.basename(name)) for name in names]
@@ -252,8 +252,8 @@ class KnownPartition:
         if len(kept) != len(names) or not names:
             return None
         status = UNCHANGED if row["status"] == BUILT else row["status"]
-        if record.run_id == settings.run_id and row["status"] == BUILT:
-            # By another attempt of this very run.
+        if manifest.run_id == settings.run_id and row["status"] == BUILT:
+            # Another attempt of this run has built it.
             status = BUILT
         report = replace(
             empty_row(segment),
@@ -268,64 +268,64 @@ class KnownPartition:
     def unchanged_rows(
         self, segments: PartitionSegments, settings: BuildSettings, start: str
     ) -> pa.Table | None:
-        """Return the report of the whole partition if nothing of it has changed, else None."""
-        record = self.record
+        """Return the report rows of the partition if all of it is up to date, otherwise None."""
+        manifest = self.manifest
         if (
-            record is None
-            or not record.is_whole
-            or record.outputs != tuple(sorted(settings.outputs))
-            or (record.expire_after_ms, record.expire_at_ms) != expiration_of(settings)
-            or record.start != start
-            or not record.allows(settings.scan_settings(segments.partition.topic))
-            or not _same_logs(record.segments, segments)
+            manifest is None
+            or not manifest.is_complete
+            or manifest.outputs != tuple(sorted(settings.outputs))
+            or (manifest.expire_after_ms, manifest.expire_at_ms) != expiration_times(settings)
+            or manifest.start != start
+            or not manifest.allows(settings.scan_settings(segments.partition.topic))
+            or not _same_logs(manifest.segments, segments)
         ):
             return None
-        codes = record.segments.column("scan_reason_code").to_pylist()
+        codes = manifest.segments.column("scan_reason_code").to_pylist()
         if PREALLOCATED_TAIL in codes[:-1]:
             return None
-        if not self._is_untouched(record.files, needs_state=settings.needs_state):
+        if not self._has_unchanged_files(manifest.files, needs_state=settings.needs_state):
             return None
-        return _report_of(record.segments, segments)
+        return _report_rows(manifest.segments, segments)
 
     def covers(self, outputs: frozenset[BuildOutput], files: pa.Table) -> bool:
-        """Return whether the record has these kinds of files, and every row of `files`."""
-        record = self.record
-        if record is None or not record.is_whole or not outputs.issubset(record.outputs):
+        """Return whether the manifest has these kinds of files, and every row of `files`."""
+        manifest = self.manifest
+        if manifest is None or not manifest.is_complete or not outputs.issubset(manifest.outputs):
             return False
-        missing = files.join(record.files, files.column_names, join_type="left anti")
+        missing = files.join(manifest.files, files.column_names, join_type="left anti")
         return not missing.num_rows
 
-    def _is_untouched(self, files: pa.Table, *, needs_state: bool) -> bool:
-        """Return whether the recorded files are there as they were, and no other state file is."""
-        names, *changes = (files[name].to_pylist() for name in ("name", "size_bytes", "change"))
-        recorded = dict(zip(names, zip(*changes, strict=True), strict=True))
-        untouched = 0
+    def _has_unchanged_files(self, files: pa.Table, *, needs_state: bool) -> bool:
+        """Return whether all files exist unchanged, and there is no other state file."""
+        names, *versions = (files[name].to_pylist() for name in ("name", "size_bytes", "change"))
+        published = dict(zip(names, zip(*versions, strict=True), strict=True))
+        unchanged = 0
         for name, entry in self._found.items():
-            was = recorded.get(name)
-            if was is None:
+            version = published.get(name)
+            if version is None:
                 # A stray snapshot could be loaded by mistake.
                 if needs_state and _is_state_file(name):
                     return False
-            elif entry.file_version() != was:
+            elif entry.file_version() != version:
                 return False
             else:
-                untouched += 1
-        return untouched == len(recorded)
+                unchanged += 1
+        return unchanged == len(published)
 
     @cached_property
     def _numbers(self) -> dict[int, int]:
-        if self.record is None:
+        if self.manifest is None:
             return {}
-        bases = self.record.segments.column("segment_base_offset").to_pylist()
+        bases = self.manifest.segments.column("segment_base_offset").to_pylist()
         return {base_offset: number for number, base_offset in enumerate(bases)}
 
     @cached_property
-    def _files(self) -> dict[str, RecordedFile]:
-        if self.record is None:
+    def _files(self) -> dict[str, ManifestFile]:
+        if self.manifest is None:
             return {}
-        columns = [self.record.files.column(name).to_pylist() for name in RECORDED_FILES.names]
+        columns = [self.manifest.files.column(name).to_pylist() for name in MANIFEST_FILES.names]
         return {
-            name: RecordedFile(PublishedFile(name, size_bytes, digest), change)
+            name: ManifestFile(PublishedFile(name, size_bytes, digest), change)
             for name, size_bytes, change, digest in zip(*columns, strict=True)
         }
 
@@ -338,37 +338,39 @@ class KnownPartition:
 
 
 @lru_cache(_CACHED_PARTITIONS)
-def known_partition(directory: str, run_id: str) -> KnownPartition:
-    """Return what is known of a target folder, as it was when this run first looked."""
+def previous_build(directory: str, run_id: str) -> PreviousBuild:
+    """Return the previous build in a target folder, read once per run."""
     if is_new_folder(directory, run_id):
-        return KnownPartition(directory, None)
-    return KnownPartition(directory, BuildManifest.read(directory))
+        return PreviousBuild(directory, None)
+    return PreviousBuild(directory, BuildManifest.read(directory))
 
 
-def wants_record(settings: BuildSettings) -> bool:
-    """Return whether a run writes and trusts records of partitions."""
-    return settings.keeps_record and BuildOutput.INDEX in settings.outputs
+def uses_manifest(settings: BuildSettings) -> bool:
+    """Return whether a run reads and writes build manifests."""
+    return settings.keeps_manifest and BuildOutput.INDEX in settings.outputs
 
 
 class UnchangedPartitions:
-    """Finds the partitions of which nothing has changed since they were built."""
+    """Finds the partitions whose logs and files have not changed since they were built."""
 
     def __init__(self, settings: BuildSettings) -> None:
         self._settings = settings
         self._roots = DataDirectories()
 
     def split(self, segments: SegmentTable) -> Iterator[tuple[PartitionSegments, pa.Table | None]]:
-        """Yield each partition with its report; without one where it has to be built."""
+        """Yield each partition with its report rows, None if it has to be built."""
         partitions = segments.partitions
-        if not wants_record(self._settings) or self._settings.force:
+        if not uses_manifest(self._settings) or self._settings.force:
             yield from ((members, None) for members in partitions)
             return
-        found = map_requests(self.rows_of, partitions, threads=_LOOKS_AT_A_TIME, name="unchanged")
+        found = map_requests(
+            self.rows_of, partitions, threads=_MANIFESTS_AT_A_TIME, name="unchanged"
+        )
         with closing(found):
             yield from zip(partitions, found, strict=True)
 
     def rows_of(self, segments: PartitionSegments) -> pa.Table | None:
-        """Return the report of a partition, if it is right as it is; None to build it."""
+        """Return the report rows of a partition that is up to date; None to build it."""
         settings, partition = self._settings, segments.partition
 
         def beside() -> tuple[Sequence[Entry], int | None]:
@@ -379,18 +381,18 @@ class UnchangedPartitions:
             directory = target_directory(settings.target_root, partition, segments.directory)
             if is_new_folder(directory, settings.run_id):
                 return None
-            record = BuildManifest.read(directory)
-            if record is None or not record.is_whole:
+            manifest = BuildManifest.read(directory)
+            if manifest is None or not manifest.is_complete:
                 return None
-            start = start_of(partition, int(segments.base_offsets[0]), settings, beside)
+            start = merge_start(partition, int(segments.base_offsets[0]), settings, beside)
         except KafkaIndexError:
-            # Building meets the same error, and reports it.
+            # The build raises the same error, and reports it.
             return None
-        return KnownPartition(directory, record).unchanged_rows(segments, settings, start)
+        return PreviousBuild(directory, manifest).unchanged_rows(segments, settings, start)
 
 
-def log_columns(segment: SegmentFile) -> dict[str, object]:
-    """Return the columns of `RECORDED_SEGMENTS` that identify a log."""
+def log_identity(segment: SegmentFile) -> dict[str, object]:
+    """Return the columns of `MANIFEST_SEGMENTS` that identify a log."""
     return {
         "log_name": os.path.basename(segment.log_path),
         "log_size_bytes": segment.log_size_bytes,
@@ -399,13 +401,13 @@ def log_columns(segment: SegmentFile) -> dict[str, object]:
     }
 
 
-def start_of(
+def merge_start(
     partition: TopicPartition,
     first_base_offset: int,
     settings: BuildSettings,
     beside: Callable[[], tuple[Sequence[Entry], int | None]],
 ) -> str:
-    """Return the start of a fold; equal texts mean an equal start.
+    """Return a text that identifies the files from which a merge starts.
 
     `beside` reads the directory of the logs, and the checkpointed log start offset.
     """
@@ -430,14 +432,14 @@ def start_of(
     return json.encode([log_start_offset, sorted(files)]).decode()
 
 
-def expiration_of(settings: BuildSettings) -> tuple[int | None, int | None]:
-    """Return when idle producers are left out, as a record has it."""
+def expiration_times(settings: BuildSettings) -> tuple[int | None, int | None]:
+    """Return the times by which idle producers are omitted, as in a manifest."""
     expiration = settings.expiration
     return (None, None) if expiration is None else (expiration.after_ms, expiration.now_ms)
 
 
-def _same_logs(recorded: pa.Table, segments: PartitionSegments) -> bool:
-    if recorded.num_rows != len(segments):
+def _same_logs(known: pa.Table, segments: PartitionSegments) -> bool:
+    if known.num_rows != len(segments):
         return False
     longs = (
         ("segment_base_offset", segments.base_offsets),
@@ -446,14 +448,14 @@ def _same_logs(recorded: pa.Table, segments: PartitionSegments) -> bool:
     )
     texts = (("log_version", segments.log_versions()), ("log_name", segments.log_names()))
     return all(
-        np.array_equal(recorded.column(name).to_numpy(), found) for name, found in longs
-    ) and all(recorded.column(name).equals(pa.chunked_array([found])) for name, found in texts)
+        np.array_equal(known.column(name).to_numpy(), found) for name, found in longs
+    ) and all(known.column(name).equals(pa.chunked_array([found])) for name, found in texts)
 
 
-def _report_of(recorded: pa.Table, segments: PartitionSegments) -> pa.Table:
+def _report_rows(known: pa.Table, segments: PartitionSegments) -> pa.Table:
     count = len(segments)
-    status = recorded.column("status")
-    made = {
+    status = known.column("status")
+    others = {
         "topic": pa.repeat(segments.partition.topic, count),
         "partition": pa.repeat(pa.scalar(segments.partition.partition, pa.int32()), count),
         "log_path": segments.log_paths(),
@@ -462,7 +464,7 @@ def _report_of(recorded: pa.Table, segments: PartitionSegments) -> pa.Table:
         "retriable": pa.repeat(pa.scalar(value=False), count),
     }
     columns = [
-        made[name] if name in made else recorded.column(name) for name in REPORT_SCHEMA.names
+        others[name] if name in others else known.column(name) for name in REPORT_SCHEMA.names
     ]
     return pa.table(columns, schema=REPORT_SCHEMA)
 

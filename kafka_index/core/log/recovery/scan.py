@@ -18,7 +18,7 @@ from kafka_index.core.fs.paths import target_directory
 from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
 from kafka_index.core.log.choices import BuildOutput
-from kafka_index.core.log.recovery.build_manifest import known_partition, wants_record
+from kafka_index.core.log.recovery.build_manifest import previous_build, uses_manifest
 from kafka_index.core.log.recovery.settings import (
     BUILT,
     FAILED,
@@ -83,7 +83,7 @@ def stage_segments(
 
 def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
     """Return the row of a segment that is known to be up to date; None to scan it."""
-    if not wants_record(settings):
+    if not uses_manifest(settings):
         return None
     root = settings.target_root
     try:
@@ -91,7 +91,7 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
     except KafkaIndexError:
         # Staging raises and reports the same error.
         return None
-    return known_partition(directory, settings.run_id).keep(segment, settings)
+    return previous_build(directory, settings.run_id).keep(segment, settings)
 
 
 def stage_segment(

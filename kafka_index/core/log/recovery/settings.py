@@ -212,7 +212,7 @@ class BuildSettings:
         Stage files for a remote target in its store, because another process publishes them.
     keeps_digests
         Compute digests of written files for the build manifest; required for publishing.
-    keeps_record
+    keeps_manifest
         Write a build manifest, by which the next build recognizes unchanged files.
     """
 
@@ -226,7 +226,7 @@ class BuildSettings:
     tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
     shares_staged: bool = False
     keeps_digests: bool = True
-    keeps_record: bool = True
+    keeps_manifest: bool = True
 
     @property
     def in_place(self) -> bool:

@@ -55,8 +55,8 @@ class PartitionStart:
     """The state before a partition's first segment.
 
     `checkpointed_log_start` is the entry of ``log-start-offset-checkpoint``, None if there is none.
-    `epochs` and `epochs_text` are the content of ``leader-epoch-checkpoint``. `note` is an
-    information for users. `entries` are the entries of a remote log directory.
+    `epochs` and `epochs_text` are the content of ``leader-epoch-checkpoint``. `note` is for users. `entries` are the
+    entries of a remote log directory.
     """
 
     state: PartitionState
@@ -186,25 +186,25 @@ _INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
 _OTHER_ORDER = "a broker's snapshot may have the same producers in another order"
 
 
-def fold_partition(
+def merge_partition(
     staged: Sequence[StagedSegment],
     settings: BuildSettings,
     *,
     attempt_id: str,
     start: PartitionStart | None = None,
     listed: Sequence[Entry] | None = None,
-) -> FoldedPartition:
+) -> MergedPartition:
     """Merge the segments of a partition in order of base offset.
 
     By default, `start` is read from the files next to the first log; `listed` is as in
     `PartitionStart.read`. Temporary files contain the attempt ID.
     """
-    folded = FoldedPartition(staged)
+    merged = MergedPartition(staged)
     if not settings.needs_state:
         # Segments do not depend on each other.
-        folded.segments = [FoldedSegment(each, each.report) for each in staged]
-        folded.snapshots = set()
-        return folded
+        merged.segments = [MergedSegment(each, each.report) for each in staged]
+        merged.snapshots = set()
+        return merged
     try:
         first = staged[0].segment
         if start is None:
@@ -216,21 +216,21 @@ def fold_partition(
                 run_id=settings.run_id,
                 listed=listed,
             )
-        folded.start = start
-        fold = PartitionMerge(
-            start, settings, attempt_id, TargetFiles(folded.directory, settings.run_id)
+        merged.start = start
+        merge = PartitionMerge(
+            start, settings, attempt_id, TargetFiles(merged.directory, settings.run_id)
         )
         for each in staged:
-            folded.segments.append(fold.fold(each))
-        folded.segments[-1] = fold.annotate_last(folded.segments[-1])
-        folded.own_files = fold.last_files(staged[-1])
+            merged.segments.append(merge.add(each))
+        merged.segments[-1] = merge.annotate_last(merged.segments[-1])
+        merged.own_files = merge.last_files(staged[-1])
     except KafkaIndexError as error:
-        folded.error = error
-        return folded
-    folded.first_offset = fold.first_offset
-    folded.published = fold.published
-    folded.snapshots = fold.snapshots if fold.is_whole else None
-    return folded
+        merged.error = error
+        return merged
+    merged.first_offset = merge.first_offset
+    merged.published = merge.published
+    merged.snapshots = merge.snapshots if merge.is_complete else None
+    return merged
 
 
 @dataclass
@@ -258,7 +258,7 @@ class PartitionMerge:
     _unknown: str | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the state is known at the end of every segment so far."""
         return self._unknown is None and self._end is not None
 
@@ -267,29 +267,30 @@ class PartitionMerge:
         """The log start offset for a broker, which keeps no snapshot at or below it."""
         return max(self.start.log_start_offset, self._first_offset)
 
-    def fold(self, staged: StagedSegment) -> FoldedSegment:
+    def add(self, staged: StagedSegment) -> MergedSegment:
+        """Merge the next segment; an error is in its row."""
         row = staged.report
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
         if row.status != FAILED:
             try:
                 if self._unknown is None:
-                    row, files = self._folded(staged)
+                    row, files = self._merged(staged)
                 else:
-                    row, files = self._folded_without_state(staged)
+                    row, files = self._merged_without_state(staged)
             except KafkaIndexError as error:
                 row = row.failed_by(error)
         if row.status == FAILED and self._unknown is None:
             self._unknown = f"segment {base_offset} failed"
-        return FoldedSegment(staged, row, files)
+        return MergedSegment(staged, row, files)
 
-    def annotate_last(self, last: FoldedSegment) -> FoldedSegment:
+    def annotate_last(self, last: MergedSegment) -> MergedSegment:
         """Return the last segment, with a note if the log starts after its end.
 
         In that case, a broker deletes all segments and creates an empty log (LogLoader.load).
         """
         log_start = self.start.log_start_offset
-        if not self.is_whole or self._log_end >= log_start:
+        if not self.is_complete or self._log_end >= log_start:
             return last
         note = (
             f"{LOG_START_ABOVE_END}: the log ends at {self._log_end}, below its start in "
@@ -305,7 +306,7 @@ class PartitionMerge:
 
         Raises `KafkaIndexError` if one cannot be read or written.
         """
-        if not self.is_whole or self._end is None:
+        if not self.is_complete or self._end is None:
             return ()
         files = self._last_snapshots(last)
         epochs = self.start.state.epochs
@@ -321,7 +322,7 @@ class PartitionMerge:
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
         return (*files, *self._write(path, text.encode(), last))
 
-    def _folded(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
+    def _merged(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
         """Merge a segment; return its row and its state files."""
         state = self.start.state
         base_offset = staged.segment.base_offset
@@ -386,7 +387,7 @@ class PartitionMerge:
             return f"the segment before it is valid up to offset {end} (exclusive) only"
         return f"offsets {end} to {base_offset - 1} are in no segment before it"
 
-    def _folded_without_state(
+    def _merged_without_state(
         self, staged: StagedSegment
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
         """Merge a segment after a failed one: only its own files can be correct."""
@@ -463,7 +464,7 @@ class PartitionMerge:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedSegment:
+class MergedSegment:
     """A segment with its final row, and the state files to publish before its ``.index``."""
 
     staged: StagedSegment
@@ -472,7 +473,7 @@ class FoldedSegment:
 
 
 @dataclass
-class FoldedPartition:
+class MergedPartition:
     """A partition whose files are ready to be published.
 
     Attributes
@@ -494,7 +495,7 @@ class FoldedPartition:
     """
 
     staged: Sequence[StagedSegment]
-    segments: list[FoldedSegment] = field(default_factory=list)
+    segments: list[MergedSegment] = field(default_factory=list)
     own_files: tuple[StagedFile, ...] = ()
     first_offset: int = 0
     snapshots: set[int] | None = None

@@ -87,7 +87,7 @@ def _first(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
     return int(rows[0]) if len(rows) else None
 
 
-class OffsetEntryFit:
+class OffsetEntryCheck:
     """Compares ordered offset index entries with the batches of their log, chunk by chunk."""
 
     def __init__(self, entries: StoredEntries) -> None:
@@ -154,7 +154,7 @@ class OffsetEntryFit:
         return found
 
 
-class TimeEntryFit:
+class TimeEntryCheck:
     """Compares ordered time index entries with the batches of their log, chunk by chunk."""
 
     def __init__(self, entries: StoredEntries) -> None:
