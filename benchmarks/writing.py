@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from kafka_index.commands.build.log_build import build_segment_files
 from kafka_index.commands.import_.import_job import import_sorted
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.commands.import_.partition_import import ImportTarget
+from kafka_index.commands.import_.request import ImportMode, ImportSettings
 from kafka_index.commands.import_.table_files import list_table_files, sorted_records
 from kafka_index.commands.rewrite.job import plan_rewrite
 from kafka_index.core.log.filter.partition_rewrite import SegmentRewriter, match_partition

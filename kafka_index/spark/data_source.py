@@ -49,14 +49,18 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from kafka_index.commands.import_.import_columns import OrderError, check_columns, partitions_of
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.import_columns import (
+    OrderError,
+    check_columns,
+    split_by_partition,
+)
 from kafka_index.commands.import_.partition_import import (
     ImportedPartition,
     ImportTarget,
     PartitionImport,
     check_overwrite,
 )
+from kafka_index.commands.import_.request import ImportMode, ImportSettings
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError, PublishError, first_of, help_page
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -145,7 +149,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
         logs: dict[TopicPartition, PartitionImport] = {}
         try:
             for batch in iterator:
-                for partition, rows in partitions_of(batch):
+                for partition, rows in split_by_partition(batch):
                     if partition not in logs:
                         self._check_count(len(logs))
                         logs[partition] = PartitionImport(

@@ -18,8 +18,7 @@ from kafka_index.commands.import_.import_manifest import (
     imported_by,
     running_import,
 )
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
-from kafka_index.commands.import_.request import ImportRequest
+from kafka_index.commands.import_.request import ImportMode, ImportRequest, ImportSettings
 from kafka_index.commands.import_.result import ImportResult
 from kafka_index.commands.import_.table_files import (
     ROW_NUMBER,

@@ -13,7 +13,7 @@ from pyspark.sql.functions import col, lit
 
 import kafka_index
 from kafka_index.commands.import_.import_manifest import counts_of_run
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.request import ImportMode, ImportSettings
 from kafka_index.commands.import_.table_files import list_table_files
 from kafka_index.core.errors import InputError
 from kafka_index.core.output.locks import DirectoryLock

@@ -26,51 +26,51 @@ def import_records(
     topic_ids: Mapping[str, str] | None = None,
     threads: int | None = None,
 ) -> ImportResult:
-    """Write tables of records as logs that a broker mounts, as ``kafka-index import`` does.
+    """Write tables of records as logs that a broker can load, as ``kafka-index import`` does.
 
-    Each partition appears whole or not at all. The same call continues an unfinished import.
+    Each partition is written atomically. The same call continues an unfinished import.
 
     Parameters
     ----------
     paths : path, or list of path
         Parquet files, files of JSON lines, folders of them, or globs of either; local paths or
-        URIs. They have the columns that `export_records` writes.
+        URIs. Their columns are those that `export_records` writes.
     output : path
-        The data directory to write to, on a local disk; it is created if missing.
+        The data directory to write to, on a local disk. It is created if missing.
     append : bool
-        Continue the logs of partitions that exist, which are refused otherwise.
+        Append to the logs of existing partitions. By default, existing partitions are rejected.
     overwrite : bool
-        Replace all partitions in the output. An earlier import must have written each of them.
+        Replace all partitions in the output. Each of them must be from an earlier import.
     order_by : str, optional
-        Without a column ``offset``: records get offsets in the order of this column.
+        If the input has no column ``offset``, assign offsets in the order of this column.
     layout : ImportLayout or str, optional
         The tool that wrote the files, instead of `export_records`: ``auto``, ``spark``, ``kcat``,
         ``confluent-s3`` or ``aiven-s3``.
     layout_properties : mapping of str to str, optional
-        Settings of a sink connector that its files do not hold: ``value.converter`` and others.
+        Settings of a sink connector that its files do not contain, such as ``value.converter``.
     properties : mapping of str to str or number, optional
-        Settings of the logs under Kafka's names: ``segment.bytes``, ``compression.type``,
-        ``batch.size``, ``message.timestamp.type`` and others of a topic.
+        Kafka settings of the topics, such as ``segment.bytes``, ``compression.type``,
+        ``batch.size`` and ``message.timestamp.type``.
     topic_ids : mapping of str to str, optional
-        Topic ids for the ``partition.metadata`` of new partitions. A broker treats partitions
-        without it as stray.
+        Topic IDs for the ``partition.metadata`` of new partitions. A broker treats partitions
+        without an ID as stray.
     threads : int, optional
-        Partitions written at a time; by default one a core.
+        Number of partitions written concurrently; by default one per core.
 
     Returns
     -------
     ImportResult
-        A row per partition.
+        One row per partition.
 
     Raises
     ------
     InputError
-        Nothing is found, a record cannot be written, or a partition must not be replaced; or the
-        output is not local, or overlaps the input.
+        Nothing is found, a record cannot be written, a partition must not be replaced, the output
+        is not local, or it overlaps the input.
     ConfigError
-        A setting or another argument is wrong.
+        An argument is invalid.
     PublishError
-        A broker or another run holds the output, or it cannot be written.
+        A broker or another run has locked the output, or it cannot be written.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The columns of an imported table: which there may be, and the records of a partition in them."""
+"""The columns of an imported table: their check, and their conversion to records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.commands.import_.import_settings import ImportSettings
+from kafka_index.commands.import_.request import ImportSettings
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.longs import Longs
@@ -26,7 +26,7 @@ from kafka_index.core.records.record_table import (
 
 _REQUIRED = ("topic", "partition")
 _HEADERS = RECORD_SCHEMA.field("headers").type
-#: Of a control record there is no record to write.
+#: Control records cannot be imported.
 _IS_CONTROL = "is_control"
 _BINARY = (
     *(pa.binary(), pa.large_binary(), pa.binary_view()),
@@ -39,11 +39,11 @@ KCAT_COLUMNS = frozenset(("topic", "partition", "offset", "key", "payload"))
 
 
 class OrderError(InputError):
-    """The records of a partition do not come in the order of their offsets."""
+    """The records of a partition are not in the order of their offsets."""
 
 
 def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
-    """Refuse a table in which a column is missing, named twice, unknown, or of another type."""
+    """Reject a table with a missing, repeated or unknown column."""
     names = schema.names
     if len(set(names)) < len(names):
         raise InputError("a column is named twice", found=", ".join(names))
@@ -71,11 +71,11 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
         raise InputError(
             "the table has no column offset, and no column to order its records by",
             found=", ".join(names),
-            hint="name the column whose order the offsets are to have (orderBy, --order-by)",
+            hint="name the column by whose order offsets are assigned (orderBy, --order-by)",
         )
 
 
-def partitions_of(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Yield the records of each partition of a batch, in their order."""
     if not len(batch):
         return
@@ -112,7 +112,7 @@ def _changes(codes: Longs, numbers: Longs) -> Longs:
 
 @dataclass(frozen=True, slots=True)
 class ImportRows:
-    """Records of a partition, as `kafka_index.core.records.batch_encoder` takes them."""
+    """The records of a partition, as arguments of `BatchEncoder.encode`."""
 
     rows: RecordRows
     groups: Longs
@@ -120,13 +120,13 @@ class ImportRows:
 
 
 def import_rows(batch: pa.RecordBatch, settings: ImportSettings, end_offset: int) -> ImportRows:
-    """Return the records of a partition, after `check_columns`.
+    """Convert the records of a partition, after `check_columns`.
 
-    The next record gets the end offset at least.
+    Their offsets must be at or above the end offset of the log.
     """
     if _IS_CONTROL in batch.schema.names and pc.any(batch.column(_IS_CONTROL)).as_py():
         raise InputError(
-            "a control record: a transaction's end is not written as a record",
+            "a control record cannot be imported",
             hint="export without control records",
         )
     keys = _binary(batch, "key")
@@ -157,7 +157,7 @@ def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) ->
 
 
 def check_continues(batch: pa.RecordBatch, end_offset: int) -> None:
-    """Check that records come after those of this import that were written up to an offset."""
+    """Check that records follow those that this import has written up to an offset."""
     offset = batch.column("offset")[0].as_py()
     if isinstance(offset, int) and offset < end_offset:
         raise OrderError(
@@ -180,7 +180,8 @@ def _offsets(batch: pa.RecordBatch, end_offset: int) -> Longs:
             "the log already has this offset",
             expected=f"{end_offset} or more",
             found=int(offsets[0]),
-            hint="leave out what the log has: an interrupted import has finished some partitions",
+            hint="omit records that the log has: an interrupted import may have finished this "
+            "partition",
         )
     wrong = np.flatnonzero(np.diff(offsets) <= 0)
     if len(wrong):
@@ -194,13 +195,13 @@ def _offsets(batch: pa.RecordBatch, end_offset: int) -> Longs:
 
 
 def _check_last(offset: int) -> None:
-    """Refuse an offset after which a log would have no end."""
+    """Reject the largest offset, because the log end offset follows the last one."""
     if offset >= INT64_MAX:
         raise InputError("no offset follows this one", expected=f"below {INT64_MAX}", found=offset)
 
 
 def _timestamps(batch: pa.RecordBatch, settings: ImportSettings) -> tuple[Longs, Longs]:
-    """Return the timestamps in ms, and 1 for each that is the time of an append."""
+    """Return the timestamps in ms, and 1 for each with the type LogAppendTime."""
     count = len(batch)
     if settings.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return np.full(count, settings.now_ms), np.ones(count, np.int64)

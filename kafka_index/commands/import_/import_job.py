@@ -1,4 +1,4 @@
-"""An import as a whole, and on threads: a partition is a task, fed by the thread that reads."""
+"""Imports on threads: each partition is a task, whose records come from the reading thread."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from functools import partial
 
 import pyarrow as pa
 
-from kafka_index.commands.import_.import_columns import partitions_of
+from kafka_index.commands.import_.import_columns import split_by_partition
 from kafka_index.commands.import_.import_manifest import (
     ImportCounts,
     digest_of_import,
     finished_import,
     running_import,
 )
-from kafka_index.commands.import_.import_settings import ImportSettings
 from kafka_index.commands.import_.layouts import list_layout_files
 from kafka_index.commands.import_.partition_import import (
     ImportedPartition,
     ImportTarget,
     PartitionImport,
 )
-from kafka_index.commands.import_.request import ImportRequest
+from kafka_index.commands.import_.request import ImportRequest, ImportSettings
 from kafka_index.commands.import_.result import ImportedLog, ImportResult
 from kafka_index.commands.import_.table_files import TableFile, sorted_records
 from kafka_index.core.errors import InputError, plural
@@ -34,13 +33,13 @@ from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.output import Output
 
-#: Hint for an import that has failed.
+#: Hint after a failure.
 AFTER_FAILURE = "run again to continue"
 
-#: The partitions of an import, and whether this run wrote them: a finished import is not repeated.
+#: The partitions of an import, and whether this run wrote them instead of an earlier one.
 Imported = tuple[Mapping[TopicPartition, ImportCounts], bool]
 
-#: About the most bytes of records that wait for the threads, for each of them.
+#: Approximate maximum bytes of records that wait for a thread.
 _WAITING_BYTES = 32 * 1024 * 1024
 
 
@@ -93,7 +92,6 @@ def _import_on_threads(
             with running_import(output.root, digest, settings) as continued:
                 batches = sorted_records(files, continued, threads=workers.count)
                 import_sorted(batches, target, continued, add, threads=workers.count)
-                # A finished import leaves nothing else.
                 output.remove_staging()
         except InputError as error:
             if published:
@@ -110,23 +108,23 @@ def import_sorted(
     *,
     threads: int = 1,
 ) -> None:
-    """Import records that come partition by partition; each is published once it is complete.
+    """Import records partition by partition; publish each partition when it is complete.
 
-    The batches are sorted by topic, partition and offset; the callback gets the partitions in their
-    order once they are published. So many partitions as threads are written at a time. A partition
-    that is larger than the queue is written while it is read, and no other meanwhile; its batches
-    are compressed by as many threads. Raises `InputError` if a record cannot be read or written, or
-    there is none: the partitions before its own are published. A record that cannot be read counts
-    as the next of the last partition that was read.
+    The batches are sorted by topic, partition and offset. The callback receives each partition, in
+    this order, after its publication. At most `threads` partitions are written concurrently. A
+    partition that is larger than the queue is written alone, while it is read; as many threads
+    compress its batches. Raises `InputError` if a record cannot be read or written, or if there is
+    none. The partitions before that record are published. An unreadable record belongs to the last
+    partition that was read.
     """
-    room = _Room(threads * _WAITING_BYTES)
-    under_way: deque[Future[ImportedPartition]] = deque()
+    space = _QueueSpace(threads * _WAITING_BYTES)
+    running: deque[Future[ImportedPartition]] = deque()
     source = _Source(batches)
-    current: _Feed | None = None
+    current: _PartitionQueue | None = None
 
-    def publish(*, all_of_them: bool) -> None:
-        while under_way and (all_of_them or under_way[0].done()):
-            imported = under_way.popleft().result()
+    def publish(*, wait: bool) -> None:
+        while running and (wait or running[0].done()):
+            imported = running.popleft().result()
             target.publish(imported)
             on_partition(imported)
 
@@ -145,19 +143,18 @@ def import_sorted(
                 if current is None or current.partition != partition:
                     if current is not None:
                         current.end()
-                    publish(all_of_them=False)
-                    current = _Feed(partition, room)
-                    under_way.append(pool.submit(write, current))
+                    publish(wait=False)
+                    current = _PartitionQueue(partition, space)
+                    running.append(pool.submit(write, current))
                 if not current.put(rows):
-                    # It has failed, and those before it may have as well.
-                    publish(all_of_them=True)
+                    # The task has failed; its error is raised here.
+                    publish(wait=True)
             if current is not None:
-                # Whether the partition has more records is not known where reading has failed: its
-                # task fails likewise, once those before it are published.
+                # If reading has failed, the partition may be incomplete, so its task fails too.
                 current.end(source.error)
-            publish(all_of_them=True)
+            publish(wait=True)
         except BaseException:
-            room.stop()
+            space.stop()
             raise
     if current is None:
         raise source.error or InputError("the input has no records")
@@ -165,25 +162,29 @@ def import_sorted(
 
 
 def _write(
-    feed: _Feed, *, target: ImportTarget, settings: ImportSettings, compressors: Executor | None
+    queue: _PartitionQueue,
+    *,
+    target: ImportTarget,
+    settings: ImportSettings,
+    compressors: Executor | None,
 ) -> ImportedPartition:
     """Write a partition to the staging directory."""
     try:
         partition = PartitionImport(
-            target.output.root, target.output.staging, feed.partition, settings, compressors
+            target.output.root, target.output.staging, queue.partition, settings, compressors
         )
         try:
-            for rows in feed:
+            for rows in queue:
                 partition.append(rows)
             return partition.finish()
         finally:
             partition.abort()
     finally:
-        feed.close()
+        queue.close()
 
 
 class _Source:
-    """The records of each partition in batches, up to an error of the input, which is kept."""
+    """The records of each partition in batches, up to an error of the input (`error`)."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -192,13 +193,13 @@ class _Source:
     def __iter__(self) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
         try:
             for batch in self._batches:
-                yield from partitions_of(batch)
+                yield from split_by_partition(batch)
         except InputError as error:
             self.error = error
 
 
-class _Room:
-    """The room for waiting records, shared by all feeds."""
+class _QueueSpace:
+    """The memory for waiting records, shared by all queues."""
 
     def __init__(self, max_bytes: int) -> None:
         self.free_bytes = max_bytes
@@ -206,59 +207,59 @@ class _Room:
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Have every task end that waits for records, or will."""
+        """Stop all tasks at their next request for records."""
         with self.changed:
             self.is_stopped = True
             self.changed.notify_all()
 
 
-class _Feed:
-    """The records of one partition on their way to the task that writes it."""
+class _PartitionQueue:
+    """The records of one partition that wait for the task that writes them."""
 
-    def __init__(self, partition: TopicPartition, room: _Room) -> None:
+    def __init__(self, partition: TopicPartition, space: _QueueSpace) -> None:
         self.partition = partition
-        self._room = room
+        self._space = space
         self._waiting: deque[pa.RecordBatch] = deque()
         self._is_complete = False
         self._error: InputError | None = None
         self._is_closed = False
 
     def put(self, rows: pa.RecordBatch) -> bool:
-        """Add records once there is room; return False where the task has ended already."""
-        room = self._room
-        with room.changed:
-            # A batch larger than the whole room is accepted while some of it is free.
-            while room.free_bytes <= 0 and not self._is_closed:
-                room.changed.wait()
+        """Wait for free space and add records; return False if the task has already ended."""
+        space = self._space
+        with space.changed:
+            # A batch may exceed the free space, so that any batch can be added.
+            while space.free_bytes <= 0 and not self._is_closed:
+                space.changed.wait()
             if self._is_closed:
                 return False
-            room.free_bytes -= rows.nbytes
+            space.free_bytes -= rows.nbytes
             self._waiting.append(rows)
-            room.changed.notify_all()
+            space.changed.notify_all()
         return True
 
     def end(self, error: InputError | None = None) -> None:
-        """Add no more; with an error, which the task raises after the last record."""
-        with self._room.changed:
+        """Mark the last record; the task raises `error` after it."""
+        with self._space.changed:
             self._is_complete, self._error = True, error
-            self._room.changed.notify_all()
+            self._space.changed.notify_all()
 
     def close(self) -> None:
-        """Accept no more, and release the room of waiting records."""
-        with self._room.changed:
+        """Reject further records, and release the space of waiting ones."""
+        with self._space.changed:
             self._is_closed = True
-            self._room.free_bytes += sum(rows.nbytes for rows in self._waiting)
+            self._space.free_bytes += sum(rows.nbytes for rows in self._waiting)
             self._waiting.clear()
-            self._room.changed.notify_all()
+            self._space.changed.notify_all()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records as they come; their room is free once they have been written."""
-        room = self._room
+        """Yield the records; release their space after they have been written."""
+        space = self._space
         while True:
-            with room.changed:
-                while not (self._waiting or self._is_complete or room.is_stopped):
-                    room.changed.wait()
-                if room.is_stopped:
+            with space.changed:
+                while not (self._waiting or self._is_complete or space.is_stopped):
+                    space.changed.wait()
+                if space.is_stopped:
                     raise InputError("the import has been stopped")
                 if not self._waiting:
                     if self._error is not None:
@@ -268,6 +269,6 @@ class _Feed:
             try:
                 yield rows
             finally:
-                with room.changed:
-                    room.free_bytes += rows.nbytes
-                    room.changed.notify_all()
+                with space.changed:
+                    space.free_bytes += rows.nbytes
+                    space.changed.notify_all()

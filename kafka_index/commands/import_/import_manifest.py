@@ -1,11 +1,11 @@
-"""The manifest that an import leaves in each partition, and the state file of the import.
+"""The manifest that an import writes in each partition, and the state file of the import.
 
-A partition whose logs agree with its manifest was written by an import, and by no other program
-since: only such a partition may be overwritten. A broker ignores the file.
+If the logs of a partition match its manifest, an import wrote them and no other program has changed
+them. Only such a partition may be overwritten. A broker ignores the manifest.
 
-The state file at the root names the run from before the first partition is published, so that the
-same command continues an unfinished one. Once all partitions are there it says so: the same command
-does not import again.
+The state file at the root contains the ID of the run. It is written before the first partition is
+published, so that the same command continues an unfinished import. After the last partition, it
+marks the import as finished, so that the same command does not import again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.request import ImportMode, ImportSettings
 from kafka_index.commands.import_.table_files import TableFile, errors_of
 from kafka_index.core.errors import KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
@@ -33,9 +33,9 @@ IMPORT_MANIFEST = ".import.kafka-index"
 class ImportCounts:
     """The counts of an import of a partition.
 
-    The first offset is that of the first imported record; the end offset, segments and size are
-    those of the whole log. `cut_bytes` is the size of a last batch that was not written to its end,
-    and was cut off the log that the import continues.
+    `first_offset` is that of the first imported record. End offset, segments and size are those of
+    the complete log. `cut_bytes` is the size of an incomplete last batch that was truncated before
+    the import appended to the log.
     """
 
     records: Offset
@@ -48,7 +48,7 @@ class ImportCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ImportManifest(ImportCounts):
-    """The manifest of a partition: the run, its counts, and the logs and files that it wrote."""
+    """The manifest of a partition: the run, its counts, and its logs and files."""
 
     run: FileName
     logs: dict[str, Size]
@@ -57,13 +57,12 @@ class _ImportManifest(ImportCounts):
 
     @property
     def counts(self) -> ImportCounts:
-        """The counts alone."""
         return ImportCounts(**{name: getattr(self, name) for name in _COUNTS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ImportRun(RunState):
-    """The run that imports into a data directory; `partitions` it left are known at its end."""
+    """The run that imports into a data directory; `partitions` is set at its end."""
 
     run: FileName
     now_ms: Int64
@@ -92,13 +91,13 @@ def is_import(directory: str) -> bool:
 
 
 def end_of_import(directory: str) -> int:
-    """Return the offset after the last record of a partition's import; 0 for none."""
+    """Return the offset after the last imported record of a partition; 0 for none."""
     found = _manifest(directory).read()
     return 0 if found is None else found.end_offset
 
 
 def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
-    """Return the partitions of a data directory that are as a run has imported them."""
+    """Return the partitions that a run imported and that have not changed since."""
     found = {}
     for name in partition_names(root):
         directory = os.path.join(root, name)
@@ -109,7 +108,7 @@ def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
 
 
 def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
-    """Return the counts of a run's import into a partition; None when it did not."""
+    """Return the counts of a partition that a run imported, otherwise None."""
     found = _manifest(directory).read()
     return found.counts if found is not None and found.run == run_id else None
 
@@ -144,8 +143,8 @@ def _mtimes(logs: Signature | None) -> dict[str, int]:
     return {name: mtime_ns for name, _, mtime_ns in logs or ()}
 
 
-def _is_untouched(directory: str) -> bool:
-    """Return whether no log was written since an import, and no file removed."""
+def _is_unchanged(directory: str) -> bool:
+    """Return whether no log was written and no file removed since an import."""
     found = _manifest(directory).read()
     if found is None or found.mtimes_ns != _mtimes(signature_of(directory)):
         return False
@@ -153,7 +152,7 @@ def _is_untouched(directory: str) -> bool:
 
 
 def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
-    """Return the digest of an import: of its files as they are, and of its settings."""
+    """Return the digest of an import: of the versions of its files, and of its settings."""
     digest = hashlib.sha256(repr(replace(settings, run_id="", now_ms=0)).encode())
     for file in files:
         with errors_of(file):
@@ -204,9 +203,9 @@ def running_import(
 def finished_import(
     root: str, digest: str, mode: ImportMode
 ) -> Mapping[TopicPartition, ImportCounts]:
-    """Return the counts of the same import, if all of its output is as it left it; else nothing.
+    """Return the counts of the same import if it is finished and its output unchanged.
 
-    A replacement is always written again.
+    Otherwise the result is empty, and so it is with `OVERWRITE`, which always writes again.
     """
     run = _run_file(root).read()
     if mode is ImportMode.OVERWRITE or run is None or not run.is_finished or run.inputs != digest:
@@ -214,6 +213,6 @@ def finished_import(
     found = {
         partition: counts
         for partition, counts in imported_by(root, run.run).items()
-        if _is_untouched(os.path.join(root, partition.directory_name))
+        if _is_unchanged(os.path.join(root, partition.directory_name))
     }
     return found if len(found) == run.partitions else {}

@@ -1,8 +1,8 @@
-"""The layouts of exports that others write: their names of files, and what is in which file.
+"""The layouts of files that other tools export: their file names, and the contents of each file.
 
 Sources: Spark's ``kafka`` source; kcat's ``json.c``; Confluent's ``TopicPartitionWriter`` and
 ``KeyValueHeaderRecordWriterProvider``; Aiven's ``TopicPartitionRecordGrouper`` and
-``OutputFieldType``. `kafka_index.commands.import_.layout_rows` reads the files.
+``OutputFieldType``. `kafka_index.commands.import_.table_files` reads the files.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from kafka_index.commands.import_.import_columns import KCAT_COLUMNS
-from kafka_index.commands.import_.layout_rows import (
+from kafka_index.commands.import_.request import ImportLayout
+from kafka_index.commands.import_.table_files import (
     FIELDS,
     FileLayout,
+    TableFile,
     Text,
     TextOf,
     column_names,
-    is_typed,
-)
-from kafka_index.commands.import_.request import ImportLayout
-from kafka_index.commands.import_.table_files import (
-    TableFile,
     errors_of,
+    is_typed,
     list_files,
     list_table_files,
 )
@@ -70,7 +68,7 @@ _TIMELESS = "without timestamps in the files, records get the time of the import
 
 @dataclass(frozen=True, slots=True)
 class LayoutProperties:
-    """The facts that files do not hold, under the names of the connectors' settings."""
+    """The settings of a sink connector that its files do not contain."""
 
     texts: TextOf = field(default_factory=TextOf)
     is_packed: bool = False
@@ -81,7 +79,7 @@ class LayoutProperties:
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> LayoutProperties:
-        """Return the properties; raises `ConfigError` for an unknown name or value."""
+        """Parse properties; raises `ConfigError` for an unknown name or value."""
         for name in properties:
             if name not in _PROPERTIES:
                 near = difflib.get_close_matches(name, _PROPERTIES, n=1)
@@ -127,9 +125,9 @@ def _invalid(name: str, expected: str, found: str) -> ConfigError:
 def list_layout_files(
     inputs: Sequence[str], layout: ImportLayout | None, properties: Mapping[str, str]
 ) -> tuple[list[TableFile], list[str]]:
-    """Return the files that inputs name, to be read by their layout; None: the product's own.
+    """List the files of inputs with their layout, None for that of `export`.
 
-    With them come notices: what a user has to know of the files, in sentences.
+    Also returns notices: sentences for users about the limits of these files.
     """
     given = LayoutProperties.of_properties(properties)
     if layout is None:
@@ -155,7 +153,7 @@ def list_layout_files(
 
 
 def _notices(path: str, layout: FileLayout) -> list[str]:
-    """Return what files like one do not hold."""
+    """Return notices about the contents that files of a layout lack."""
     found = []
     if "timestamp" not in layout.names:
         found.append(_TIMELESS)
@@ -165,30 +163,31 @@ def _notices(path: str, layout: FileLayout) -> list[str]:
             + (
                 ", without the gaps that the files do not show"
                 if layout.is_packed
-                else "; that the last file of a partition has no gaps is taken for granted"
+                else "; the last file of a partition is assumed to have no gaps"
             )
         )
     if "headers" not in layout.names:
-        found.append("the files hold no headers")
+        found.append("the files contain no headers")
     elif layout.kind == ImportLayout.AIVEN_S3 and is_typed(path):
-        found.append("headers are maps in these files: repeated ones and their order are lost")
+        found.append(
+            "headers are maps in these files: repeated keys and the order of headers are lost"
+        )
     if layout.csv_fields:
-        found.append("CSV has the same for null and for no bytes: null is written")
+        found.append("CSV does not distinguish null from an empty value: null is written")
     return [*found, *_json_notices(layout)]
 
 
 def _json_notices(layout: FileLayout) -> list[str]:
-    """Return the columns of a layout whose bytes are JSON that was serialised again."""
+    """Return notices about the columns that are serialized again as JSON."""
     return [
-        f"{name} is written as JSON text of what the files hold, "
-        "which need not be the bytes that the record had"
+        f"{name} is written as JSON text, which may differ from the bytes of the original record"
         for name, text in zip(TextOf._fields, layout.texts, strict=True)
         if text is Text.JSON and name in layout.names
     ]
 
 
 def _recognised(paths: Sequence[str], given: LayoutProperties) -> ImportLayout | None:
-    """Return the layout that all files have, None for that of the product's own export."""
+    """Detect the layout of all files; None for files of `export`."""
     names = [os.path.basename(path) for path in paths]
     if all(_confluent_pattern(_DEFAULT_DELIMITER).fullmatch(name) for name in names):
         return ImportLayout.CONFLUENT_S3
@@ -206,7 +205,7 @@ def _recognised(paths: Sequence[str], given: LayoutProperties) -> ImportLayout |
         "the layout of the files is not recognised",
         path=paths[0],
         found=", ".join(sorted(columns)) or "no columns",
-        hint="name it: spark, kcat, confluent-s3 or aiven-s3",
+        hint="give it: spark, kcat, confluent-s3 or aiven-s3",
     )
 
 
@@ -226,7 +225,7 @@ def _confluent_pattern(delimiter: str) -> re.Pattern[str]:
 def _confluent_layouts(
     paths: Sequence[str], given: LayoutProperties
 ) -> list[tuple[str, FileLayout]]:
-    """Return the files of values, each with those of its keys and headers."""
+    """Return the files of values, each with its files of keys and headers."""
     pattern = _confluent_pattern(given.delimiter)
     views: dict[tuple[str, str], dict[str, str]] = {}
     parsed = {}
@@ -234,7 +233,7 @@ def _confluent_layouts(
         folder, name = os.path.split(path)
         match = pattern.fullmatch(name)
         if match is None:
-            raise _no_name(
+            raise _wrong_name(
                 path, f"TOPIC{given.delimiter}PARTITION{given.delimiter}OFFSET.EXTENSION"
             )
         start = (folder, name[: match.end("offset")])
@@ -248,10 +247,10 @@ def _confluent_layouts(
         path = files.get("value") or next(iter(files.values()))
         if "value" not in files:
             raise InputError(
-                "a file of keys or headers without its values: tombstones are written so, at "
-                "offsets that the files do not hold",
+                "a file of keys or headers without a file of values: the connector writes "
+                "tombstones like this, without their offsets",
                 path=path,
-                hint="leave these files out",
+                hint="omit these files",
             )
         if len(with_views) > 1 and set(files) != set().union(*with_views):
             raise InputError(
@@ -275,13 +274,13 @@ def _confluent_layouts(
 
 
 def _aiven_pattern(template: str) -> re.Pattern[str]:
-    """Return the pattern of paths that end in names of a template."""
+    """Return the pattern of paths that end with a name of a template."""
     parts, end, seen = [], 0, set()
     for match in _VARIABLE.finditer(template):
         name = match[1]
         if name not in _PATTERNS:
             raise ConfigError(
-                f"{_TEMPLATE} has a variable that holds no topic, partition or offset",
+                f"{_TEMPLATE} has a variable other than topic, partition and offset",
                 expected=", ".join(_PATTERNS),
                 found=name,
             )
@@ -293,7 +292,7 @@ def _aiven_pattern(template: str) -> re.Pattern[str]:
     parts.append(re.escape(template[end:]))
     if not {"topic", "partition", "start_offset"} <= seen:
         raise _invalid(_TEMPLATE, "topic, partition and start_offset in it", template)
-    # The default has no ending but that of the compression, and .avro.
+    # Names of the default template end only with .avro and the suffix of the compression.
     endings = r"(\.avro)?(\.gz|\.snappy|\.zst)?" if template == _DEFAULT_TEMPLATE else ""
     return re.compile(f"(^|(?<=/)){''.join(parts)}{endings}$")
 
@@ -307,7 +306,7 @@ def _aiven_layouts(paths: Sequence[str], given: LayoutProperties) -> list[tuple[
             path=paths[0],
             expected=", ".join(FIELDS),
             found=", ".join(fields) or "none, as in CSV",
-            hint=f"for CSV name its fields in their order with the property {_CSV_FIELDS}",
+            hint=f"for CSV, give its fields in order with the property {_CSV_FIELDS}",
         )
     names = tuple(dict.fromkeys((*fields, "topic", "partition", "offset")))
     base = FileLayout(
@@ -323,7 +322,7 @@ def _aiven_layouts(paths: Sequence[str], given: LayoutProperties) -> list[tuple[
     for path in paths:
         match = pattern.search(path)
         if match is None:
-            raise _no_name(path, given.template)
+            raise _wrong_name(path, given.template)
         found.append((path, _numbered(base, match)))
     return found
 
@@ -337,17 +336,17 @@ def _numbered(base: FileLayout, match: re.Match[str]) -> FileLayout:
     )
 
 
-def _no_name(path: str, expected: str) -> InputError:
+def _wrong_name(path: str, expected: str) -> InputError:
     return InputError(
-        "a file without the name of the layout",
+        "the name of the file does not match the layout",
         path=path,
         expected=expected,
-        hint="leave the file out, or name the property by which the names are made",
+        hint="omit the file, or give the property that determines the names",
     )
 
 
 def _with_ends(layouts: Sequence[tuple[str, FileLayout]]) -> list[tuple[str, FileLayout]]:
-    """Return the files by topic, partition and offset, each with the offset of the next."""
+    """Sort the files by topic, partition and offset; add the start offset of the next file."""
     ordered = sorted(layouts, key=lambda pair: (*_partition_of(pair[1]), pair[1].start_offset))
     found = []
     for (path, layout), following in zip_longest(ordered, ordered[1:]):
@@ -361,7 +360,7 @@ def _with_ends(layouts: Sequence[tuple[str, FileLayout]]) -> list[tuple[str, Fil
                     found=following[0],
                 )
         if layout.start_offset >= INT64_MAX:
-            raise InputError("no offset follows that in the name", path=path)
+            raise InputError("the offset in the name has no successor", path=path)
         found.append((path, replace(layout, end_offset=end)))
     return found
 

@@ -1,10 +1,10 @@
 """The data directory of an import, and its partitions: each is a log in a staging directory.
 
-A log that an import continues is compared with the log after loading. A broker that loads a log
-after an unclean shutdown truncates it at the first invalid batch, and deletes every later segment.
-An import does neither. Only an incomplete last batch or the zeros of preallocation are truncated,
-and only if neither a checkpoint nor an earlier import has a later end. The bytes of such a batch
-are counted.
+If an import appends to a log, it compares the log before and after loading. A broker that loads a
+log after an unclean shutdown truncates it at the first invalid batch, and deletes all later
+segments. An import does neither. It truncates only an incomplete last batch or preallocated zeros,
+and only if neither a checkpoint nor an earlier import has a later end. The truncated bytes of a
+batch are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kafka_index.commands.import_.import_manifest import (
     partition_names,
     write_import_manifest,
 )
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
+from kafka_index.commands.import_.request import ImportMode, ImportSettings
 from kafka_index.core.errors import InputError, KafkaIndexError
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.names import (
@@ -56,9 +56,9 @@ from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, ScanStop
 
 
 class ImportTarget:
-    """The partitions that an import publishes in a data directory, which is held.
+    """The partitions that an import publishes in a locked data directory.
 
-    Raises `InputError` if partitions are to be overwritten that are not as an import wrote them.
+    Raises `InputError` if it would overwrite a partition that has changed since its import.
     """
 
     def __init__(self, output: Output, mode: ImportMode) -> None:
@@ -69,13 +69,12 @@ class ImportTarget:
             check_overwrite(output.root)
 
     def publish(self, partition: ImportedPartition) -> None:
-        """Give a partition its place."""
         if not partition.is_published:
             publish_directory(self.output.root, partition.staged)
         self._published.add(partition.staged.partition.directory_name)
 
     def remove_others(self) -> None:
-        """Remove the partitions that the new ones replace without having their names."""
+        """With `OVERWRITE`, remove the partitions that this import did not write."""
         if self._mode is not ImportMode.OVERWRITE:
             return
         for name in partition_names(self.output.root):
@@ -87,7 +86,7 @@ class ImportTarget:
 
 
 def check_overwrite(root: str) -> None:
-    """Refuse to overwrite a directory with a partition that is not as an import wrote it."""
+    """Reject a directory with a partition that has changed since its import."""
     for name in partition_names(root):
         if not is_import(os.path.join(root, name)):
             raise not_an_import(os.path.join(root, name))
@@ -96,9 +95,9 @@ def check_overwrite(root: str) -> None:
 def check_loaded(
     log: PartitionLogWriter, directory: str, partition: TopicPartition, logs: Signature
 ) -> int:
-    """Check that loading the copy of a partition has cut nothing that counts; return cut bytes.
+    """Check that loading the copy of a partition lost no records; return the truncated bytes.
 
-    `directory` is the original, and `logs` its logs. Zeros that are cut do not count.
+    `directory` is the original, and `logs` its logs. Truncated zeros do not count.
     """
     cut_bytes = 0
     sizes = {
@@ -114,11 +113,11 @@ def check_loaded(
         stop = _stop_of(path) if left is not None and name == was[-1][0] else None
         if stop is None or stop.position_bytes != left or not stop.is_tail:
             raise InputError(
-                "the log is damaged, and would lose records by being loaded",
+                "the log is corrupt: loading would delete records",
                 path=path,
                 position_bytes=left,
-                hint="kafka-index verify shows the damage; kafka-index restore makes an intact "
-                "copy, which can be continued",
+                hint="kafka-index verify shows the corruption; kafka-index restore makes an intact "
+                "copy, to which an import can append",
             )
         committed = DataDirectory(os.path.dirname(directory)).committed_end(partition)
         if committed > log.log_end_offset:
@@ -135,11 +134,11 @@ def check_loaded(
     recorded = end_of_import(directory)
     if recorded > log.log_end_offset:
         raise InputError(
-            "the log ends before records that an import has written: they are lost",
+            "the log ends before records of an earlier import: they are lost",
             path=os.path.join(directory, was[-1][0]) if was else directory,
             expected=f"an end at offset {recorded} or later",
             found=log.log_end_offset,
-            hint="import them again into an empty folder; where a broker has cut the log on "
+            hint="import them again into an empty folder; if a broker has truncated the log on "
             f"purpose, remove {IMPORT_MANIFEST}",
         )
     return cut_bytes
@@ -154,9 +153,9 @@ def _stop_of(path: str) -> ScanStop | None:
 
 @dataclass(frozen=True, slots=True)
 class ImportedPartition:
-    """A partition whose records are written, and that waits to be published.
+    """A partition whose records are written, before its publication.
 
-    `is_published`: an interrupted attempt of this run has put it in its place already.
+    `is_published` is True if an interrupted attempt of this run has already published it.
     """
 
     staged: StagedPartition
@@ -165,9 +164,9 @@ class ImportedPartition:
 
 
 class PartitionImport:
-    """Writes the records of one partition to a directory that no other process writes to.
+    """Writes the records of one partition to a directory of its own.
 
-    The compressors are threads that compress batches, besides the appending one.
+    `compressors` are additional threads that compress batches.
     """
 
     def __init__(
@@ -206,7 +205,7 @@ class PartitionImport:
             joined = batch if self._tail is None else pa.concat_batches([self._tail, batch])
             written = self._write(joined, keeps_last=True)
         except KafkaIndexError as error:
-            self._place(error)
+            self._add_path(error)
             raise
         self._tail = joined.slice(written)
 
@@ -219,7 +218,7 @@ class PartitionImport:
             if self._tail is not None and len(self._tail):
                 self._write(self._tail, keeps_last=False)
         except KafkaIndexError as error:
-            self._place(error)
+            self._add_path(error)
             raise
         if self._log is None:
             raise InputError("there is no record to write", path=self._target)
@@ -238,13 +237,16 @@ class PartitionImport:
         )
 
     def abort(self) -> None:
-        """Close the log, which is not published."""
+        """Close the log without publishing it."""
         if self._log is not None:
             self._log.close()
             self._log = None
 
     def _write(self, batch: pa.RecordBatch, *, keeps_last: bool) -> int:
-        """Write records but those of a last batch that may grow; return how many."""
+        """Write records; return how many.
+
+        With `keeps_last`, those of the last batch are not written, because it may grow.
+        """
         if not len(batch):
             return 0
         has_offsets = "offset" in batch.schema.names
@@ -275,7 +277,7 @@ class PartitionImport:
             first, last = int(found.rows.offsets[written]), int(found.rows.offsets[end - 1])
             active = log.active_segment
             if not active.size_bytes and last - active.base_offset > INT32_MAX:
-                # Left empty, it would hide the records after it from searches by time.
+                # Searches by time would end at an empty segment.
                 log.begin_active_segment_at(first)
             log.append_each_as_follower(encoded.data, self._epoch)
             written = end
@@ -283,7 +285,7 @@ class PartitionImport:
         return written
 
     def _open(self, first_offset: int) -> PartitionLogWriter:
-        """Open the staged log: empty, or with all that it is to continue."""
+        """Open the staged log: empty, or a copy of the log to append to."""
         root = DataDirectory(os.path.dirname(self._target))
         starts = root.required_checkpoint(LOG_START_CHECKPOINT).offsets
         checkpointed = starts.get(self.partition, 0)
@@ -295,8 +297,8 @@ class PartitionImport:
                 raise publish_error(error, self._directory, "make a folder") from error
             return self._load(max(first_offset, 0), was_clean=True)
         try:
-            marker = os.path.join(os.path.dirname(self._target), CLEAN_SHUTDOWN)
-            was_clean = is_import(self._target) or os.path.exists(marker)
+            clean_shutdown = os.path.join(os.path.dirname(self._target), CLEAN_SHUTDOWN)
+            was_clean = is_import(self._target) or os.path.exists(clean_shutdown)
             self._copy_target()
         except OSError as error:
             raise publish_error(error, error.filename or self._directory, "copy the log") from error
@@ -309,15 +311,15 @@ class PartitionImport:
         return log
 
     def _check_log_start(self, root: DataDirectory, checkpointed: int, first_offset: int) -> None:
-        """Refuse a new log if an older one's log start would hide or delete its records."""
+        """Reject a new log whose records a broker would delete because of an old checkpoint."""
         if checkpointed > first_offset:
             raise InputError(
-                f"the log start offset of an older {self.partition.directory_name} is above the "
-                "first record, and a broker would delete what is below",
+                f"the checkpointed log start offset of {self.partition.directory_name} is above "
+                "the first record: a broker would delete the records below it",
                 path=os.path.join(root.path, LOG_START_CHECKPOINT),
                 expected=f"{first_offset} or less, or no entry",
                 found=checkpointed,
-                hint="remove its line, and correct the count on line 2, or choose another folder",
+                hint="remove its line and correct the count on line 2, or choose another folder",
             )
 
     def _load(self, log_start: int, *, was_clean: bool) -> PartitionLogWriter:
@@ -330,7 +332,7 @@ class PartitionImport:
         )
 
     def _copy_target(self) -> None:
-        """Copy the partition; never as links, since loading may cut any of its logs."""
+        """Copy the partition, without links, because loading may truncate its logs."""
         os.mkdir(self._directory)
         with os.scandir(self._target) as entries:
             for entry in entries:
@@ -343,13 +345,13 @@ class PartitionImport:
             raise InputError(
                 "the partition exists",
                 path=self._target,
-                hint="append to it, overwrite it if an import made it, or choose another folder",
+                hint="append to it, overwrite it if it is from an import, or choose another folder",
             )
         if mode is ImportMode.OVERWRITE and not is_import(self._target):
             raise not_an_import(self._target)
 
     def _write_metadata(self) -> None:
-        """Write the topic id of a new partition, by which a broker knows that it is its own."""
+        """Write the topic ID of a new partition, without which a broker treats it as stray."""
         path = os.path.join(self._directory, PARTITION_METADATA)
         topic_id = self._settings.topic_ids.get(self.partition.topic)
         if os.path.exists(path):
@@ -364,15 +366,14 @@ class PartitionImport:
         except OSError as error:
             raise publish_error(error, path, "write a file") from error
 
-    def _place(self, error: KafkaIndexError) -> None:
+    def _add_path(self, error: KafkaIndexError) -> None:
         if error.path is None:
             error.path = self._target
 
 
 def not_an_import(path: str) -> InputError:
-    """Return the error for a partition that must not be overwritten."""
     return InputError(
-        "the partition was not written by an import, or has changed since, and is not overwritten",
+        "the partition was not written by an import, or has changed since",
         path=path,
         hint="append to it, or remove it yourself",
     )

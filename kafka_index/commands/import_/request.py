@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, Self
 
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.core.errors import ConfigError
+from kafka_index.core.format.config import parse_integer
+from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.message_bytes import uuid_bytes
+from kafka_index.core.format.names import COMPRESSION_NAMES
+from kafka_index.core.job.engine import new_run_id
 from kafka_index.core.job.request import (
     ChoiceKind,
     CommandSpec,
@@ -20,13 +24,102 @@ from kafka_index.core.job.request import (
     TextKind,
     parameter,
 )
+from kafka_index.core.log.append.settings import LogSettings, TimestampType
 from kafka_index.core.parameters import LocalFolderKind, PairsKind
+
+_COMPRESSION, _BATCH_SIZE = "compression.type", "batch.size"
+_TIMESTAMP_TYPE = "message.timestamp.type"
+#: Values of ``compression.type`` without a codec: imported records are not compressed yet.
+_NO_CODEC = frozenset(("producer", "uncompressed"))
+_DEFAULT_BATCH_BYTES = 16384
+
+
+class ImportMode(Enum):
+    """The treatment of existing partitions."""
+
+    #: They are rejected.
+    CREATE = "create"
+    #: The records are appended.
+    APPEND = "append"
+    #: The records replace those of an earlier import.
+    OVERWRITE = "overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSettings:
+    """The settings of an import; small and picklable.
+
+    `compression` is none, gzip, snappy, lz4 or zstd. `batch_bytes` is ``batch.size``, the maximum
+    size of a batch before compression; a larger record has its own batch. `timestamp_type` is
+    ``message.timestamp.type``: with LogAppendTime, all records have the time of the import. By
+    default, each record has the type in its column ``timestampType``. Records without offsets get
+    offsets in the order of the column `order_by`. `topic_ids` are for new partitions. Each import
+    has its own run ID.
+    """
+
+    log: LogSettings = field(default_factory=LogSettings)
+    compression: str = "none"
+    batch_bytes: int = _DEFAULT_BATCH_BYTES
+    timestamp_type: TimestampType | None = None
+    order_by: str | None = None
+    mode: ImportMode = ImportMode.CREATE
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    run_id: str = field(default_factory=new_run_id)
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The maximum size of a batch with several records, which a broker would accept."""
+        return min(self.batch_bytes, self.log.max_message_bytes, self.log.segment_bytes)
+
+    @classmethod
+    def of_properties(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        mode: ImportMode,
+        order_by: str | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Convert properties with Kafka's names."""
+        left = dict(properties)
+        compression = left.pop(_COMPRESSION, "none")
+        if compression in _NO_CODEC:
+            compression = "none"
+        if compression not in COMPRESSION_NAMES:
+            raise ConfigError(
+                f"{_COMPRESSION} is unknown",
+                expected=f"one of {', '.join(COMPRESSION_NAMES)}",
+                found=repr(compression),
+            )
+        log = LogSettings.of_properties(
+            {name: left[name] for name in left if name != _BATCH_SIZE}, (_COMPRESSION, _BATCH_SIZE)
+        )
+        return cls(
+            log,
+            compression,
+            _batch_bytes(left),
+            log.message_timestamp_type if _TIMESTAMP_TYPE in left else None,
+            order_by,
+            mode,
+            topic_ids or {},
+        )
+
+
+def _batch_bytes(properties: Mapping[str, str]) -> int:
+    text = properties.get(_BATCH_SIZE, str(_DEFAULT_BATCH_BYTES))
+    value = parse_integer(text.strip())
+    if value is None or not 0 <= value <= INT32_MAX:
+        raise ConfigError(
+            f"{_BATCH_SIZE} has an invalid value", expected=f"0..{INT32_MAX}", found=repr(text)
+        )
+    return value
 
 
 class ImportLayout(StrEnum):
     """The columns and names of the files of an export."""
 
-    #: Recognised by the files, where they are unambiguous.
+    #: Detected from the files, if they are unambiguous.
     AUTO = "auto"
     #: The columns of Spark's Kafka source.
     SPARK = "spark"
@@ -50,7 +143,7 @@ class TopicIdsKind(PairsKind):
             try:
                 uuid_bytes(topic_id)
             except ValueError as error:
-                raise ConfigError(f"{name} of {topic} is no topic id", found=topic_id) from error
+                raise ConfigError(f"{name} of {topic} is not a topic ID", found=topic_id) from error
         return ids
 
 

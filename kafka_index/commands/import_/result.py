@@ -32,12 +32,11 @@ class ImportedLog:
     topic, partition : str, int
         The partition.
     records, first_offset : int
-        How many records were imported, and the offset of the first.
+        The number of imported records, and the offset of the first.
     end_offset, segments, size_bytes : int
-        Those of the whole log, with the records that it had before.
+        The log end offset, number of segments and size of the complete log.
     cut_bytes : int
-        Bytes of an incomplete last batch that was truncated from the log before the import
-        continued it.
+        Bytes of an incomplete last batch that was truncated before the import appended to the log.
     """
 
     topic: str
@@ -68,7 +67,7 @@ class ImportResult(Result):
     is_new : bool
         Whether this call wrote them; False if an earlier call of the same import has finished.
     notices : list of str
-        What the files of a layout do not hold, and what was written instead.
+        The contents that files of a layout lack, and the values written instead.
     """
 
     partitions: list[ImportedLog]

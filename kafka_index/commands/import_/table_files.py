@@ -1,7 +1,11 @@
-"""Files of records: Parquet and JSON lines, in folders or not, as batches of the same columns.
+"""Files of records: Parquet, JSON lines and the files of other tools, as batches of columns.
 
-JSON lines have the members that `core.output.report_file` writes: bytes are base64, times ISO
-8601, in UTC where they name no zone, or ms. DuckDB sorts them by partition and offset.
+The members of JSON lines are those that `core.output.report_file` writes: bytes are base64; times
+are ISO 8601, in UTC without a zone, or ms. DuckDB sorts the records by partition and offset.
+
+Sources for the files of other tools: Spark's ``kafka`` source; kcat's ``json.c``; Confluent's
+``RecordViews`` and ``JsonRecordWriterProvider``; Aiven's ``OutputFieldBuilder``,
+``SinkSchemaBuilder`` and ``OutputFieldPlainWriter`` classes.
 """
 
 from __future__ import annotations
@@ -10,11 +14,13 @@ import base64
 import binascii
 import io
 import os
+import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from enum import StrEnum
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -22,18 +28,399 @@ import pyarrow.parquet as pq
 from msgspec import json
 
 from kafka_index.commands.import_.import_columns import check_columns
-from kafka_index.commands.import_.import_settings import ImportSettings
-from kafka_index.commands.import_.layout_rows import FileLayout, layout_rows
-from kafka_index.core.errors import InputError, ReadError, is_retriable
+from kafka_index.commands.import_.request import ImportSettings
+from kafka_index.core.errors import (
+    CorruptLogError,
+    InputError,
+    ReadError,
+    TooLargeError,
+    is_retriable,
+)
 from kafka_index.core.format.config import parse_integer
+from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.format.times import is_between_milliseconds, parse_iso_time
 from kafka_index.core.fs.local_work import sorted_batches
 from kafka_index.core.fs.paths import expand_input
 from kafka_index.core.fs.registry import directory_exists, input_stream, readable, store_of
+from kafka_index.core.records.decompression import read_snappy
 from kafka_index.core.records.record_table import RECORD_SCHEMA
 
-#: Where a row comes from: the last column of every batch, ascending over all files.
+#: The fields of a record that a file can contain.
+FIELDS = ("key", "value", "offset", "timestamp", "headers")
+
+_AVRO_MAGIC, _PARQUET_MAGIC = b"Obj\x01", b"PAR1"
+
+
+_MAX_SNAPPY_BYTES = 1 << 31
+_TIMESTAMP_TYPES = {"create": 0, "logappend": 1, "unknown": -1}
+_KCAT_OTHERS = frozenset(("tstype", "ts", "broker", "payload"))
+_ABSENT = object()
+
+
+class Text(StrEnum):
+    """How a text in a file encodes bytes."""
+
+    STRING = "string"
+    BASE64 = "bytes"
+    JSON = "json"
+
+
+class TextOf(NamedTuple):
+    """The encoding of the texts of each field; None if it is not given."""
+
+    key: Text | None = None
+    value: Text | None = None
+    headers: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """The layout of a file, and the contents of its name; small and picklable.
+
+    `names` are the columns of its rows. Records without offsets are counted from `start_offset`.
+    `end_offset` is the start offset of the next file, None if there is none. `keys` and `headers`
+    are the paths of the files of keys and headers.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    texts: TextOf
+    topic: str | None = None
+    partition: int = 0
+    start_offset: int = 0
+    end_offset: int | None = None
+    is_packed: bool = False
+    counts_offsets: bool = True
+    csv_fields: tuple[str, ...] = ()
+    csv_base64: bool = True
+    keys: str | None = None
+    headers: str | None = None
+
+
+def layout_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, with keys and values as bytes.
+
+    Raises `InputError` if it has other fields, a text of unknown encoding, or more or fewer records
+    than offsets.
+    """
+    if layout.kind == "confluent-s3":
+        rows = _confluent_rows(path, layout)
+    elif layout.kind == "kcat":
+        rows = (_kcat_row(each, path, layout) for each in _records(path))
+    else:
+        rows = _field_rows(path, layout)
+    return rows if layout.topic is None else _numbered_rows(rows, path, layout)
+
+
+def column_names(path: str) -> tuple[str, ...]:
+    """Return the names of the columns of a file; empty if its records have no columns."""
+    first = None
+    # Lines that are not JSON have no columns. An unreadable Avro or Parquet file is an error.
+    with nullcontext() if is_typed(path) else suppress(InputError):
+        first = next(_records(path), None)
+    return tuple(first) if isinstance(first, dict) else ()
+
+
+def is_typed(path: str) -> bool:
+    """Return whether a file is Avro or Parquet."""
+    stream, magic = _opened(path)
+    stream.close()
+    return magic in (_AVRO_MAGIC, _PARQUET_MAGIC)
+
+
+def _numbered_rows(
+    rows: Iterator[dict[str, Any]], path: str, layout: FileLayout
+) -> Iterator[dict[str, Any]]:
+    offset, end = layout.start_offset, layout.end_offset
+    for row in rows:
+        row["topic"], row["partition"] = layout.topic, layout.partition
+        if layout.counts_offsets:
+            if offset == end:
+                raise InputError(
+                    "the file has more records than offsets up to the next file: the records of "
+                    "a partition are distributed over several files, without their offsets",
+                    path=path,
+                    expected=f"{end - layout.start_offset} records",
+                )
+            row["offset"] = offset
+            offset += 1
+        yield row
+    if layout.counts_offsets and not layout.is_packed and end is not None and offset < end:
+        raise InputError(
+            "the next file does not start at the offset after the last record of this file: the "
+            "files do not contain which offsets are missing",
+            path=path,
+            expected=f"{end - layout.start_offset} records",
+            found=offset - layout.start_offset,
+            hint="with the property offsets=packed, offsets are counted from the offset in each "
+            "name, without gaps",
+        )
+
+
+def _confluent_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
+    texts = layout.texts
+    beside = [(name, at) for name, at in (("keys", layout.keys), ("headers", layout.headers)) if at]
+    values = _values(path, texts.value)
+    others: list[Iterator[Any]] = [
+        _values(at, texts.key, wrapped_in="key") if name == "keys" else _records(at)
+        for name, at in beside
+    ]
+    for value in values:
+        row: dict[str, Any] = {"value": value}
+        for (name, at), records in zip(beside, others, strict=True):
+            found = next(records, _ABSENT)
+            if found is _ABSENT:
+                raise InputError("the file has fewer records than the file of values", path=at)
+            if name == "keys":
+                row["key"] = found
+            else:
+                row["headers"] = _headers(found, at, texts.headers)
+        yield row
+    for (_, at), records in zip(beside, others, strict=True):
+        if next(records, _ABSENT) is not _ABSENT:
+            raise InputError("the file has more records than the file of values", path=at)
+
+
+def _values(path: str, text: Text | None, wrapped_in: str | None = None) -> Iterator[bytes | None]:
+    """Yield the bytes of each record of a file: lines unchanged, other records decoded."""
+    name = "key" if wrapped_in else "value"
+    stream, magic = _opened(path)
+    if magic not in (_AVRO_MAGIC, _PARQUET_MAGIC):
+        is_json = ".json" in path.rpartition("/")[2].lower()
+        for number, line in enumerate(stream, start=1):
+            content = line.removesuffix(b"\n")
+            if not is_json:
+                yield content
+            elif text is Text.JSON:
+                yield None if _json(content, path, number) is None else content
+            else:
+                yield _record_bytes(_json(content, path, number), path, name, text)
+        return
+    stream.close()
+    for record in _records(path):
+        if wrapped_in and isinstance(record, dict) and set(record) == {wrapped_in}:
+            record = record[wrapped_in]  # noqa: PLW2901, Parquet has only rows of columns
+        yield _record_bytes(record, path, name, text)
+
+
+def _kcat_row(record: Any, path: str, layout: FileLayout) -> dict[str, Any]:
+    if not isinstance(record, dict) or "payload" not in record:
+        raise InputError("not a line of kcat -J", path=path, found=_shown(record))
+    unknown = set(record) - set(layout.names) - _KCAT_OTHERS
+    if unknown:
+        raise InputError(
+            "a field that a record does not have", path=path, found=", ".join(sorted(unknown))
+        )
+    kind = record.get("tstype", "unknown")
+    if kind not in _TIMESTAMP_TYPES:
+        raise InputError(
+            "not a tstype", path=path, expected=", ".join(_TIMESTAMP_TYPES), found=kind
+        )
+    flat = record.get("headers") or []
+    if len(flat) % 2:
+        raise InputError("headers of odd length", path=path, found=_shown(flat))
+    pairs = [{"key": key, "value": value} for key, value in zip(flat[::2], flat[1::2], strict=True)]
+    return {
+        "topic": record.get("topic"),
+        "partition": record.get("partition"),
+        "offset": record.get("offset"),
+        "timestamp": record.get("ts", NO_TIMESTAMP),
+        "timestampType": _TIMESTAMP_TYPES[kind],
+        "key": _record_bytes(record.get("key"), path, "key", layout.texts.key),
+        "value": _record_bytes(record["payload"], path, "value", layout.texts.value),
+        "headers": _headers(pairs, path, layout.texts.headers),
+    }
+
+
+def _field_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file whose records have a field for each column."""
+    texts, names = layout.texts, set(layout.names)
+    counted = {"topic", "partition", *(["offset"] if layout.counts_offsets else [])}
+    is_spark = layout.topic is None
+    needed = {"topic", "partition", "offset", "timestamp"} if is_spark else names - counted
+    for record in _csv_records(path, layout) if layout.csv_fields else _records(path):
+        if not isinstance(record, dict):
+            raise InputError("a record without fields", path=path, found=_shown(record))
+        if not needed <= set(record) <= names:
+            raise InputError(
+                "a record has other fields than the layout",
+                path=path,
+                expected=", ".join(sorted(needed)),
+                found=", ".join(record),
+            )
+        row = dict(record)
+        for name, text in (("key", texts.key), ("value", texts.value)):
+            if name in row:
+                row[name] = _record_bytes(row[name], path, name, text)
+        if "headers" in row:
+            row["headers"] = _headers(row["headers"], path, texts.headers)
+        if not is_spark and row.get("timestamp", 0) is None:
+            row["timestamp"] = NO_TIMESTAMP
+        yield row
+
+
+def _csv_records(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
+    """Yield the records of Aiven's CSV: base64 and plain numbers; empty for null."""
+    fields = layout.csv_fields
+    # Only a value without encoding can contain commas.
+    place = fields.index("value") if "value" in fields and not layout.csv_base64 else None
+    for number, line in enumerate(_opened(path)[0], start=1):
+        parts = line.removesuffix(b"\n").split(b",")
+        if place is not None and len(parts) > len(fields):
+            end = len(parts) - (len(fields) - place - 1)
+            parts[place:end] = [b",".join(parts[place:end])]
+        if len(parts) != len(fields):
+            raise InputError(
+                f"line {number} has other fields than {', '.join(fields)}",
+                path=path,
+                expected=len(fields),
+                found=len(parts),
+            )
+        row: dict[str, Any] = {}
+        for name, part in zip(fields, parts, strict=True):
+            if name in ("key", "value"):
+                is_plain = name == "value" and not layout.csv_base64
+                row[name] = (part if is_plain else _decoded(part)) if part else None
+            elif name == "headers":
+                pairs = (each.split(b":") for each in part.split(b";") if each)
+                row[name] = [
+                    {"key": _decoded(key).decode(), "value": _decoded(value)}
+                    for key, value in pairs
+                ]
+            else:
+                row[name] = part.decode() or None
+        yield row
+
+
+def _decoded(text: bytes) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _headers(found: Any, path: str, text: Text | None) -> list[dict[str, Any]] | None:
+    """Convert headers: a list, a map, or a record that contains either."""
+    if (
+        isinstance(found, dict)
+        and set(found) == {"headers"}
+        and not isinstance(found["headers"], str)
+    ):
+        found = found["headers"]
+    if found is None:
+        return None
+    if isinstance(found, dict):
+        found = [{"key": key, "value": value} for key, value in found.items()]
+    pairs = [
+        each if isinstance(each, dict) else dict(zip(("key", "value"), each, strict=True))
+        for each in found
+    ]
+    return [
+        {"key": each["key"], "value": _record_bytes(each.get("value"), path, "header", text)}
+        for each in pairs
+    ]
+
+
+def _record_bytes(value: Any, path: str, name: str, text: Text | None) -> bytes | None:
+    """Convert a value to bytes; other values than bytes are decoded as `text` says."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if text is Text.JSON:
+        return json.encode(value)
+    if isinstance(value, str) and text is Text.STRING:
+        return value.encode()
+    if isinstance(value, str) and text is Text.BASE64:
+        return _decoded(value.encode())
+    if isinstance(value, str):
+        raise InputError(
+            f"a {name} is text of unknown encoding: UTF-8, base64 or JSON",
+            path=path,
+            found=_shown(value),
+            hint=f"give the property {name}.converter: string, bytes or json",
+        )
+    raise InputError(
+        f"a {name} is neither text nor bytes: the file does not contain the record's bytes",
+        path=path,
+        found=_shown(value),
+        hint=f"with the property {name}.converter=json, JSON is written instead",
+    )
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:_SHOWN]
+
+
+def _json(line: bytes, path: str, number: int) -> Any:
+    try:
+        return json.decode(line)
+    except MALFORMED as error:
+        raise InputError(f"line {number} is not JSON: {error}", path=path) from error
+
+
+def _records(path: str) -> Iterator[Any]:
+    """Yield the records of a file of Avro, Parquet, JSON lines, or a JSON array."""
+    stream, magic = _opened(path)
+    with stream:
+        if magic == _PARQUET_MAGIC:
+            is_packed = path.lower().endswith((".gz", ".snappy", ".zst"))
+            source = pa.BufferReader(stream.read()) if is_packed else readable(path)
+            with pq.ParquetFile(source) as parquet:
+                for batch in parquet.iter_batches(_BATCH_ROWS):
+                    yield from _without_zone(batch).to_pylist()
+        elif magic == _AVRO_MAGIC:
+            yield from _avro_records(stream, path)
+        elif magic[:1] == b"[":
+            # Aiven's format "json" is one array.
+            yield from _json(stream.read(), path, 1)
+        else:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield _json(line, path, number)
+
+
+def _without_zone(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert the column timestamp to ms."""
+    place = batch.schema.get_field_index("timestamp")
+    if place < 0 or not pa.types.is_timestamp(batch.schema.field(place).type):
+        return batch
+    zone = batch.schema.field(place).type.tz
+    column = batch.column(place).cast(pa.timestamp("ms", zone), safe=False).view(pa.int64())
+    return batch.set_column(place, "timestamp", column)
+
+
+def _avro_records(stream: IO[bytes], path: str) -> Iterator[Any]:
+    try:
+        import fastavro  # noqa: PLC0415, of the extra write
+    except ImportError as error:
+        raise InputError(
+            "the library for Avro files is not installed (fastavro)",
+            path=path,
+            hint="pip install 'kafka-index[write]'",
+        ) from error
+    try:
+        for record in fastavro.reader(stream):
+            if isinstance(record, dict) and hasattr(record.get("timestamp"), "timestamp"):
+                record["timestamp"] = record["timestamp"].isoformat()
+            yield record
+    except (EOFError, zlib.error, fastavro.schema.SchemaParseException) as error:
+        raise InputError(
+            f"cannot read the Avro file: {str(error) or 'it is cut short'}", path=path
+        ) from error
+
+
+def _opened(path: str) -> tuple[io.BufferedReader, bytes]:
+    """Open a file, decompressed as its name says; return its first bytes as well."""
+    stream = io.BufferedReader(input_stream(path))
+    if path.lower().endswith(".snappy"):
+        with stream:
+            packed = memoryview(stream.read())
+        try:
+            content = b"".join(read_snappy(packed, _MAX_SNAPPY_BYTES, is_whole=True))
+        except (CorruptLogError, TooLargeError) as error:
+            raise InputError(error.message, path=path) from error
+        stream = io.BufferedReader(io.BytesIO(content))
+    return stream, stream.peek(len(_AVRO_MAGIC))[: len(_AVRO_MAGIC)]
+
+
+#: The last column of every batch: the number of the row, ascending over all files.
 ROW_NUMBER = "__row"
 
 _PARQUET = (".parquet",)
@@ -44,7 +431,7 @@ _BATCH_ROWS = 16 * 1024
 _SORTED_BATCH_ROWS = 64 * 1024
 _EXACT_IN_FLOATS = 1 << 53
 _SHOWN = 60
-#: Columns of records, in the types that they are read in. Times are in ms.
+#: The types in which columns of records are read. Times are in ms.
 _TYPES = {
     "key": pa.large_binary(),
     "value": pa.large_binary(),
@@ -64,17 +451,17 @@ class TableFile:
 
     path: str
     folders: tuple[tuple[str, str], ...] = ()
-    #: None for the columns of the product's own export. The digest of an import has it apart.
+    #: None for files of `export`. The digest of an import includes it separately.
     layout: FileLayout | None = field(default=None, repr=False)
 
     @property
     def is_parquet(self) -> bool:
-        """Whether it is Parquet with the columns of records; rows otherwise."""
+        """Whether it is Parquet with the columns of records; otherwise it is read row by row."""
         return self.layout is None and self.path.lower().endswith(_PARQUET)
 
 
 def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
-    """Return the files that inputs name: files, folders of them, and globs of either."""
+    """List the files of inputs, which are files, folders, or globs of either."""
     found: list[TableFile] = []
     for given in inputs:
         before = len(found)
@@ -95,7 +482,7 @@ def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
 
 
 def list_files(inputs: Sequence[str]) -> list[str]:
-    """Return the paths of all files that inputs name, whatever their endings."""
+    """List the paths of all files of inputs, whatever their suffixes."""
     found: list[str] = []
     for given in inputs:
         for path in expand_input(given):
@@ -107,7 +494,7 @@ def list_files(inputs: Sequence[str]) -> list[str]:
 
 
 def _is_data(name: str) -> bool:
-    """Return whether a name is no mark that Spark or Hadoop puts beside the data."""
+    """Return whether a name is not that of a metadata file of Spark or Hadoop."""
     return not name.endswith(".crc") and not name.startswith(
         ("_SUCCESS", "_committed_", "_started_", "_spark_metadata", "_temporary")
     )
@@ -126,7 +513,7 @@ def _all_below(root: str) -> list[str]:
 
 
 def _files_below(root: str) -> list[str]:
-    # Names with these marks are not data: _SUCCESS, .part-0.crc, unfinished files.
+    # Hidden names are not data: _SUCCESS, .part-0.crc, unfinished files.
     return [
         path
         for path in _all_below(root)
@@ -145,7 +532,7 @@ def _folders(path: str, root: str) -> tuple[tuple[str, str], ...]:
 
 
 def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
-    """Return the columns of a file that are read; all files of an import have to have them."""
+    """Return the columns of a file that are read; all files of an import must have them."""
     given: dict[str, pa.DataType | None] = {}
     if file.layout is not None:
         given = dict.fromkeys(file.layout.names)
@@ -165,7 +552,7 @@ def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
 
 
 def read_tables(files: Sequence[TableFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files; raises `InputError` if one cannot be read, or lacks a column."""
+    """Yield the rows of files; raises `InputError` if a file cannot be read or lacks a column."""
     row = 0
     for file in files:
         batches = _parquet_batches(file, schema) if file.is_parquet else _json_batches(file, schema)
@@ -224,9 +611,9 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
         ]
         return arrays, len(rows)
 
-    passed_over = (name for name in RECORD_SCHEMA.names if name not in _TYPES)
+    ignored = (name for name in RECORD_SCHEMA.names if name not in _TYPES)
     with errors_of(file):
-        for row in _json_rows(file, frozenset((*wanted, *passed_over))):
+        for row in _json_rows(file, frozenset((*wanted, *ignored))):
             rows.append(row)
             if len(rows) == _BATCH_ROWS:
                 yield columns()
@@ -236,7 +623,7 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
 
 
 def _json_rows(file: TableFile, names: frozenset[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of JSON lines; raises `InputError` if one has a column besides those named."""
+    """Yield the rows of JSON lines; raises `InputError` for a column that is not in `names`."""
     if file.layout is not None:
         yield from layout_rows(file.path, file.layout)
         return
@@ -252,10 +639,10 @@ def _json_rows(file: TableFile, names: frozenset[str] | None = None) -> Iterator
                 raise InputError(f"line {number} is not an object", path=file.path)
             if names is not None and not row.keys() <= names:
                 raise InputError(
-                    f"line {number} has a column that the first row of all does not have",
+                    f"line {number} has a column that the first row of the input lacks",
                     path=file.path,
                     found=", ".join(sorted(row.keys() - names)),
-                    hint="write null in the first row, or name the layout of the files",
+                    hint="write null in the first row, or give the layout of the files",
                 )
             yield row
 
@@ -284,14 +671,14 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 def _integer(value: object, field: pa.Field) -> int | None:
-    """Return a value as an integer if it is one exactly, in whatever type; None for null."""
+    """Convert a value of any type to an integer without loss; None for null."""
     number = None
     if isinstance(value, str):
         number = parse_integer(value)
     elif isinstance(value, int) and not isinstance(value, bool):
         number = value
     elif isinstance(value, float | Decimal):
-        # Beyond, a float may stand for several integers.
+        # A larger float may represent several integers.
         is_exact = isinstance(value, Decimal) or abs(value) <= _EXACT_IN_FLOATS
         number = int(value) if is_exact and value == value // 1 else None
     bound = 1 << (field.type.bit_width - 1)
@@ -303,7 +690,7 @@ def _integer(value: object, field: pa.Field) -> int | None:
 
 
 def _milliseconds(value: object, field: pa.Field) -> int | None:
-    # An export has milliseconds in digits where a time is no day of the calendar.
+    # An export writes times outside the calendar as milliseconds.
     if not isinstance(value, str) or parse_integer(value) is not None:
         return _integer(value, field)
     moment = parse_iso_time(value)
@@ -311,13 +698,13 @@ def _milliseconds(value: object, field: pa.Field) -> int | None:
         raise ValueError(
             f"timestamp {value[:_SHOWN]!r} is neither a time of ISO 8601 nor milliseconds"
         )
-    # Without a fraction of a millisecond, as in Parquet.
+    # Rounded down, as in Parquet.
     return moment - is_between_milliseconds(value)
 
 
 @contextmanager
 def errors_of(file: TableFile) -> Iterator[None]:
-    """Raise InputError where a file is at fault."""
+    """Convert the errors of reading a file to `InputError`, or to `ReadError` if retriable."""
     try:
         yield
     except FileNotFoundError as error:
@@ -333,7 +720,7 @@ def errors_of(file: TableFile) -> Iterator[None]:
 def sorted_records(
     files: Sequence[TableFile], settings: ImportSettings, *, threads: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of files by topic, partition, and offset or the column to order by."""
+    """Yield the records of files, sorted by topic, partition, and offset or `order_by`."""
     schema = table_schema(files[0], settings.order_by)
     check_columns(schema.remove(len(schema) - 1), settings)
     order = ("topic", "partition", settings.order_by or "offset", ROW_NUMBER)

@@ -37,9 +37,9 @@ def rewrite_dump(
     threads: int | None = None,
     follow_links: bool = False,
 ) -> RewriteResult:
-    """Copy a dump without some of its records, as ``kafka-index rewrite`` does on threads.
+    """Copy a dump without some of its records, as ``kafka-index rewrite`` does.
 
-    All other records keep their offsets. The input is never changed, and the same call continues an
+    All other records keep their offsets. The input is never changed. The same call continues an
     unfinished rewrite.
 
     Parameters
@@ -47,65 +47,65 @@ def rewrite_dump(
     paths : path, or list of path
         Data directories, partition directories, or globs of either; local paths or URIs.
     output : path
-        An empty folder on a local disk, or one of an unfinished rewrite.
+        An empty folder on a local disk, or the output of an unfinished rewrite.
     dry_run : bool
-        Instead of an output: count what is dropped, and write nothing.
+        Write nothing; only count the records to drop.
     tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
+        Remote segments.
     topics : str, re.Pattern or list of str, optional
-        Only topics that match the regular expression in full, or that are named.
+        Only topics whose full name matches the regular expression, or is in the list.
     drop_keys : path, or list of str or bytes
-        The keys of records that are dropped: a list, or a file with one per line. As text they are
-        UTF-8, or other bytes after ``hex:`` or ``base64:``.
+        Drop records with these keys: a list, or a file with one key per line. A text is UTF-8, or
+        other bytes after ``hex:`` or ``base64:``.
     drop_where : str
-        Instead of keys: a condition over topic, partition, offset, timestamp, key and
-        header('NAME'). With `decode`, also over members such as ``value.customer.id``.
+        Drop records that satisfy this condition over topic, partition, offset, timestamp, key and
+        header('NAME'). With `decode`, it may compare members such as ``value.customer.id``.
     decode : Decode or str, optional
-        ``key``, ``value`` or ``both``: these can be compared by their members. Each topic has its
-        own types; records of topics without the members are kept.
+        Decode the ``key``, the ``value`` or ``both`` for the condition. Records of topics without
+        the compared members are kept.
     schemas : path or str
         ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
         registry.
     value_schema : path, optional
-        A file with the schema of values that name none, such as ``orders.proto#shop.Order``.
+        A file with the schema of values without a schema ID, such as ``orders.proto#shop.Order``.
     decode_errors : DecodeErrors or str
         ``fail`` skips a partition with a record that does not decode; ``keep`` keeps such records.
     schema_context : str
-        The context of the schema ids in the records.
+        The context of the schema IDs in the records.
     config : path, mapping or LogConfig, optional
-        Kafka's settings, such as a broker's ``server.properties``. What it does not set is taken
-        from the metadata log.
+        Kafka settings, such as a broker's ``server.properties``. Missing settings are taken from
+        the metadata log.
     metadata : path, optional
-        The directory of the metadata log, which says what topics are compacted; without it all of
-        them may be.
+        The directory of the metadata log, for the compacted topics. Without it, any topic may be
+        compacted.
     overwrite : bool
-        Go on even if no record matches, or every record.
+        Write the output even if no record matches, or if every record matches.
     allow_revive : bool
-        Drop the newest record of a key even if an older one stays.
+        Drop the newest record of a key even if an older record of the key reappears.
     max_decompressed_bytes : int
-        The most bytes of decompressed records that this process holds at a time.
+        Memory limit for decompressed records of this process.
     threads : int, optional
-        Partitions rewritten at a time; by default one a core.
+        Number of partitions rewritten concurrently; by default one per core.
     follow_links : bool
-        Whether checkpoints, snapshots and what else is beside the logs are read also where they are
-        links that lead out of the input.
+        Whether to read index files, checkpoints and snapshots that are links out of the input.
+        Otherwise they are not opened, and are reported as unread.
 
     Returns
     -------
     RewriteResult
-        A row per partition. A damaged partition is left out and is a row, not an exception.
+        One row per partition. A corrupt partition is skipped: a row, not an exception.
 
     Raises
     ------
     InputError
         Nothing is found, a key or the condition is wrong, no record matches, every record matches,
-        an older record would be revived, or the output is not empty or overlaps the input. What
-        would be refused is a part of the result of a dry run.
+        an older record would reappear, or the output is not empty or overlaps the input. The result
+        of a dry run contains the reason instead.
     ConfigError
-        There is neither an output nor `dry_run`, or both; likewise for `drop_keys` and
-        `drop_where`; or an argument is wrong.
+        There is neither an output nor `dry_run`, or both; the same for `drop_keys` and
+        `drop_where`; or an argument is invalid.
     PublishError
-        The output cannot be made, locked or written.
+        The output cannot be created, locked or written.
 
     Examples
     --------

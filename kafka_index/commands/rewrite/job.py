@@ -1,4 +1,4 @@
-"""A rewrite: the plan, the two passes over each partition, the refusals, and the output."""
+"""A rewrite: the plan, the two passes over each partition, the checks, and the output."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ CLEANUP_POLICY = "cleanup.policy"
 
 @dataclass(frozen=True, slots=True)
 class RewriteSettings:
-    """The settings of a rewrite; small, and picklable.
+    """The settings of a rewrite; small and picklable.
 
-    `config` is for the index files; `allows_revival`: a newest record may be dropped while an older
-    one of its key stays.
+    `config` is for the index files. With `allows_revival`, the newest record of a key may be
+    dropped although an older record stays.
     """
 
     selection: Selection
@@ -116,7 +116,7 @@ class RewriteSettings:
 class MatchedPartition:
     """The result of the first pass over a partition.
 
-    There is no match for an internal topic, and for an error, which leaves the partition out.
+    `match` is None for an internal topic, and after an error, with which the partition is skipped.
     `missing` are the missing offsets of its logs.
     """
 
@@ -126,7 +126,7 @@ class MatchedPartition:
     missing: MissingOffsets = field(default_factory=MissingOffsets)
 
     def with_missing(self, finder: GapFinder) -> MatchedPartition:
-        """Return it with the missing offsets of the logs that were read."""
+        """Add the missing offsets of the logs that were read."""
         if self.match is None:
             return self
         plan = self.plan
@@ -141,7 +141,7 @@ class MatchedPartition:
 
 
 def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
-    """Return the digest of a rewrite: of its input as it is, and of the selection."""
+    """Return the digest of a rewrite: of the versions of its input, and of the selection."""
     digest = hashlib.sha256()
     selection = settings.selection
     digest.update(repr((selection.keys, selection.condition, settings.config)).encode())
@@ -158,9 +158,9 @@ def match_partitions(
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> Iterator[MatchedPartition]:
-    """Make the first pass over partitions; yield the results in their order.
+    """Match the records of partitions; yield the results in the order of partitions.
 
-    `on_read` is called in this process alone: a session shows the shares of its jobs.
+    `on_read` is called only if tasks run in this process. Spark reports the progress of its jobs.
     """
     return workers.run(
         plans,
@@ -179,7 +179,7 @@ def rewrite_partitions(
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> Iterator[tuple[MatchedPartition, KafkaIndexError | None]]:
-    """Make the second pass; yield each partition with the reason why it is left out, if it is."""
+    """Write partitions; yield each with the error for which it is skipped, None otherwise."""
     errors = workers.run(
         matched,
         partial(
@@ -203,7 +203,7 @@ def match(
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> MatchedPartition:
-    """Make the first pass over a partition; an error is in the result."""
+    """Match the records of a partition; an error is in the result."""
     if plan.is_internal:
         _all_read(plan, on_read)
         return MatchedPartition(plan)
@@ -234,14 +234,14 @@ def _rewrite(
     settings: RewriteSettings,
     on_read: OnRead,
 ) -> KafkaIndexError | None:
-    """Make the second pass over a partition, build its files, publish it, or return its error."""
+    """Write a partition with its index files, and publish it; return its error, if any."""
     plan = matched.plan
     name = plan.partition.directory_name
-    # A folder for each attempt: a lost one may still be writing, and the checkpoint beside a
-    # partition is its own.
+    # Each attempt has its own folder, because a lost one may still be writing. The checkpoint next
+    # to a partition belongs to this partition only.
     directory = os.path.join(staging, f"{name}.{attempt_id}", name)
     if os.path.exists(os.path.join(output, name)):
-        # Published by the run that this one continues.
+        # The run that this one continues has published it.
         _all_read(plan, on_read)
         return None
     try:
@@ -260,7 +260,7 @@ def _rewrite(
 
 
 def _all_read(plan: PartitionPlan, on_read: OnRead) -> None:
-    """Call back for all segments of a partition that is not read one by one."""
+    """Call `on_read` for all segments of a partition that is copied or skipped."""
     for segment in plan.segments:
         on_read(segment)
 
@@ -276,7 +276,7 @@ def _write_partition(
     _write_side_files(plan, directory)
     log_start = plan.log_start_offset
     if log_start is not None:
-        # The build looks for it where a broker does.
+        # The build reads it where a broker does.
         text = format_offset_checkpoint({plan.partition: min(log_start, found.end_offset)})
         _write_staged(os.path.join(os.path.dirname(directory), LOG_START_CHECKPOINT), text.encode())
     segments = []
@@ -295,20 +295,21 @@ def _write_partition(
             )
     for each in staged:
         each.remove_scratch(build)
-    record = os.path.join(directory, BUILD_MANIFEST)
-    if os.path.exists(record):
-        os.unlink(record)
+    manifest = os.path.join(directory, BUILD_MANIFEST)
+    if os.path.exists(manifest):
+        os.unlink(manifest)
 
 
 def _write_side_files(plan: PartitionPlan, directory: str) -> None:
-    """Write the files of a partition besides its segments, for a broker that loads it."""
+    """Write the files of a partition that do not belong to a segment."""
     names: set[str] = set()
     if plan.local_directory is not None:
-        # The build reads the copy: its errors would name that, and quote what a link leads to.
+        # Errors must contain the path of the input, and must not quote the target of a link. The
+        # build reads the copy.
         read_epochs(plan.local_directory)
         names = {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT}
         if not plan.begins_remotely:
-            # Of snapshots only those at the first segment and before count.
+            # Later snapshots are rebuilt.
             names |= {
                 os.path.basename(snapshot_path(plan.local_directory, offset))
                 for offset in list_snapshots(plan.local_directory)
@@ -320,13 +321,13 @@ def _write_side_files(plan: PartitionPlan, directory: str) -> None:
         if not os.path.exists(metadata) and plan.tiered.topic_id:
             _write_staged(metadata, f"version: 0\ntopic_id: {plan.tiered.topic_id}\n".encode())
         if plan.begins_remotely and plan.tiered.epochs:
-            # Those beside the local segments begin where these do.
+            # The local checkpoint starts at the first local segment.
             text = LeaderEpochCache(plan.tiered.epochs).text()
             _write_staged(os.path.join(directory, LEADER_EPOCH_CHECKPOINT), text.encode())
 
 
 def _copy_files(source: str, target: str, names: Collection[str] | None = None) -> None:
-    """Copy files of some names; by default all that a broker would look at."""
+    """Copy the files with the given names; by default all files that a broker may read."""
     for entry in store_of(source).list_directory(source):
         name = os.path.basename(entry.path)
         is_ours = name.startswith(".") and parse_segment_file(name) is None
@@ -355,8 +356,8 @@ def _write_staged(path: str, data: bytes) -> None:
 class PartitionPlan:
     """A partition to rewrite, with its segments by base offset.
 
-    `may_be_compacted` is false if the metadata log says that it is not; `tiered` has the facts
-    about a partition whose segments may be remote.
+    `may_be_compacted` is False if the topic is not compacted according to the metadata log.
+    `tiered` describes a partition whose segments may be remote.
     """
 
     partition: TopicPartition
@@ -371,26 +372,26 @@ class PartitionPlan:
 
     @property
     def local_directory(self) -> str | None:
-        """Its directory in a log directory, which a tiered partition need not have."""
+        """Its directory in a log directory; None for a tiered partition without one."""
         if self.tiered is not None:
             return self.tiered.local_directory
         return self.segments[0].partition_directory
 
     @property
     def begins_remotely(self) -> bool:
-        """Whether its first segment is in tiered storage, where there are no files beside it."""
+        """Whether its first segment is in tiered storage, without snapshots next to it."""
         return is_segment_path(self.segments[0].log_path)
 
     @property
     def log_start_offset(self) -> int | None:
-        """The log start offset, if it is known."""
+        """The log start offset, None if unknown."""
         if self.tiered is not None:
             return self.tiered.log_start_offset
         return DataDirectory(os.path.dirname(self.directory)).log_start_offset(self.partition)
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is one of Kafka's own topics, which is copied as it is."""
+        """Whether it is a partition of an internal topic, which is copied unchanged."""
         return is_internal(self.partition)
 
     @property
@@ -407,9 +408,8 @@ def plan_rewrite(
 ) -> tuple[list[PartitionPlan], Listing]:
     """Return the partitions of a dump, and its listing.
 
-    The cluster knows the settings of topics. With tiered storage all segments become local ones, so
-    that the topic in which brokers keep the states of remote segments is left out. Raises the
-    errors of `kafka_index.core.cluster.listing.list_logs`.
+    `cluster` has the settings of topics. With tiered storage, all segments become local, so the
+    topic with the states of remote segments is skipped. Raises the errors of `list_logs`.
     """
     listing = list_logs(inputs, tiered, topics=topics)
     plans = [
@@ -432,7 +432,7 @@ def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:
 
 
 def tiered_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, int]:
-    """Return where tiered partitions start, if that is after the base offset of a segment."""
+    """Return the start offsets of tiered partitions that start within their first segment."""
     return {
         plan.partition: plan.tiered.log_start_offset
         for plan in plans
@@ -440,17 +440,17 @@ def tiered_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, int]:
     }
 
 
-#: What holds for the rewritten logs too: offsets do not change.
+#: Checkpoints that are copied, because offsets do not change.
 _CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT)
-#: Identifies the rewrite that the directory is the output of.
+#: Identifies the rewrite that wrote the directory.
 _STATE_FILE = ".rewrite.kafka-index"
 
 
 class RewriteOutput:
-    """The directory of a rewrite, which is held: empty, or the output of the same rewrite.
+    """The locked output directory of a rewrite: empty, or the output of the same rewrite.
 
-    `is_finished`: it is the whole output, and must not be written to. Raises `InputError` if it is
-    anything else.
+    If `is_finished`, it is the complete output, and nothing is written to it. Raises `InputError`
+    for any other directory.
     """
 
     def __init__(self, output: Output, inputs_digest: str) -> None:
@@ -461,7 +461,7 @@ class RewriteOutput:
         self._file = StateFile(path, RunState, what="state of a rewrite")
         found = self._file.read()
         self.is_finished = found is not None and found.is_finished
-        # A run that was killed before it wrote the file has left these, and a marker on Spark.
+        # Left by a run that was killed before it wrote the state file, also on Spark.
         names = set(os.listdir(self.root)) - {BROKER_LOCK, f".{_STATE_FILE}.tmp"}
         if found is None and not all(name.startswith(".kafka-index.") for name in names):
             raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
@@ -469,22 +469,22 @@ class RewriteOutput:
             return
         if found.is_finished:
             raise InputError(
-                "the output is that of another rewrite", path=self.root, hint="give an empty folder"
+                "the output belongs to another rewrite", path=self.root, hint="give an empty folder"
             )
         raise InputError(
-            "the output is that of an unfinished rewrite of something else",
+            "the output belongs to an unfinished rewrite of another input",
             path=self.root,
             hint="remove it, or give another folder",
         )
 
     def left_out(self, partition: TopicPartition) -> InputError | None:
-        """Return, of a finished output, why a partition is not in it; None if it is."""
+        """Return why a finished output lacks a partition, None if it has the partition."""
         if os.path.isdir(os.path.join(self.root, partition.directory_name)):
             return None
-        return InputError("the run that finished has left it out", path=self.root)
+        return InputError("the finished run has skipped it", path=self.root)
 
     def begin(self) -> str:
-        """Describe the directory as the unfinished output of this rewrite; return its staging."""
+        """Write the state file; return the staging directory."""
         self._file.write(self._state)
         return self._output.make_staging()
 
@@ -494,11 +494,11 @@ class RewriteOutput:
         ends: Mapping[TopicPartition, int | None],
         log_starts: Mapping[TopicPartition, int],
     ) -> None:
-        """Write the files at the root, and describe the output as finished.
+        """Write the files at the root, and mark the output as finished.
 
-        `ends` has the partitions in the output, and the ends of their logs: no checkpoint goes
-        beyond. It is None for a partition that is copied as it is. `log_starts` has the partitions
-        whose start is not in the data directories that were read.
+        `ends` has the log end offset of each partition in the output, which limits the offsets of
+        checkpoints. It is None for a partition that is copied unchanged. `log_starts` has the log
+        start offsets that are not in the data directories of the input.
         """
         roots = [DataDirectory(each) for each in directories]
         for name in _CHECKPOINTS:
@@ -518,14 +518,12 @@ class RewriteOutput:
             text = read_text(os.path.join(directories[0], META_PROPERTIES))
             if text is not None:
                 _write(os.path.join(self.root, META_PROPERTIES), text)
-        # A finished output is the whole result, and nothing else.
         self._output.remove_staging()
         sync([self.root], "make it durable")
         self._file.write(replace(self._state, is_finished=True))
 
 
 def _clamped(offset: int, end_offset: int | None) -> int:
-    """Return the offset of a checkpoint for a log that ends at another, if that is known."""
     return offset if end_offset is None else min(offset, end_offset)
 
 
@@ -543,7 +541,7 @@ def rewrite(
 ) -> RewriteResult:
     """Rewrite the dump of a request; a partition that fails is a row of the result.
 
-    Raises `InputError` if the rewrite is refused, for example because no record matches.
+    Raises `InputError` if the rewrite is rejected, for example because no record matches.
     """
     with reading_inputs(follow_links=request.follow_links) as unread:
         job = RewriteJob.prepare(request)
@@ -560,7 +558,7 @@ def rewrite(
 
 
 def _decoded_selection(request: RewriteRequest, text: str) -> Selection:
-    """Return the records that meet a condition over decoded keys or values."""
+    """Return the selection of a condition over decoded keys or values."""
     # Schemas and their decoders are slow to import.
     from kafka_index.core.query import typed_records  # noqa: PLC0415
     from kafka_index.core.query.records import plan_read  # noqa: PLC0415, as above
@@ -612,7 +610,7 @@ class RewriteJob:
         return cls(request, plans, listing, settings, found)
 
     def run(self, engine: Engine, listener: Listener) -> RewriteResult:
-        """Match, decide, and write."""
+        """Match the records of all partitions, check the matches, and write the output."""
         segments = [segment for plan in self.plans for segment in plan.segments]
         # Both passes read all segments; a dry run makes one pass.
         passes = 1 if self.request.output is None else 2
@@ -653,7 +651,7 @@ class RewriteJob:
             refusal = None
             if output is None:
                 try:
-                    self._decide(matched)
+                    self._check_matches(matched)
                 except (InputError, CorruptLogError) as error:
                     refusal = str(error)
                 outcomes = [(each, each.error) for each in matched]
@@ -662,7 +660,7 @@ class RewriteJob:
                     (each, each.error or output.left_out(each.plan.partition)) for each in matched
                 ]
             else:
-                self._decide(matched)
+                self._check_matches(matched)
                 outcomes = self._write(workers, output, matched, on_last)
         return RewriteResult(
             [_row(each, error, is_dry=output is None) for each, error in outcomes],
@@ -679,7 +677,7 @@ class RewriteJob:
         matched: Sequence[MatchedPartition],
         on_read: OnRead,
     ) -> list[tuple[MatchedPartition, KafkaIndexError | None]]:
-        """Write the partitions that could be read; return all, each with why it is left out."""
+        """Write the readable partitions; return all, with the errors of skipped partitions."""
         staging = output.begin()
         intact = [each for each in matched if each.error is None]
         written = list(
@@ -701,24 +699,24 @@ class RewriteJob:
         return records_by_line(self.settings.selection.keys or (), found)
 
     def _read(self) -> list[str]:
-        """Return what the output must not overlap."""
+        """Return the paths that the output must not overlap."""
         tiered = self.request.tiered
         local = (plan.local_directory for plan in self.plans)
         remote = () if tiered is None else tiered.uris
         return [*self.request.inputs, *remote, *filter(None, local)]
 
-    def _decide(self, matched: Sequence[MatchedPartition]) -> None:
-        """Refuse what is hardly meant."""
+    def _check_matches(self, matched: Sequence[MatchedPartition]) -> None:
+        """Reject a rewrite that drops no record, all records, or revives an older record."""
         found = [each.match for each in matched if each.match is not None]
         for each in matched:
             if each.match is not None and each.match.revived is not None:
                 dropped, older = each.match.revived
                 raise InputError(
-                    f"dropping the record at offset {dropped} would make the older one of its key "
-                    f"at offset {older} the newest",
+                    f"without the record at offset {dropped}, the older record of its key at "
+                    f"offset {older} would be the newest",
                     path=each.plan.directory,
-                    hint="drop the whole key; or give --metadata, where the topic is not "
-                    "compacted; or --allow-revive",
+                    hint="drop all records of the key; or give --metadata if the topic is not "
+                    "compacted; or give --allow-revive",
                 )
         if self.request.overwrite or not found:
             return
@@ -731,18 +729,18 @@ class RewriteJob:
         if not dropped and unread:
             kind = ReadError if any(map(is_retriable, unread)) else CorruptLogError
             raise kind(
-                f"no record matches in what can be read, and {plural(len(unread), 'partition')} "
-                f"cannot be: {unread[0]}"
+                f"no record matches in the readable partitions, and "
+                f"{plural(len(unread), 'partition')} cannot be read: {unread[0]}"
             )
         if not dropped:
-            looked_at = plural(records, "record") + self.request.of_topics
+            searched = plural(records, "record") + self.request.of_topics
             skipped = self.listing.skipped
             if skipped:
                 entries = plural(len(skipped), "entry", "entries")
-                looked_at += f"; skipped {entries}, such as {skipped[0].path}: {skipped[0].reason}"
+                searched += f"; skipped {entries}, such as {skipped[0].path}: {skipped[0].reason}"
             raise InputError(
-                "no record matches, so that the output would be a copy",
-                found=looked_at,
+                "no record matches, so the output would be a copy",
+                found=searched,
                 hint="correct the keys or the condition, or give --overwrite",
             )
         if dropped == records:
@@ -754,22 +752,22 @@ class RewriteJob:
 
 
 def _refuse_backups(inputs: Sequence[str]) -> None:
-    """Refuse backups: their transactions are complete only after a restore."""
-    run = next(filter(is_backup_input, inputs), None)
-    if run is not None:
+    """Reject backups: their transactions are complete only after a restore."""
+    backup = next(filter(is_backup_input, inputs), None)
+    if backup is not None:
         raise InputError(
             "a backup has transactions that were open at its cutoff",
-            path=run,
-            hint="give --drop-keys to restore, which ends the logs before them; or restore the "
-            "backup, and rewrite the restored directory",
+            path=backup,
+            hint="give --drop-keys to restore, which truncates the logs before them; or restore "
+            "the backup, and rewrite the restored directory",
         )
 
 
 def _row(
     each: MatchedPartition, error: KafkaIndexError | None, *, is_dry: bool
 ) -> RewrittenPartition:
-    """Return the row of a partition, with the error that leaves it out, if there is one."""
-    found, place = each.match, each.plan.partition
+    """Return the row of a partition, with the error for which it is skipped, if any."""
+    found, partition = each.match, each.plan.partition
     written = RewriteStatus.COPIED if found is None else RewriteStatus.REWRITTEN
     status = RewriteStatus.MATCHED if is_dry else written
     reason = None if found is None else found.note
@@ -779,8 +777,8 @@ def _row(
     if error is not None:
         status, reason = RewriteStatus.LEFT_OUT, str(error)
     return RewrittenPartition(
-        place.topic,
-        place.partition,
+        partition.topic,
+        partition.partition,
         None if found is None else found.records,
         None if found is None else found.dropped,
         status,

@@ -97,7 +97,7 @@ class RewriteRequest(DecodeFields, LogRequest):
 
     @property
     def of_topics(self) -> str:
-        """The restriction to some topics, for people; empty for the whole input."""
+        """The restriction to some topics, in words; empty for the complete input."""
         return topics_text(self.topics)
 
 

@@ -35,13 +35,13 @@ REWRITE_REPORT = ReportSpec(REWRITE_REPORT_SCHEMA)
 class RewriteStatus(StrEnum):
     """The outcome of the rewrite of a partition."""
 
-    #: A dry run has counted what would be dropped.
+    #: A dry run has counted the records to drop.
     MATCHED = "matched"
-    #: The partition is there without the records that were dropped.
+    #: The output has the partition without the dropped records.
     REWRITTEN = "rewritten"
-    #: The partition is one of Kafka's own topics, and is there as it was.
+    #: The output has a copy of the partition, which is of an internal topic.
     COPIED = "copied"
-    #: The partition is damaged or cannot be read or written, and is not there.
+    #: The output lacks the partition: it is corrupt, or cannot be read or written.
     LEFT_OUT = "left_out"
 
 
@@ -54,14 +54,13 @@ class RewrittenPartition:
     topic, partition : str, int
         The partition.
     records, dropped : int or None
-        How many records there are, and how many of them are dropped; None where they were not
-        counted.
+        The number of records, and of dropped records; None if they were not counted.
     status : RewriteStatus
         The outcome.
     reason : str or None
         Why the partition is skipped; otherwise its first lost offsets, or a note.
     is_retriable : bool
-        Whether the environment is at fault for a partition that is left out.
+        Whether a partition was skipped because of the environment.
     missing_offsets : MissingOffsets
         The missing offsets of the partition.
     """
@@ -88,23 +87,23 @@ class RewriteResult(Result):
     Parameters
     ----------
     partitions : list of RewrittenPartition
-        The records of each partition, how many of them are dropped, and why it is left out.
+        For each partition, the number of records and of dropped records, or why it was skipped.
     output : str or None
         The folder; None for a dry run.
     refusal : str or None
-        Why a dry run would be refused if it were none.
+        Why a rewrite would be rejected, for a dry run.
     is_new : bool
-        Whether this call wrote the output: it does not where an earlier one has finished it.
+        Whether this call wrote the output; False if an earlier call has finished it.
     of_topics : str
-        The restriction to some topics, for people; empty for all of them.
+        The restriction to some topics, in words; empty for all topics.
     unread : tuple of str
-        Entries of the input that were not read, each with the reason.
+        Input entries that were not read, with reasons.
     skipped : tuple of (str, str)
-        Entries of the input that a broker would not load, with the reason.
+        Input entries that a broker would not load, with reasons.
     records_by_line : dict of int to int
         The number of records by line of the key file, from 1; empty for a condition.
     next_command : str or None
-        The command that shows the damage.
+        The command that shows the corruption.
     """
 
     partitions: list[RewrittenPartition]
@@ -123,7 +122,7 @@ class RewriteResult(Result):
 
     @property
     def headline(self) -> str:
-        """The number of records and dropped records, and why a dry run would be refused."""
+        """The number of records and dropped records, and why a rewrite would be rejected."""
         counts = self.counts
         kept = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
         where = "; nothing is written" if self.output is None else f"; {kept} in {self.output}"
@@ -132,12 +131,12 @@ class RewriteResult(Result):
         refused = f"would be rejected: {self.refusal}; " if self.refusal is not None else ""
         earlier = "" if self.is_new else ", finished by an earlier run"
         left = counts["partitions_left_out"]
-        left_out = f"; {plural(left, 'partition')} left out" if left else ""
+        left_out = f"; {plural(left, 'partition')} skipped" if left else ""
         return f"{refused}{total}{earlier}{left_out}"
 
     @property
     def conclusion(self) -> Conclusion:
-        """The conclusion, notable if a dry run would be refused."""
+        """The conclusion, notable if a rewrite would be rejected."""
         found = super().conclusion
         if self.refusal is None:
             return found
@@ -145,7 +144,7 @@ class RewriteResult(Result):
 
     @property
     def statuses(self) -> list[Status]:
-        """The topics that lose records, of a dry run all topics."""
+        """The topics that lose records; in a dry run all topics."""
         return [
             Status(topic, counts, GOOD, "")
             for topic, counts in self.by_topic.items()
@@ -154,7 +153,7 @@ class RewriteResult(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """Partitions that are left out, notes, and records by line of the keys."""
+        """Skipped partitions, notes, and records by line of the keys."""
         left_out = [f"{row.topic}-{row.partition}: {row.reason}" for row in self.left_out]
         notes = [
             row.reason
@@ -166,17 +165,17 @@ class RewriteResult(Result):
         return [
             Section("notes:", notes, noun="note"),
             *key_sections(self.records_by_line),
-            Section(f"{plural(len(left_out), 'partition')} left out:", left_out, BAD),
+            Section(f"{plural(len(left_out), 'partition')} skipped:", left_out, BAD),
         ]
 
     @property
     def left_out(self) -> list[RewrittenPartition]:
-        """The partitions that are damaged, or cannot be read or written."""
+        """The partitions that are corrupt, or cannot be read or written."""
         return [row for row in self.partitions if row.status is RewriteStatus.LEFT_OUT]
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for partitions that are left out, the environment where another try may do."""
+        """Damage for skipped partitions, environment if a retry may succeed."""
         faults = (row.is_retriable for row in self.left_out)
         return RunOutcome.of_faults(faults).with_damage((*self.unread, *self.missing_offsets.lost))
 
@@ -187,7 +186,7 @@ class RewriteResult(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions, records, and how many of both are not there."""
+        """Partitions and records, and how many of them the output lacks."""
         return {
             **key_counts(self.records_by_line),
             "partitions": len(self.partitions),
@@ -198,7 +197,7 @@ class RewriteResult(Result):
 
     @property
     def by_topic(self) -> Mapping[str, tuple[int, int, int]]:
-        """Partitions, records, and how many records are dropped, by topic."""
+        """The numbers of partitions, records and dropped records, by topic."""
         topics: dict[str, tuple[int, int, int]] = {}
         for row in self.partitions:
             partitions, records, dropped = topics.get(row.topic, (0, 0, 0))

@@ -21,8 +21,8 @@ import kafka_index
 from kafka_index.commands.import_ import import_job
 from kafka_index.commands.import_.import_job import import_sorted
 from kafka_index.commands.import_.import_manifest import IMPORT_MANIFEST, running_import
-from kafka_index.commands.import_.import_settings import ImportMode, ImportSettings
 from kafka_index.commands.import_.partition_import import ImportTarget
+from kafka_index.commands.import_.request import ImportMode, ImportSettings
 from kafka_index.core.errors import InputError, PublishError
 from kafka_index.core.fs import local_work
 from kafka_index.core.log.append.partition_log_writer import PartitionLogWriter
@@ -155,7 +155,7 @@ def test_an_unknown_setting_is_answered_with_the_name_it_is_like(
         (("--append", "--overwrite"), "--append and --overwrite exclude each other"),
         (("--property", "segment.bytes"), "--property is not NAME=VALUE (found segment.bytes)"),
         (("--property", "linger.ms=1", "--property", "linger.ms=2"), "linger.ms is given twice"),
-        (("--topic-id", "orders=short"), "--topic-id of orders is no topic id"),
+        (("--topic-id", "orders=short"), "--topic-id of orders is not a topic ID"),
         (("--layout-property", "offsets=packed"), "--layout-property requires --layout"),
         (("--output", "s3://bucket/logs"), "--output is in an object store"),
     ],
@@ -357,7 +357,7 @@ def test_append_refuses_a_damaged_log_instead_of_cutting_it(tmp_path: Path, plac
     stderr = refused(written(tmp_path / "second", table(2, offset=[300, 301])), output, "--append")
 
     assert log.name in stderr
-    assert "the log is damaged" in stderr
+    assert "the log is corrupt" in stderr
     assert contents(output) == before
 
 
@@ -388,7 +388,7 @@ def test_append_refuses_a_log_that_ends_before_what_an_import_has_written(
 
     stderr = refused(written(tmp_path / "second", table(1, offset=[300])), output, "--append")
 
-    assert "the log ends before records that an import has written" in stderr
+    assert "the log ends before records of an earlier import" in stderr
     assert log.name in stderr
     assert contents(output) == before
 
@@ -503,7 +503,7 @@ def test_the_log_start_of_an_older_partition_is_refused(tmp_path: Path, is_there
 
     stderr = refused(source, output, *mode)
 
-    assert "the log start offset of an older orders-0 is above the first record" in stderr
+    assert "the checkpointed log start offset of orders-0 is above the first record" in stderr
     assert contents(output) == before
 
 

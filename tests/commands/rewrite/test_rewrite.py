@@ -307,7 +307,7 @@ def test_segments_keep_their_base_offsets_even_if_nothing_stays(tmp_path: Path) 
         assert (log.log_start_offset, log.log_end_offset) == (0, 3)
 
 
-def test_a_damaged_partition_is_left_out(tmp_path: Path) -> None:
+def test_damaged_partition_is_skipped_and_reported(tmp_path: Path) -> None:
     damaged = bytearray(batch(0, b"k") + batch(1, b"k") + batch(2, b"k"))
     damaged[-80] ^= 1
     write_partition(tmp_path / "in", {0: bytes(damaged)}, "bad-0")
@@ -316,8 +316,8 @@ def test_a_damaged_partition_is_left_out(tmp_path: Path) -> None:
 
     stderr = refused(tmp_path / "in", tmp_path / "out", "--drop-keys", keys, code=1)
 
-    assert "1 partition left out:\n  bad-0" in stderr
-    assert "; 1 partition left out\n" in stderr
+    assert "1 partition skipped:\n  bad-0" in stderr
+    assert "; 1 partition skipped\n" in stderr
     assert "at byte" in stderr
     assert sorted(path.name for path in (tmp_path / "out").glob("*-0")) == ["good-0"]
 
@@ -424,7 +424,7 @@ def test_an_older_record_is_not_revived(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k") + tombstone + batch(2, b"other")})
 
     stderr = refused(tmp_path / "in", tmp_path / "out", "--drop-where", "offset = 1")
-    assert "at offset 1 would make the older one of its key at offset 0 the newest" in stderr
+    assert "the older record of its key at offset 0 would be the newest" in stderr
 
     rewritten(tmp_path / "in", tmp_path / "out", "--drop-where", "offset = 1", "--allow-revive")
     assert [row["offset"] for row in rows(tmp_path / "out")] == [0, 2]
@@ -611,7 +611,7 @@ def test_a_killed_rewrite_is_continued_and_no_other(tmp_path: Path, published: i
     assert sorted(path.name for path in out.glob("?-0")) == ["a-0", "b-0"][:published]
 
     stderr = refused(tmp_path / "in", out, "--drop-where", "offset = 0")
-    assert "unfinished rewrite of something else" in stderr
+    assert "unfinished rewrite of another input" in stderr
 
     rewritten(tmp_path / "in", out, "--drop-keys", keys)
     assert contents(out) == contents(tmp_path / "whole")
@@ -639,7 +639,7 @@ def test_a_finished_rewrite_is_reported_again_and_not_written_to(tmp_path: Path)
     assert report.read_bytes() == found
     assert contents(tmp_path / "out") == before
     other = refused(tmp_path / "in", tmp_path / "out", "--drop-where", "offset = 0")
-    assert "the output is that of another rewrite" in other
+    assert "the output belongs to another rewrite" in other
 
 
 def test_random_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ class PartitionStart:
     """The state before a partition's first segment.
 
     `checkpointed_log_start` is the entry of ``log-start-offset-checkpoint``, None if there is none.
-    `epochs` and `epochs_text` are the content of ``leader-epoch-checkpoint``. `note` is for users. `entries` are the
-    entries of a remote log directory.
+    `epochs` and `epochs_text` are the content of ``leader-epoch-checkpoint``. `note` is for users.
+    `entries` are the entries of a remote log directory.
     """
 
     state: PartitionState
