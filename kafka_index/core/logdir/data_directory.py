@@ -1,4 +1,4 @@
-"""A data directory: the files at its root, and what errors in them do to a broker.
+"""A data directory: the files at its root, and the effects of their errors on a broker.
 
 Sources: Kafka's ``LogManager.loadLogs``, ``CleanShutdownFileHandler``, ``CheckpointFile``,
 ``LazyOffsetCheckpoints``.
@@ -47,18 +47,17 @@ from kafka_index.core.logdir.metadata_files import read_file, read_properties, r
 
 
 class FaultEffect(Enum):
-    """What a broker does if it cannot read a checkpoint.
+    """The effect of a checkpoint that a broker cannot read."""
 
-    It marks the data directory offline, before or after loading partitions; it exits; it treats all
-    entries as 0; it starts but serves no partition; or its log cleaner marks the directory offline
-    or stops.
-    """
-
+    #: The broker takes the data directory offline, before or after it loads partitions.
     OFFLINE = "offline"
     OFFLINE_LATER = "offline later"
     EXITS = "exits"
+    #: The broker treats all entries as 0.
     RESET = "reset"
+    #: The broker starts, but serves no partition.
     SERVES_NONE = "serves none"
+    #: The log cleaner takes the data directory offline, or stops.
     CLEANER_OFFLINE = "cleaner offline"
     CLEANS_NONE = "cleans none"
 
@@ -67,9 +66,8 @@ class FaultEffect(Enum):
 class OffsetCheckpoint:
     """An offset checkpoint at the root of a data directory.
 
-    If it has a `fault`, `offsets` is empty. `effect` is None if this process may not read the file,
-    since that does not concern a broker. `has_entries` is True if the file is long enough to
-    contain entries.
+    If it has a `fault`, `offsets` is empty. `effect` is None if only this process, and not a
+    broker, cannot read the file. `has_entries` is True if the file has more than one line.
     """
 
     path: str
@@ -126,9 +124,9 @@ class DataDirectory:
     """A data directory; each file at its root is read once, on demand.
 
     The files may be missing, as in the parent of a single copied partition. A malformed checkpoint
-    has no entries, as for a broker that starts; if a broker fails on it, the listing of the input
-    records it as unread. If this process may not read a file, its use raises `InputError`, unless
-    errors are `tolerated`.
+    has no entries; if a broker fails on the checkpoint, the listing of the input records it as
+    unread. If this process may not read a file, its use raises `InputError`, unless errors are
+    `tolerated`.
     """
 
     def __init__(self, path: str, *, tolerated: bool = False) -> None:
@@ -148,7 +146,7 @@ class DataDirectory:
         return found
 
     def required_checkpoint(self, name: str) -> OffsetCheckpoint:
-        """Return a checkpoint without which nothing can be done.
+        """Return a checkpoint that the caller requires.
 
         Raises `DamageError` if a broker fails on it, and the errors of `checkpoint`.
         """
@@ -184,24 +182,24 @@ class DataDirectory:
         return self.offset(CLEANER_CHECKPOINT, partition)
 
     def committed_end(self, partition: TopicPartition) -> int:
-        """Return an offset up to which the log was committed or flushed: it ends there or later."""
+        """Return an offset that the log end offset reached: records were committed or flushed."""
         return max(self.high_watermark(partition) or 0, self.recovery_point(partition))
 
     @property
     def is_clean(self) -> bool:
         """Whether the clean shutdown file exists, whatever its content."""
-        return bool(self._marker)
+        return bool(self._clean_shutdown_file)
 
     @property
     def is_clean_shutdown_file_stuck(self) -> bool:
-        """Whether a broker cannot delete the clean shutdown file: it is a non-empty directory."""
+        """Whether the clean shutdown file is a non-empty directory, which no broker can delete."""
         path = self.file(CLEAN_SHUTDOWN)
         if not store_of(path).hosts_brokers:
             return False  # No broker runs on this directory.
         return not os.path.islink(path) and os.path.isdir(path) and bool(scan_directory(path))
 
     def clean_shutdown_epoch(self) -> int | None:
-        """Return the broker epoch in the clean shutdown file, None if a broker cannot read one.
+        """Return the broker epoch in the clean shutdown file, None if it has no valid epoch.
 
         Raises the errors of `read_text`.
         """
@@ -221,14 +219,14 @@ class DataDirectory:
     @property
     def has_root_files(self) -> bool:
         """Whether a file of a broker exists at the root; otherwise it may be any folder."""
-        exists = any(each.exists for each in self.checkpoints().values())
-        return exists or self.is_clean or self._read_properties is not None
+        has_checkpoint = any(each.exists for each in self.checkpoints().values())
+        return has_checkpoint or self.is_clean or self._read_properties is not None
 
     def faults(self) -> list[KafkaIndexError]:
         """Return the tolerated errors of the files at the root."""
-        found = [each.fault for each in self.checkpoints().values()]
-        found_besides = (self._marker, self._read_properties)
-        return [each for each in (*found, *found_besides) if isinstance(each, KafkaIndexError)]
+        faults = [each.fault for each in self.checkpoints().values()]
+        others = (self._clean_shutdown_file, self._read_properties)
+        return [each for each in (*faults, *others) if isinstance(each, KafkaIndexError)]
 
     @cached_property
     def _read_properties(self) -> dict[str, str] | KafkaIndexError | None:
@@ -239,7 +237,7 @@ class DataDirectory:
             return error
 
     @cached_property
-    def _marker(self) -> KafkaIndexError | bool:
+    def _clean_shutdown_file(self) -> KafkaIndexError | bool:
         path = self.file(CLEAN_SHUTDOWN)
         if not store_of(path).needs_requests:
             return os.path.exists(path)
@@ -251,7 +249,7 @@ class DataDirectory:
 
     def only(self, partition: TopicPartition) -> DataDirectory:
         found = DataDirectory(self.path, tolerated=self._tolerated)
-        found._marker = self._marker
+        found._clean_shutdown_file = self._clean_shutdown_file
         for name, each in self.checkpoints().items():
             offset = each.offsets.get(partition)
             own = {} if offset is None else {partition: offset}

@@ -84,15 +84,15 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
 
     Inputs are data directories, partition directories, or globs of either, as paths or URIs. An
     existing path is never treated as a glob. A directory is a partition if it contains logs, or if
-    it is named ``<topic>-<partition>`` and contains no partition directories or
-    ``meta.properties``; a data directory can be named ``data-1``. `list_partition` decides which
-    segments are live. Unreadable logs are listed too; reading them fails later. Raises `InputError`
+    it is named ``<topic>-<partition>`` and contains neither partition directories nor
+    ``meta.properties``: a data directory can be named ``data-1``. `list_partition` decides which
+    segments are live. Unreadable logs are also listed, and reading them fails. Raises `InputError`
     if a path is missing, a directory cannot be read, no live segment is found, or two directories
     contain the same partition.
     """
-    listing, walk = _list(inputs, topics)
+    listing, lister = _list(inputs, topics)
     if not listing.segments:
-        raise _nothing_found(inputs, topics, walk)
+        raise _not_found_error(inputs, topics, lister)
     return listing
 
 
@@ -101,25 +101,25 @@ def list_any(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listin
     return _list(inputs, topics)[0]
 
 
-def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listing, _Walk]:
-    walk = _Walk(inputs, topics)
+def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listing, _DumpLister]:
+    lister = _DumpLister(inputs, topics)
     for directory in expand_directories(inputs):
-        walk.visit(directory)
-    listing = walk.listing
-    partitions = sorted(walk.partitions, key=lambda each: each.partition)
+        lister.visit(directory)
+    listing = lister.listing
+    partitions = sorted(lister.partitions, key=lambda each: each.partition)
     _refuse_duplicates(partitions)
     listing.segments = SegmentTable(partitions)
     listing.skipped.sort(key=lambda skipped: skipped.path)
-    return listing, walk
+    return listing, lister
 
 
-class _Walk:
+class _DumpLister:
     def __init__(self, inputs: Sequence[str], topics: re.Pattern[str] | None) -> None:
         self._inputs = inputs
         self.listing = Listing()
         self.partitions: list[PartitionSegments] = []
         self.topics_seen: set[str] = set()
-        self.topics_kept = False
+        self.has_selected = False
         self._topics = topics
         self._seen: dict[Hashable, tuple[str, TopicPartition]] = {}
         self._parents_seen: set[Hashable] = set()
@@ -131,9 +131,9 @@ class _Walk:
         name = os.path.basename(directory)
         split = split_directory_name(name)
         if split is not None and split[1] is not DirectoryKind.LIVE:
-            # A directory given explicitly is listed, unless Kafka marked it as deleted or stray.
-            is_whole = split[1] in (DirectoryKind.DELETE, DirectoryKind.STRAY)
-            if not is_whole or directory not in map(absolute_path, self._inputs):
+            # A path of an input is listed even if Kafka marked it as deleted or stray.
+            is_complete = split[1] in (DirectoryKind.DELETE, DirectoryKind.STRAY)
+            if not is_complete or directory not in map(absolute_path, self._inputs):
                 self._skip(directory, _REASONS[split[1]])
                 return
         entries = scan_input(directory)
@@ -148,37 +148,39 @@ class _Walk:
                 hint="rename the directory",
             )
         else:
-            self._visit_partition(directory, split[0], partial(self._one_by_one, split[0], entries))
+            self._visit_partition(
+                directory, split[0], partial(self._list_entries, split[0], entries)
+            )
 
     @staticmethod
     def _is_data_directory(entries: list[Entry], *, named_as_partition: bool) -> bool:
-        holds_logs = False
-        holds_partitions = False
+        has_logs = False
+        has_partitions = False
         for entry in entries:
             parsed = parse_segment_file(entry.name)
             if parsed is not None:
-                holds_logs |= parsed.kind == LOG_SUFFIX
+                has_logs |= parsed.kind == LOG_SUFFIX
             elif entry.name == META_PROPERTIES or (
                 split_directory_name(entry.name) is not None and entry.is_directory()
             ):
-                holds_partitions = True
+                has_partitions = True
         if named_as_partition:
-            return holds_partitions and not holds_logs
-        return holds_partitions or not holds_logs
+            return has_partitions and not has_logs
+        return has_partitions or not has_logs
 
     def _visit_data_directory(self, directory: str, entries: list[Entry]) -> None:
         self._skip_links(entries)
         self._root_names[directory] = {entry.name for entry in entries}
         live = dict(self._live_partitions(entries))
-        # Paging is not used for a few of many topics, because it would list all other objects too.
+        # For some of many topics, pages would contain the objects of all other topics.
         is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
         if self._topics is None and is_paged:
             self._visit_stored(directory, live)
         for path, partition in live.items():
-            self._visit_partition(path, partition, partial(self._listed, partition, path))
+            self._visit_partition(path, partition, partial(self._list_partition, partition, path))
 
     def _visit_stored(self, root: str, live: dict[str, TopicPartition]) -> None:
-        """List partitions in an object store, page by page, and remove them from `live`."""
+        """List the partitions of an object store by pages, and remove them from `live`."""
         # Only object stores and backup repositories list pages.
         from kafka_index.core.logdir.paged_listing import list_directories  # noqa: PLC0415
 
@@ -186,25 +188,29 @@ class _Walk:
             path = f"{root}/{found.name}"
             partition = live.pop(path, None)
             if partition is not None:
-                find = partial(self._stored, partition, path, found)
-                self._visit_partition(path, partition, find)
+                list_segments = partial(self._list_stored, partition, path, found)
+                self._visit_partition(path, partition, list_segments)
 
     def _live_partitions(self, entries: list[Entry]) -> Iterator[tuple[str, TopicPartition]]:
-        """Yield live partition directories; record the others as skipped, with reasons."""
+        """Yield live partition directories; record the other entries as skipped."""
         for entry in entries:
             split = split_directory_name(entry.name)
             if not entry.is_directory():
                 parsed = parse_segment_file(entry.name)
                 if parsed is not None and parsed.kind == LOG_SUFFIX:
                     self._skip(entry.path, "a log outside any topic-partition directory")
-                elif split is not None and entry.is_broken_link() and self._wanted(split[0].topic):
+                elif (
+                    split is not None
+                    and entry.is_broken_link()
+                    and self._is_selected(split[0].topic)
+                ):
                     self._skip(entry.path, BROKEN_LINK)
                     note_unread(entry.path, BROKEN_LINK)
             elif split is None:
                 if entry.name not in NOT_PARTITIONS:
                     self._skip(entry.path, "not named like a topic-partition directory")
             elif split[1] is not DirectoryKind.LIVE:
-                if self._wanted(split[0].topic):
+                if self._is_selected(split[0].topic):
                     self._skip(entry.path, _REASONS[split[1]])
             else:
                 yield entry.path, split[0]
@@ -213,12 +219,12 @@ class _Walk:
         self,
         directory: str,
         partition: TopicPartition,
-        find: Callable[[], PartitionSegments | None],
+        list_segments: Callable[[], PartitionSegments | None],
     ) -> None:
         self.topics_seen.add(partition.topic)
-        if not self._wanted(partition.topic):
+        if not self._is_selected(partition.topic):
             return
-        self.topics_kept = True
+        self.has_selected = True
         identity = identity_of(directory)
         before = self._seen.setdefault(identity, (directory, partition))
         if before[0] is not directory:
@@ -226,7 +232,7 @@ class _Walk:
                 self._skip(directory, f"the same directory as {before[0]}")
             return
         admit_linked(directory)
-        segments = find()
+        segments = list_segments()
         if segments is not None and len(segments):
             self.partitions.append(segments)
         self.listing.partition_directories.append(directory)
@@ -239,21 +245,23 @@ class _Walk:
                 self._skip_root_links(parent)
                 self._skip_bad_checkpoints(parent)
 
-    def _listed(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
-        segments = _plain(partition, directory)
+    def _list_partition(
+        self, partition: TopicPartition, directory: str
+    ) -> PartitionSegments | None:
+        segments = _list_plain(partition, directory)
         if segments is not None:
             return segments
-        return self._one_by_one(partition, scan_directory(directory))
+        return self._list_entries(partition, scan_directory(directory))
 
-    def _stored(
+    def _list_stored(
         self, partition: TopicPartition, directory: str, found: StoredDirectory
     ) -> PartitionSegments | None:
         segments = found.plain_segments(partition, directory)
         if segments is not None:
             return segments
-        return self._one_by_one(partition, found.entries(directory))
+        return self._list_entries(partition, found.entries(directory))
 
-    def _one_by_one(
+    def _list_entries(
         self, partition: TopicPartition, entries: list[Entry]
     ) -> PartitionSegments | None:
         self._skip_links(entries)
@@ -262,7 +270,7 @@ class _Walk:
         files.sort(key=lambda each: each.base_offset)
         return PartitionSegments.of(files) if files else None
 
-    def _wanted(self, topic: str) -> bool:
+    def _is_selected(self, topic: str) -> bool:
         return self._topics is None or self._topics.fullmatch(topic) is not None
 
     def _skip_links(self, entries: Iterable[Entry]) -> None:
@@ -278,7 +286,7 @@ class _Walk:
                 self._skip(found.path, LINKED_OUT, found.target)
 
     def _skip_bad_checkpoints(self, directory: str) -> None:
-        """Skip the checkpoints on which a broker fails; a file that was not listed is not read."""
+        """Record the listed checkpoints on which a broker fails as skipped."""
         kept = kept_of_run("checkpoints") if store_of(directory).needs_requests else {}
         found = kept.get(directory)
         if found is None:
@@ -298,11 +306,11 @@ def _parents_of(directory: str) -> tuple[str, ...]:
     parent = os.path.dirname(directory)
     store = store_of(directory)
     real, real_parent = os.path.dirname(store.real_path(directory)), store.real_path(parent)
-    # Links within a data directory do not count: Kubernetes mounts volumes that way.
+    # Links within a data directory are ignored, because Kubernetes mounts volumes with such links.
     return (parent,) if real == parent or is_within(real, [real_parent]) else (parent, real)
 
 
-def _plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:
+def _list_plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:
     """Return the segments of a plain local directory; None if entries must be inspected."""
     if store_of(directory).needs_requests:
         return None
@@ -322,20 +330,20 @@ def _refuse_duplicates(partitions: Sequence[PartitionSegments]) -> None:
             )
 
 
-def _nothing_found(
-    inputs: Sequence[str], topics: re.Pattern[str] | None, walk: _Walk
+def _not_found_error(
+    inputs: Sequence[str], topics: re.Pattern[str] | None, lister: _DumpLister
 ) -> InputError:
     path = ", ".join(inputs)
     elsewhere = layout_hint(expand_directories(inputs))
     if elsewhere is not None:
         return InputError("no segments found", path=path, hint=elsewhere)
-    if topics is not None and walk.topics_seen and not walk.topics_kept:
-        return no_topic_matches(topics, walk.topics_seen, path)
-    skipped = walk.listing.skipped
+    if topics is not None and lister.topics_seen and not lister.has_selected:
+        return no_topic_matches(topics, lister.topics_seen, path)
+    skipped = lister.listing.skipped
     hint = "give a data directory, one topic-partition directory, or a glob of either"
     if skipped:
         hint = f"skipped {len(skipped)}, the first: {skipped[0].path}: {skipped[0].reason}"
-    elif walk.topics_seen:
+    elif lister.topics_seen:
         hint = "its topic-partition directories contain no .log files"
     return InputError("no segments found", path=path, hint=hint)
 
@@ -346,11 +354,11 @@ def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -
         f"no topic matches {topics.pattern!r} (the full name must match)",
         path=path,
         found=first_of(names, _TOPICS_SHOWN),
-        hint=_topics_meant(topics.pattern, names),
+        hint=_suggest_topics(topics.pattern, names),
     )
 
 
-def _topics_meant(pattern: str, names: Sequence[str]) -> str | None:
+def _suggest_topics(pattern: str, names: Sequence[str]) -> str | None:
     """Return a hint with names similar to the alternatives of a pattern, or None.
 
     Topic names contain no commas, so a comma is treated as a separator of alternatives.
@@ -358,16 +366,18 @@ def _topics_meant(pattern: str, names: Sequence[str]) -> str | None:
     near = partial(difflib.get_close_matches, possibilities=names, cutoff=_NEAR)
     parts = [part.strip().replace("\\", "") for part in re.split("[,|]", pattern)]
     if "," not in pattern or not all(map(is_legal_topic, parts)):
-        return _meant(dict.fromkeys(name for part in parts for name in near(part, n=_TOPICS_SHOWN)))
+        return _suggestion(
+            dict.fromkeys(name for part in parts for name in near(part, n=_TOPICS_SHOWN))
+        )
     meant = [name for part in parts for name in near(part, n=1) or [part]]
     return f"did you mean '{'|'.join(dict.fromkeys(meant))}'? Alternatives are separated by |"
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str | None:
     """Return a hint with names similar to the given one, None if there are none."""
-    return _meant(difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, _NEAR))
+    return _suggestion(difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, _NEAR))
 
 
-def _meant(names: Iterable[str]) -> str | None:
+def _suggestion(names: Iterable[str]) -> str | None:
     near = list(names)[:_TOPICS_SHOWN]
     return f"did you mean {' or '.join(near)}?" if near else None

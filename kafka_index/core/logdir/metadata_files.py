@@ -1,7 +1,8 @@
 """Metadata files of a dump, at the root of a data directory or in a partition directory.
 
-A missing file is None. A file that Kafka cannot read is a `BadFileError`. A file that this process
-may not read is a retriable `InputError`. Sources: Kafka's ``MetaProperties``, ``PropertiesUtils``.
+Functions return None for a missing file. They raise `BadFileError` for a file that Kafka cannot
+read, and a retriable `InputError` for a file that this process may not read. Sources: Kafka's
+``MetaProperties``, ``PropertiesUtils``.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def read_file(path: str) -> bytes | None:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        # A broker tests whether this file exists, which is False for circular links; it opens
-        # others.
+        # A broker tests whether partition.metadata exists, and circular links do not exist. It
+        # opens other files.
         is_circular = error.errno == errno.ELOOP and name == PARTITION_METADATA
         if error.errno == errno.ENOENT or is_circular:
             if name in _CREATED_FIRST and os.path.islink(path):
@@ -120,10 +121,10 @@ def read_epochs(directory: str) -> LeaderEpochCache:
 
 
 def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCache:
-    """Read leader epochs like `read_epochs`; if malformed, record the file and return none.
+    """Read leader epochs like `read_epochs`; record a malformed file as skipped.
 
-    The run continues without leader epochs for this partition. Raises `InputError` if this process
-    may not read the file.
+    Returns no epochs for a malformed file. Raises `InputError` if this process may not read the
+    file.
     """
     try:
         return read_epochs(directory)
@@ -141,9 +142,9 @@ def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCa
 def read_topic_id(directory: str) -> str | None:
     """Read the topic ID of a partition directory, None if there is no file.
 
-    Raises the errors of `read_text`. Raises `OfflineAtOnceError` if the file is malformed, so that
-    a broker marks the data directory offline, and `StartRefusedError` if a broker exits because a
-    line is missing or the ID is invalid. Source: ``PartitionMetadataReadBuffer``.
+    Raises the errors of `read_text`. Raises `OfflineAtOnceError` if the file is malformed and a
+    broker takes the data directory offline. Raises `StartRefusedError` if a line is missing or the
+    ID is invalid, and a broker exits. Source: ``PartitionMetadataReadBuffer``.
     """
     path = os.path.join(directory, PARTITION_METADATA)
     text = read_text(path)

@@ -1,6 +1,6 @@
 """List the partition directories of an object store by pages, as columns.
 
-Listing a prefix costs one request per 1,000 objects, regardless of directories.
+Listing a prefix takes one request per 1,000 objects, whatever the number of directories.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StoredDirectory:
     rows: pa.Table
 
     def entries(self, directory: str) -> list[Entry]:
-        """Return the entries of the directory at this path, as a separate listing would."""
+        """Return the entries of the directory, whose path is `directory`."""
         found: dict[str, Entry] = {}
         for row in self.rows.to_pylist():
             name, separator, _ = row["name"].partition("/")
@@ -71,7 +71,7 @@ class StoredDirectory:
     def plain_segments(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
         """Return the segments of a partition; None if its entries must be listed one by one.
 
-        Like `kafka_index.core.logdir.segment_table.list_plain_partition`.
+        The rules are the same as in `kafka_index.core.logdir.segment_table.list_plain_partition`.
         """
         names = self.rows.column("name")
         if pc.any(pc.match_substring_regex(names, _ODD_NAME)).as_py():
@@ -86,18 +86,20 @@ class StoredDirectory:
             return None
         digits = pc.utf8_slice_codeunits(names, 0, OFFSET_DIGITS)
         versions = logs.column("version").combine_chunks()
-        every = self.rows.column("name")
+        all_names = self.rows.column("name")
         start = pc.or_(
             pc.and_(
-                pc.ends_with(every, SNAPSHOT_SUFFIX),
+                pc.ends_with(all_names, SNAPSHOT_SUFFIX),
                 # Names have equal length, so string order is offset order.
-                pc.less_equal(every, digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else ""),
+                pc.less_equal(
+                    all_names, digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else ""
+                ),
             ),
-            pc.equal(every, LEADER_EPOCH_CHECKPOINT),
+            pc.equal(all_names, LEADER_EPOCH_CHECKPOINT),
         )
-        stems = pc.utf8_slice_codeunits(every, 0, OFFSET_DIGITS)
+        stems = pc.utf8_slice_codeunits(all_names, 0, OFFSET_DIGITS)
         lone = pc.and_(
-            pc.match_substring_regex(every, _INDEX_NAME),
+            pc.match_substring_regex(all_names, _INDEX_NAME),
             pc.invert(pc.is_in(stems, value_set=digits.combine_chunks())),
         )
         return PartitionSegments(
@@ -142,15 +144,15 @@ def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Ent
     for directory in directories:
         of_root.setdefault(os.path.dirname(directory), []).append(directory)
     for root, own in of_root.items():
-        waiting = dict.fromkeys(own)
+        unlisted = dict.fromkeys(own)
         with suppress(KafkaIndexError):
             for found in list_directories(root) if _are_most_of(own, root) else ():
                 path = f"{root}/{found.name}"
-                if path in waiting:
+                if path in unlisted:
                     yield path, found.entries(path)
-                    del waiting[path]
-        for path in waiting:
-            # For example a partition that has no folder of index files.
+                    del unlisted[path]
+        for path in unlisted:
+            # A folder of index files may not exist.
             with suppress(KafkaIndexError):
                 yield path, scan_directory(path)
 
@@ -158,8 +160,8 @@ def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Ent
 def _are_most_of(directories: Sequence[str], root: str) -> bool:
     if len(directories) == 1 or scheme_of(root) not in OBJECT_SCHEMES:
         return False
-    every = [each for each in store_of(root).list_directory(root) if each.is_directory]
-    return 2 * len(directories) >= len(every)
+    entries = [each for each in store_of(root).list_directory(root) if each.is_directory]
+    return 2 * len(directories) >= len(entries)
 
 
 def _folders(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -74,9 +74,9 @@ class TieredPartition:
 class SegmentFile:
     """The log of one live segment, as listed.
 
-    `log_path` is the absolute path or URI of the ``.log`` (or live ``.log.swap``); `log_mtime_ns`
+    `log_path` is the absolute path or URI of the ``.log`` (or live ``.log.swap``). `log_mtime_ns`
     is in nanoseconds since the epoch. `is_last` is True if the directory has no later segment of
-    the partition; only such a log may be preallocated.
+    the partition; only this log may be preallocated. `log_version` is the version of an object.
     """
 
     topic: str
@@ -126,7 +126,7 @@ def base_offset_of(path: str) -> int:
 
 
 @dataclass(slots=True)
-class _Found:
+class _PartitionEntries:
     """The entries of a partition directory, classified by name."""
 
     logs: dict[int, Entry] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class _Found:
                 (self.swaps if transient == SWAP_SUFFIX else self.logs)[base_offset] = entry
         elif transient == SWAP_SUFFIX and kind in INDEX_SUFFIXES:
             self.swap_indexes[base_offset] = entry
-        # Entries of any kind, because the broker parses the offset of every .cleaned entry.
+        # The broker parses the offset of each .cleaned file, whatever its kind.
         if transient == CLEANED_SUFFIX and entry.why_not_a_file() is None:
             self.cleaned.append(base_offset)
 
@@ -168,7 +168,7 @@ def list_partition(
     split and is ignored (KAFKA-6264). Live ``.log.swap`` files are segments. They replace every
     segment whose base offset is between the lowest of them and their highest next offset.
     """
-    found = _Found()
+    found = _PartitionEntries()
     for entry in entries:
         found.add(entry)
     logs, swaps, skipped = found.logs, found.swaps, found.skipped
@@ -190,13 +190,14 @@ def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skip
     """Remove the segments that live swap files replace from `logs`."""
     if not swaps or not logs:
         return []
-    found = swapped_range({offset: entry.path for offset, entry in swaps.items()})
-    first, end_exclusive = found.first_offset, found.end_offset
-    doubts = "".join(f"; {os.path.basename(path)}: {doubt}" for path, doubt in found.doubts.items())
+    swapped = swapped_range({offset: entry.path for offset, entry in swaps.items()})
+    first, end_exclusive = swapped.first_offset, swapped.end_offset
+    doubts = "".join(
+        f"; {os.path.basename(path)}: {doubt}" for path, doubt in swapped.doubts.items()
+    )
     skipped = []
     for offset in list(logs):
-        # A swap file without batches has an empty range, but still replaces the log of the same
-        # name.
+        # A swap file without batches has an empty range, but replaces the log with its base offset.
         if first <= offset < end_exclusive or offset in swaps:
             reason = (
                 f"replaced by a finished compaction or split: {swaps[first].name} and the "
@@ -228,7 +229,7 @@ def _lone_swap_indexes(indexes: dict[int, Entry], logs: dict[int, Entry]) -> lis
     return [
         Skipped(
             entry.path,
-            "an index of a swap whose log has its final name already; the broker renames it too"
+            "a swapped index whose log already has its final name; the broker renames it, too"
             if offset in logs
             else "a swapped index without a log",
         )
@@ -256,8 +257,8 @@ def _segment(
 class SwappedRange:
     """The offset range of swap files: lowest base offset to highest next offset.
 
-    `doubts` has logs with an uncertain end, by path, with the reason: a broker does not start on a
-    corrupt swap file.
+    `doubts` has the reason for each log with an uncertain end, by path. A broker does not start on
+    a corrupt swap file.
     """
 
     first_offset: int
@@ -285,8 +286,8 @@ def _end_of(path: str, base_offset: int) -> _SwapEnd:
     """Return the offset after the last batch of a log, using batch headers only.
 
     For a corrupt log, this is the end of the batches before the corruption, and `doubt` has the
-    reason; a broker does not start on such a swap file. An incomplete last batch is not counted.
-    The result is the base offset if there is no batch (LogSegment.readNextOffset).
+    reason. An incomplete last batch is ignored. The result is the base offset if the log has no
+    batch (LogSegment.readNextOffset).
     """
     try:
         log = store_of(path).open(path)

@@ -1,8 +1,8 @@
 """The segments of a dump as columns; and lost logs whose index files remain.
 
-Retention and the log cleaner rename and delete all files of a segment together, the log first. A
-remaining index file therefore shows a segment that was lost in another way. Producer snapshots show
-nothing, since they also exist at other offsets. Source: ``replaceSegments`` and
+Retention and the log cleaner rename and delete all files of a segment together, the log first. If
+only an index file remains, its log was therefore lost in another way. Producer snapshots are not
+used, because they also exist at other offsets. Source: ``replaceSegments`` and
 ``deleteSegmentFiles`` of Kafka's ``LocalLog``.
 """
 
@@ -69,8 +69,9 @@ class PartitionSegments:
     """The live segments of a partition, as columns of shape (n,) by base offset.
 
     Logs in an object store have versions. `odd` has the segments as objects if the columns are not
-    sufficient, as for swap files and remote segments. `start_entries` are leader epochs and the
-    snapshots at or below the first segment, if the directory was listed together with others.
+    sufficient, as for swap files and remote segments. If the directory was listed by pages,
+    `start_entries` are the leader epochs and the snapshots at or below the first segment, and
+    `lone_indexes` are index files without a log.
     """
 
     partition: TopicPartition
@@ -207,9 +208,9 @@ class SegmentTable(Sequence[SegmentFile]):
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
             raise IndexError(index)
-        place = int(np.searchsorted(self._ends, number, "right"))
-        start = int(self._ends[place - 1]) if place else 0
-        return self.partitions[place].files()[number - start]
+        row = int(np.searchsorted(self._ends, number, "right"))
+        start = int(self._ends[row - 1]) if row else 0
+        return self.partitions[row].files()[number - start]
 
 
 def list_plain_partition(partition: TopicPartition, directory: str) -> PartitionSegments | None:
@@ -262,9 +263,9 @@ def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
 
 
 def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
-    """Return logs of a partition that are missing, and neither deleted nor replaced.
+    """Return the logs of a partition that were neither deleted nor replaced by a broker.
 
-    Maps base offsets to the offset after the last one in the index files.
+    The key is a base offset, and the value is the offset after the last entry of the index files.
     """
     by_name = {entry.name: entry for entry in entries}
     live = sorted(segments, key=lambda segment: segment.base_offset)
@@ -280,7 +281,7 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
         if any(log is not None and log.why_not_a_file() is None for log in logs):
             continue
         before = bisect(bases, base_offset)
-        # The files that a swap file replaces are being deleted or already deleted.
+        # A swap file replaces this log, which the broker has deleted or is deleting.
         if before and live[before - 1].log_path.endswith(SWAP_SUFFIX):
             continue
         end = _known_end(entry, base_offset, parsed.kind)
@@ -290,7 +291,7 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
 
 
 def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
-    """Return the offset after the last one in an index, None if it has no entries.
+    """Return the offset after the last entry of an index, None if it has no entries.
 
     Raises `KafkaIndexError` if the disk or the store fails.
     """
@@ -313,8 +314,8 @@ def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
         # Preallocated and empty.
         return None
     offsets = _entries(data, dtype)["relative_offset"].astype(np.int64)
-    is_sound = len(offsets) > 0 and offsets[0] >= 0 and bool((np.diff(offsets) >= 0).all())
-    return base_offset + 1 + (int(offsets[-1]) if is_sound else 0)
+    is_valid = len(offsets) > 0 and offsets[0] >= 0 and bool((np.diff(offsets) >= 0).all())
+    return base_offset + 1 + (int(offsets[-1]) if is_valid else 0)
 
 
 def _entries(data: bytes, dtype: np.dtype[np.void]) -> NDArray[np.void]:
@@ -343,7 +344,7 @@ def has_entries_beyond(segment: SegmentFile, first_offset: int, end_offset: int)
             continue
         entries = _entries(data, dtype)
         offsets = segment.base_offset + entries["relative_offset"].astype(np.int64)
-        is_sound = bool((np.diff(offsets) >= 0).all())
-        if is_sound and len(offsets) and first_offset <= offsets[-1] < end_offset:
+        is_ordered = bool((np.diff(offsets) >= 0).all())
+        if is_ordered and len(offsets) and first_offset <= offsets[-1] < end_offset:
             return True
     return False
