@@ -24,7 +24,7 @@ def test_kernels_are_compiled_once_and_cached() -> None:
     done = kafka_index("warm-up")
     assert done.returncode == 0
     assert re.search(
-        r"^all kernels are already compiled, and kept in .+$", done.stdout, re.MULTILINE
+        r"^all kernels are already compiled, and cached in .+$", done.stdout, re.MULTILINE
     )
 
 

@@ -191,15 +191,15 @@ def read_tables(
 
     Raises `InputError` if a path cannot be read, or none of the topics is in the input.
     """
-    paths, what, most = list(request.inputs), request.what, request.max_decompressed_bytes
+    paths, what, max_bytes = list(request.inputs), request.what, request.max_decompressed_bytes
     overview: dict[str, Any] = {}
     with reading_inputs(follow_links=request.follow_links) as unread:
         if what in LAG_TABLES:
             from kafka_index.core.query.lag import read_lag  # noqa: PLC0415, slow to import
 
-            rows, faults = read_lag(paths, what, max_decompressed_bytes=most)
+            rows, faults = read_lag(paths, what, max_decompressed_bytes=max_bytes)
         else:
-            found = read_for_table(paths, what, max_decompressed_bytes=most)
+            found = read_for_table(paths, what, max_decompressed_bytes=max_bytes)
             faults = found.faults
             if what is None:
                 rows, overview = _row_counts(found), _overview(found, paths)

@@ -97,9 +97,9 @@ class Prediction(Result, StartPrediction):
     has_marker : bool
         Whether a directory was loaded as after a clean shutdown.
     unserved : tuple of str
-        Why partitions are not or not fully served, except for reasons of single partitions.
+        The reasons why several partitions are not or not fully served.
     unknown : tuple of str
-        What was not read or is not known. If not empty, the verdict is never ``safe``.
+        Files that were not read, and unknown facts. If not empty, the verdict is never ``safe``.
     not_judged : tuple of str
         Inputs that were not given, so that the verdict does not cover them.
     suggestion : str or None
@@ -115,7 +115,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def headline(self) -> str:
-        """The verdict with its reason, what it does not cover, and what retention deletes."""
+        """The verdict with its reason, its limits, and the segments that retention deletes."""
         parts = [f"{self.verdict.value}{self._reason}"]
         if self.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
             parts += [f"not checked: {text}" for text in self.not_judged]
@@ -133,16 +133,18 @@ class Prediction(Result, StartPrediction):
         if self.verdict is Verdict.LOSES:
             return f": a broker starts, {self._losses}"
         if self.verdict is Verdict.DOES_NOT_START:
-            return _first(list(map(_refusal_text, self.refused)))
+            return _format_reasons(list(map(_refusal_text, self.refused)))
         if self.verdict is Verdict.UNKNOWN:
-            return _first(self._all_unknown)
+            return _format_reasons(self._all_unknown)
         own = (f"{one.directory}: {one.unserved}" for one in self.partitions if one.unserved)
         stray = (one for one in self.partitions if one.outcome is Outcome.STRAY)
-        return _first([*self.unserved, *own, *(f"{one.directory} is stray" for one in stray)])
+        return _format_reasons(
+            [*self.unserved, *own, *(f"{one.directory} is stray" for one in stray)]
+        )
 
     @property
     def _losses(self) -> str:
-        """Records that become lost or unreadable, emptied logs, and offsets missing before."""
+        """The numbers of records that become lost or hidden, emptied logs, and missing offsets."""
         text = f"{plural(self.counts['records_lost'], 'record')} lost or hidden"
         if emptied := self.counts[f"partitions_{Outcome.EMPTIED}"]:
             text += f", {plural(emptied, 'partition')} emptied"
@@ -168,7 +170,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def facts(self) -> list[str]:
-        """What startup reads and loses, and how many segments it only rebuilds."""
+        """The data that startup reads and loses, and the number of rebuilt segments."""
         read = format_bytes(self.sizes_bytes["log_read"])
         partitions = plural(len(self.partitions), "partition")
         lines = [f"{partitions}, {self._losses}; a broker reads {read} of logs"]
@@ -189,9 +191,9 @@ class Prediction(Result, StartPrediction):
         harmed: list[str] = []
         for one in sorted(self.partitions, key=lambda one: -one.lost.records):
             if _is_harmed(one):
-                harmed += _lines(one)
+                harmed += _partition_lines(one)
             elif _is_notable(one) and not _is_only_rebuilt(one):
-                changed += _lines(one)
+                changed += _partition_lines(one)
         suggestion = [] if self.suggestion is None else [self.suggestion]
         return [
             Section("notes:", self.notes, noun="note"),
@@ -270,7 +272,7 @@ class Prediction(Result, StartPrediction):
         return shown.select([*first, *(name for name in shown.column_names if name not in first)])
 
 
-def _first(reasons: list[str]) -> str:
+def _format_reasons(reasons: list[str]) -> str:
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     return f": {reasons[0]}{more}" if reasons else ""
 
@@ -285,7 +287,7 @@ def _is_harmed(one: PartitionPrediction) -> bool:
     return bool(not is_served or one.loses or one.missing or one.unserved or one.unknown)
 
 
-def _is_usual(segment: SegmentPrediction) -> bool:
+def _is_unflushed(segment: SegmentPrediction) -> bool:
     return segment.action is SegmentAction.REBUILD and (segment.reason or "").startswith(_UNFLUSHED)
 
 
@@ -293,8 +295,8 @@ def _is_only_rebuilt(one: PartitionPrediction) -> bool:
     return (
         one.outcome is Outcome.LOADED
         and not (one.lost.records or one.notes or one.unserved or one.unknown)
-        and all(_is_usual(each) or each.action is SegmentAction.KEEP for each in one.segments)
-        and any(map(_is_usual, one.segments))
+        and all(_is_unflushed(each) or each.action is SegmentAction.KEEP for each in one.segments)
+        and any(map(_is_unflushed, one.segments))
     )
 
 
@@ -306,9 +308,9 @@ def _is_notable(one: PartitionPrediction) -> bool:
     )
 
 
-def _lines(one: PartitionPrediction) -> list[str]:
+def _partition_lines(one: PartitionPrediction) -> list[str]:
     """Return lines about a partition, its segments and its records."""
-    lines = [f"{one.directory}: {one.outcome.value}{_offsets(one)}"]
+    lines = [f"{one.directory}: {one.outcome.value}{_format_offsets(one)}"]
     lost = one.lost
     if lost.records:
         first, last = (
@@ -320,23 +322,23 @@ def _lines(one: PartitionPrediction) -> list[str]:
             f"{lost.last_offset}, {first} to {last}"
         )
     if one.loaded is not None and one.loaded.first_unstable_offset is not None:
-        lines.append(f"  {_state(one.loaded)}")
-    usual = sum(map(_is_usual, one.segments))
+        lines.append(f"  {_format_state(one.loaded)}")
+    unflushed = sum(map(_is_unflushed, one.segments))
     for segment in one.segments:
-        if segment.action is SegmentAction.KEEP or (usual > 1 and _is_usual(segment)):
+        if segment.action is SegmentAction.KEEP or (unflushed > 1 and _is_unflushed(segment)):
             continue
         cut = "" if segment.cut_at_bytes is None else f" at byte {segment.cut_at_bytes}"
         why = "" if segment.reason is None else f": {segment.reason}"
         lines.append(f"  segment {segment.base_offset}: {segment.action.value}{cut}{why}")
-    if usual > 1:
-        lines.append(f"  {plural(usual, 'segment')}: rebuild: {_UNFLUSHED}")
+    if unflushed > 1:
+        lines.append(f"  {plural(unflushed, 'segment')}: rebuild: {_UNFLUSHED}")
     lines += [f"  {text}" for text in (one.unserved, one.unknown) if text is not None]
     if one.refusal is not None:
         lines.append(f"  {_refusal_text(one.refusal)}")
     return [*lines, *(f"  {note}" for note in one.notes)]
 
 
-def _state(loaded: LoadedLog) -> str:
+def _format_state(loaded: LoadedLog) -> str:
     epochs = ", ".join(f"{one.epoch} from {one.start_offset}" for one in loaded.epochs) or "none"
     return (
         f"leader epochs {epochs}; {plural(len(loaded.producers), 'producer')}; a transaction is "
@@ -344,7 +346,7 @@ def _state(loaded: LoadedLog) -> str:
     )
 
 
-def _offsets(one: PartitionPrediction) -> str:
+def _format_offsets(one: PartitionPrediction) -> str:
     if one.loaded is None:
         return ""
     loaded = one.loaded

@@ -1,4 +1,4 @@
-"""Compiles all kernels, and says where their machine code is kept."""
+"""The run and the result of ``warm-up``: all kernels are compiled and cached."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class WarmUpResult(Result):
     Parameters
     ----------
     compiled : int
-        The number of kernels that were compiled now.
+        The number of kernels that this run compiled.
     folder : str, optional
-        The folder of the machine code; None if no folder can be written.
+        The cache folder of the machine code; None if no folder can be written.
     is_packaged : bool
-        The machine code came with the package.
+        Whether the package contains the machine code.
     """
 
     compiled: int
@@ -41,19 +41,19 @@ class WarmUpResult(Result):
 
     @property
     def headline(self) -> str:
-        """The place of the machine code."""
+        """The folder of the machine code."""
         if self.is_packaged:
-            return "all kernels are already compiled: their machine code came with the package"
+            return "all kernels are already compiled: the package contains their machine code"
         if self.folder is None:
-            return "the machine code of the kernels cannot be kept in any folder"
+            return "the machine code of the kernels cannot be cached: no folder can be written"
         done = "compiled" if self.compiled else "already compiled"
-        return f"all kernels are {done}, and kept in {self.folder}"
+        return f"all kernels are {done}, and cached in {self.folder}"
 
     @property
     def outcome(self) -> RunOutcome:
-        """The environment if the machine code cannot be kept."""
-        is_kept = self.is_packaged or self.folder is not None
-        return RunOutcome.DONE if is_kept else RunOutcome.ENVIRONMENT
+        """The environment if the machine code cannot be cached."""
+        is_cached = self.is_packaged or self.folder is not None
+        return RunOutcome.DONE if is_cached else RunOutcome.ENVIRONMENT
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Sums over batch headers and records by time, and hashes of fields, for statistics."""
+"""Sums of batches and records by time, and hashes of keys, for statistics."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kafka_index.core.kernels.record_encoder import varint_size
 from kafka_index.core.kernels.scan import BatchColumns
 
 #: Columns of the sums. `SUM_FIRST_TIME` and `SUM_LAST_TIME` are the smallest and the largest time
-#: of a batch; the bytes of each codec follow `SUM_CODECS`; a caller fills the columns from
-#: `SUM_KEY_BYTES` on.
+#: of a batch. The columns from `SUM_CODECS` on are the bytes by codec. `count_records` adds to the
+#: columns from `SUM_KEY_BYTES` on.
 (
     SUM_BATCHES,
     SUM_RECORDS,
@@ -43,9 +43,9 @@ SUMS = SUM_KEY_BYTES + 5
 #: Group number of batches that are not counted.
 NOT_COUNTED = -1
 _NO_KEY, _ANY_TIME = -(1 << 62), (1 << 63) - 1
-#: Batches that are compared with the one before together.
+#: Batches in a block that is counted without branches.
 _BLOCK = 128
-#: A message of magic 0 or 1 without key and value, and what a timestamp adds.
+#: Size of a v0 message without key and value, and of the timestamp in a v1 message.
 _MESSAGE_BYTES, _TIMESTAMP_BYTES = 26, 8
 _RECENT = 256
 _MIX = np.uint64(0xC6A4A7935BD1E995)
@@ -53,7 +53,7 @@ _SHIFT = np.uint64(47)
 
 
 def new_sums(groups: int) -> NDArray[np.int64]:
-    """Return sums of nothing, a row for each group."""
+    """Return sums of 0, a row for each group."""
     sums = np.zeros((groups, SUMS), np.int64)
     sums[:, SUM_FIRST_TIME] = np.iinfo(np.int64).max
     sums[:, SUM_LAST_TIME] = NO_TIMESTAMP
@@ -62,7 +62,7 @@ def new_sums(groups: int) -> NDArray[np.int64]:
 
 @compiled
 def _slot_of(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
-    """Return the slot with the group of a time, or the empty one where it belongs."""
+    """Return the slot of the group of a time, or the empty slot for a new group."""
     mask = len(slots) - 1
     # Successive hours and days have successive slots.
     slot = (time // group_ms if group_ms > 0 else 0) & mask
@@ -73,7 +73,7 @@ def _slot_of(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
 
 @compiled
 def index_groups(times: Longs, used: int, slots: Longs, group_ms: int) -> None:
-    """Fill the slots, twice as many as groups or more, with the groups that are in use."""
+    """Fill a hash table with the groups in use; it has at least two slots per group."""
     for row in range(used):
         slots[_slot_of(times, slots, times[row], group_ms)] = row
 
@@ -96,18 +96,18 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
 ) -> tuple[int, int, int, int]:
     """Add batches to the sums of their groups.
 
-    `first_offset`: batches before it are not counted;
-    `from_ms`, `last_ms`: largest timestamps that are counted, both inclusive; `group_ms`: the
-    length of the time of a group, 0 for one group of all; `times` (int64, (groups,)) and `sums`
-    (int64, (groups, SUMS)): of which `used` are in use; `slots`: from `index_groups`;
-    `start_row`: the first batch to count;
-    `groups` (int64, (n,)): filled with the group of each batch, or `NOT_COUNTED`; `producers`
-    (int64, (n,)): filled with producer IDs, of which few repeat. Without `by_headers` no records
-    are added. Returns the row after the last batch that was counted, which is not n if a group is
-    missing; how many groups are in use; the number of producer IDs, and of batches whose records a
-    header does not tell: those of compressed messages, and of a batch with the first offset inside.
+    `first_offset`: batches before it are not counted. `from_ms`, `last_ms`: inclusive bounds of the
+    largest timestamps. `group_ms`: the length of an hour or a day, 0 for one group of all batches.
+    `times` (int64, (groups,)) and `sums` (int64, (groups, SUMS)): the first `used` rows are in use.
+    `slots`: from `index_groups`. `start_row`: the first batch to count. `groups` (int64, (n,)):
+    filled with the group of each batch, or `NOT_COUNTED`. `producers` (int64, (n,)): filled with
+    producer IDs, of which few repeat. Without `by_headers`, no records are added.
+
+    Returns the row after the last counted batch, which is not n if another group is needed; the
+    groups in use; the number of producer IDs; and the number of batches whose headers do not
+    contain the number of records: compressed messages, and a batch that spans `first_offset`.
     """
-    # Named once: an access to a field of a tuple in the loop costs updates of reference counts.
+    # Unpacked once, because accessing a field in the loop updates reference counts.
     (
         _,
         sizes,
@@ -126,7 +126,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         record_counts,
     ) = batches
     recent = np.full(_RECENT, -1, np.int64)
-    found = unsure = 0
+    found = uncountable = 0
     last_producer: Integer = np.int64(-1)
     # Sums of batches of equal attributes in one group.
     group, kind = -1, np.int64(_NO_KEY)
@@ -137,7 +137,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
     group_end: Integer = np.int64(_NO_KEY)
     row = next_check = start_row
     while row < len(sizes):
-        # Most batches are like the one before: blocks of them are counted without branches.
+        # Most batches have the same attributes: blocks of them are counted without branches.
         end = row + _BLOCK
         if row >= next_check and group >= 0 and by_headers and end <= len(sizes):
             next_check = end
@@ -163,7 +163,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
                 count += _BLOCK
                 row = end
                 continue
-        # An index that might be negative costs more than the read.
+        # An unsigned index avoids the handling of negative indexes.
         at = np.uint64(row)
         time = max_timestamps[at]
         if last_offsets[at] < first_offset or time < from_ms or time > last_ms:
@@ -173,7 +173,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         is_message = control_types[at] == CONTROL_MESSAGE
         bits = attributes[at]
         if is_message:
-            # Its other bits have no meaning.
+            # The other bits of a message have no meaning.
             bits &= COMPRESSION_MASK
         is_other_time = group_ms > 0 and not group_start <= time < group_end
         if bits != kind or is_other_time or group < 0:
@@ -188,14 +188,14 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
                     group_start = time - time % group_ms
                     group_end = group_start + group_ms
                 elif group_ms > 0:
-                    # Times below zero are no times.
+                    # A negative timestamp means that there is no timestamp.
                     group_start, group_end = np.int64(-(1 << 62)), np.int64(0)
                 name = group_start if group_ms > 0 and time >= 0 else np.int64(NO_TIMESTAMP)
                 slot = _slot_of(times, slots, name, group_ms)
                 group = slots[slot]
                 if group < 0:
                     if used == len(times):
-                        return row, used, found, unsure
+                        return row, used, found, uncountable
                     times[used] = name
                     group = slots[slot] = used
                     used += 1
@@ -203,9 +203,11 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         count += 1
         size_bytes += sizes[at]
         smallest, largest = min(smallest, time), max(largest, time)
-        is_plain = bits & COMPRESSION_MASK == 0 if is_message else base_offsets[at] >= first_offset
-        if not is_plain:
-            unsure += 1
+        is_countable = (
+            bits & COMPRESSION_MASK == 0 if is_message else base_offsets[at] >= first_offset
+        )
+        if not is_countable:
+            uncountable += 1
         elif by_headers and is_message:
             records += 1
         elif by_headers and bits & CONTROL_MASK == 0:
@@ -221,7 +223,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         row += 1
     if group >= 0:
         _add(sums, group, kind, count, records, size_bytes, smallest, largest)
-    return row, used, found, unsure
+    return row, used, found, uncountable
 
 
 @compiled
@@ -269,13 +271,13 @@ def count_records(
 ) -> None:
     """Add the sizes of records to the sums of their groups.
 
-    `first_batch`, `batch_ends`: as in `RecordChunk`; `base_timestamps`, `groups` (int64,
-    (batches,)): of the batches; `offsets`, `timestamps`, `key_sizes`, `value_sizes` (int64, (n,)):
-    of the records, sizes -1 for null; `header_sizes` (int64, (n,)): bytes of all headers and of
-    their number; `sums`: as for `count_batches`; `key_bins`, `value_bins` (int64, (65,)): counts by
-    the bits of a size; `plain_sizes` (int64, (n,)): filled with the sizes of records without
-    compression (``DefaultRecord.sizeInBytes``). With LogAppendTime the timestamp of a record is not
-    known, and its difference counts as one byte.
+    `first_batch`, `batch_ends`: as in `RecordChunk`. `base_timestamps`, `groups` (int64,
+    (batches,)): of the batches. `offsets`, `timestamps`, `key_sizes`, `value_sizes` (int64, (n,)):
+    of the records; the size of null is -1. `header_sizes` (int64, (n,)): bytes of all headers and
+    of their number. `sums`: as for `count_batches`. `key_bins`, `value_bins` (int64, (65,)): counts
+    by the number of bits of a size. `plain_sizes` (int64, (n,)): filled with the sizes of records
+    without compression (``DefaultRecord.sizeInBytes``). With LogAppendTime, the timestamp delta of
+    a record is unknown, and is counted as one byte.
     """
     base_offsets, attributes = batches.base_offset, batches.attributes
     control_types, magics = batches.control_type, batches.magic
@@ -314,7 +316,7 @@ def count_records(
 
 @compiled
 def _bits(size: Integer) -> int:
-    """Return how many bits a size has."""
+    """Return the number of bits of a size."""
     bits = 0
     while size > 0:
         size >>= 1
@@ -326,10 +328,10 @@ def _bits(size: Integer) -> int:
 def hash_fields(
     data: NDArray[np.uint8], ends: NDArray[np.int32], hashes: NDArray[np.uint64]
 ) -> None:
-    """Hash fields of bytes, as MurmurHash64A does.
+    """Hash binary values with MurmurHash64A.
 
-    `data` (uint8): the bytes of all fields; `ends` (int32, (n + 1,)): where they begin, and the
-    last one ends; `hashes` (uint64, (n,)): filled.
+    `data` (uint8) and `ends` (int32, (n + 1,)): bytes and offsets of an Arrow array. `hashes`
+    (uint64, (n,)): filled.
     """
     for row in range(len(hashes)):
         start, end = np.int64(ends[row]), np.int64(ends[row + 1])
@@ -357,7 +359,6 @@ def _mixed(word: np.uint64) -> np.uint64:
 
 
 def warm_up(nothing: Longs) -> None:
-    """Load or compile the sums, over no batches, and the hashes of no fields."""
     batches = BatchColumns(*[nothing] * len(BatchColumns._fields))
     slots = np.full(2, -1, np.int64)
     index_groups(nothing, 0, slots, 0)

@@ -55,13 +55,13 @@ read_message_crc: Any = field_reader(MESSAGE_V0_HEADER, "crc")
 read_message_attributes: Any = field_reader(MESSAGE_V0_HEADER, "attributes")
 read_message_timestamp: Any = field_reader(MESSAGE_V1_HEADER, "timestamp_ms")
 
-#: Returned instead of a batch size: the end of the log, or why there is no valid batch. `AT_END` is
-#: also returned instead of a position, if no batch up to the end of the log matches.
+#: Returned instead of a batch size: the end of the log, or the reason why no batch is valid.
+#: `AT_END` is also returned instead of a position if no batch up to the log end matches.
 AT_END, TORN_HEADER, BAD_LENGTH, TORN_BATCH, BAD_SIZE = range(-1, -6, -1)
 #: No valid batch at a position: corrupt, truncated or zeros. `damage_at` encodes its position.
 AT_DAMAGE = -2
 
-#: Returned instead of a base offset that is not in the header.
+#: Returned instead of a base offset if the header does not contain it.
 NOT_IN_HEADER = -(2**63)
 
 # Enough batches to hide the memory latency.
