@@ -1,8 +1,7 @@
-"""Verification beside a build of the same dump, headers only beside both, and a predicted start.
+"""Verification and fast verification compared with a build of the same dump; a predicted start.
 
-One core, warm page cache. The build writes all files of the partition; the verification compares
-files that such a build has written. Seconds of the processor, in turn, so that whatever else the
-machine does counts for none of them.
+One core, warm page cache. The build writes all files of the partition, and the verification
+compares the files of a previous build. CPU seconds are measured, so other processes do not matter.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from kafka_index.core.startup.conditions import StartConditions
 from kafka_index.core.startup.directories import predict_directories
 from kafka_index.core.startup.prediction import Verdict
 
-BATCH_BYTES = (1024, 16384)
+_BATCH_BYTES = (1024, 16384)
 _ROUNDS = 5
 _LOG_BYTES = 1 << 30
 _BUILD_GOAL = 0.9
-# Barely in reach where the processor computes checksums at 13 GB/s: touching the headers takes half
-# of what is left then (docs/benchmarks-dumps.md).
+# At 13 GB/s for checksums, reading the headers takes most of the time (docs/benchmarks-dumps.md).
 _FAST_GOAL = 5.0
 _PARTITIONS = 10_000
 _PREDICTION_SECONDS = 60
@@ -44,34 +42,34 @@ _TOPIC_ID = "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
 
 def run(scratch: Path) -> bool:
     """Measure, print, and return whether all goals are reached."""
-    return all([_beside_a_build(scratch), _prediction(scratch)])
+    return all([_compare_with_build(scratch), _prediction(scratch)])
 
 
-def _beside_a_build(scratch: Path) -> bool:
+def _compare_with_build(scratch: Path) -> bool:
     print("Verification, one core, GB/s of processor time (median of rounds, in turn)")
     print("batch bytes    build   verify   x build     fast   x verify    goals")
     reached = True
-    for batch_bytes in BATCH_BYTES:
-        # As large as brokers make them by default: what a file costs counts less then.
+    for batch_bytes in _BATCH_BYTES:
+        # The default segment size of brokers, so that the fixed cost of a file matters little.
         log = write_log(scratch / f"large-logs-{batch_bytes}" / "topic-0", batch_bytes, _LOG_BYTES)
         with TemporaryDirectory(dir=scratch) as folder:
             data, output = Path(folder, "data"), Path(folder, "output")
             (data / log.parent.name).mkdir(parents=True)
             (data / log.parent.name / log.name).hardlink_to(log)
             segments = list_dump([str(data)], topics=None).segments
-            # Files to compare with, beside the log.
+            # The files that the verification compares.
             build(segments, BuildSettings())
             warm(log)
-            works: list[Callable[[], None]] = [
+            tasks: list[Callable[[], None]] = [
                 partial(_build, str(output), data),
                 partial(_verify, data, fast=False),
                 partial(_verify, data, fast=True),
             ]
-            seconds = [statistics.median(times) for times in _in_turn(works)]
+            seconds = [statistics.median(times) for times in _measure(tasks)]
         size = log.stat().st_size / 1e9
         built, verified, fast = (size / each for each in seconds)
         goals = [verified / built >= _BUILD_GOAL]
-        if batch_bytes == BATCH_BYTES[-1]:
+        if batch_bytes == _BATCH_BYTES[-1]:
             goals.append(fast / verified >= _FAST_GOAL)
         reached &= all(goals)
         print(
@@ -81,14 +79,14 @@ def _beside_a_build(scratch: Path) -> bool:
     return reached
 
 
-def _in_turn(works: list[Callable[[], None]]) -> list[list[float]]:
-    times: list[list[float]] = [[] for _ in works]
-    for work in works:
-        work()
+def _measure(tasks: list[Callable[[], None]]) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in tasks]
+    for task in tasks:
+        task()
     for _ in range(_ROUNDS):
-        for work, found in zip(works, times, strict=True):
+        for task, found in zip(tasks, times, strict=True):
             started = time.process_time()
-            work()
+            task()
             found.append(time.process_time() - started)
     return times
 
@@ -104,7 +102,7 @@ def _verify(data: Path, *, fast: bool) -> None:
     with ThreadEngine(1).start("verify") as workers:
         found = list(verify_partitions(workers, segments, settings))
     if any(file.harmful for one in found for file in one.findings):
-        raise RuntimeError(f"{data} has something harmful")
+        raise RuntimeError(f"{data} has a harmful file")
 
 
 def _prediction(scratch: Path) -> bool:

@@ -30,7 +30,7 @@ def predict(
     paths : path, or list of path
         All data directories of one broker, on a local disk.
     metadata : path, optional
-        The metadata log directory; by default that of the settings, or the one in the directories.
+        The metadata log directory. By default, it is taken from the settings or the directories.
     config : path, mapping or LogConfig, optional
         Kafka settings, such as the broker's ``server.properties``.
     known_losses : path, optional

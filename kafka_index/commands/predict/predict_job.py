@@ -264,7 +264,7 @@ class Prediction(Result, StartPrediction):
         return pa.Table.from_pylist(rows, schema=PREDICT_SCHEMA)
 
     def _shown(self) -> pa.Table:
-        """Return the segments that are not kept, or all if all are kept."""
+        """Return the segments that are not kept; if all are kept, return all."""
         rows = self.to_arrow()
         changed = rows.filter(pc.fill_null(pc.not_equal(rows["action"], SegmentAction.KEEP), True))  # noqa: FBT003
         shown = changed if changed.num_rows else rows

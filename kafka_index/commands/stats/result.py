@@ -60,8 +60,8 @@ _DAY_MS = 86_400_000
 #: The most rows that the terminal shows.
 _SHOWN_ROWS = 40
 _SHOWN_HOT_KEYS = 10
-#: Codecs with a smaller share are not shown; rates from this one on are whole numbers.
-_SHOWN_SHARE, _WHOLE = 0.005, 100
+#: Codecs with a smaller share are not shown. Lower rates are shown with decimals.
+_SHOWN_SHARE, _MIN_INTEGER_RATE = 0.005, 100
 #: Values that begin with a schema ID, at least, for their IDs to be listed.
 _SCHEMA_SHARE = 0.5
 
@@ -535,7 +535,9 @@ def _description(row: StatsRow) -> str:
         parts.append(f"{row.transactional_share:.0%} transactional")
     if row.records_per_second is not None:
         rate = row.records_per_second
-        parts.append(f"{rate:,.0f} records/s" if rate >= _WHOLE else f"{rate:.3g} records/s")
+        parts.append(
+            f"{rate:,.0f} records/s" if rate >= _MIN_INTEGER_RATE else f"{rate:.3g} records/s"
+        )
     if row.reason is not None:
         parts.append(row.status)
     return "; ".join(parts)

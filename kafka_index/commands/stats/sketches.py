@@ -25,7 +25,7 @@ Hashes = NDArray[np.uint64]
 SAMPLE_KEYS = 16_384
 #: Keys that `HotKeys` counts: at least so many, and so many for each hot key.
 _COUNTED_KEYS, _COUNTED_PER_HOT_KEY = 16_384, 8
-#: Added keys are joined once there are so many times the counted keys, or so many bytes of keys.
+#: Added keys are joined at this multiple of the counted keys, or at this size of the added keys.
 _ADDED, _MAX_ADDED_BYTES = 8, 16 << 20
 #: Only the first bytes of a longer key are shown.
 SHOWN_KEY_BYTES = 256
@@ -52,7 +52,7 @@ def hash_bytes(values: pa.Array) -> Hashes:
 class KeySample:
     """The keys with the smallest hashes, each with three numbers of its last record.
 
-    Added keys are joined when there are many, and before any property is read.
+    Added keys are joined when they exceed the size of a sample, and before a property is read.
     """
 
     def __init__(self) -> None:

@@ -304,7 +304,7 @@ class _Totals:
             )
 
     def _remainder(self, replica: Replica, counts: ReplicaCounts) -> Remainder | None:
-        """Return the prediction for a replica; None if there is none, or not all is known."""
+        """Return the prediction for a replica; None if none is requested, or facts are unknown."""
         request = self._request
         if request.compact:
             return _compacted(counts) if not counts.faults.total else None
@@ -317,26 +317,28 @@ class _Totals:
         bases = [segment.base_offset for segment in segments]
         sizes_bytes = [segment.size_bytes for segment in segments]
         start = replica.files.log_start_offset
-        gone = count_before_start(bases, start)
+        deleted = count_before_start(bases, start)
         max_bytes = -1 if request.retention_bytes is None else request.retention_bytes
         max_ms = -1 if request.retention_ms is None else request.retention_ms
         limits = self._now_ms, lambda number: segments[number].retention_time_ms
         tiered_end_offset = replica.files.tiered_end_offset
         if tiered_end_offset is None:
-            gone = count_beyond_size(sizes_bytes, gone, max_bytes)
-            gone = count_beyond_time(sizes_bytes, gone, max_ms, *limits)
+            deleted = count_beyond_size(sizes_bytes, deleted, max_bytes)
+            deleted = count_beyond_time(sizes_bytes, deleted, max_ms, *limits)
         else:
             # The broker deletes only segments that are in remote storage.
             ends = [*bases[1:], counts.end_offset]
             uploaded = sum(end - 1 <= tiered_end_offset for end in ends)
-            gone = count_expired_uploads(sizes_bytes, gone, uploaded, max_bytes, max_ms, *limits)
-        end = bases[gone] if gone < len(bases) else max(counts.end_offset, start)
+            deleted = count_expired_uploads(
+                sizes_bytes, deleted, uploaded, max_bytes, max_ms, *limits
+            )
+        end = bases[deleted] if deleted < len(bases) else max(counts.end_offset, start)
         return Remainder(
-            stays_bytes=sum(sizes_bytes[gone:]),
-            goes_bytes=sum(sizes_bytes[:gone]),
-            stays_records=sum(segment.records for segment in segments[gone:]),
-            goes_records=sum(segment.records for segment in segments[:gone]),
-            log_start_offset=max(start, end) if gone else start,
+            stays_bytes=sum(sizes_bytes[deleted:]),
+            goes_bytes=sum(sizes_bytes[:deleted]),
+            stays_records=sum(segment.records for segment in segments[deleted:]),
+            goes_records=sum(segment.records for segment in segments[:deleted]),
+            log_start_offset=max(start, end) if deleted else start,
         )
 
 
@@ -374,7 +376,7 @@ def _compacted(counts: ReplicaCounts) -> Remainder:
     )
     batches = len(np.unique(kept[:, 2]))
     if not keys.is_exact:
-        # A batch stays if one of its records does.
+        # A batch stays if one of its records stays.
         share = min(kept_records / max(cleanable.records, 1), 1)
         records_per_batch = cleanable.records / max(cleanable.batches, 1)
         batches = round(cleanable.batches * (1 - (1 - share) ** records_per_batch))

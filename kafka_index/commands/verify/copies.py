@@ -54,7 +54,7 @@ _FIRST, _SECOND = "the first copy", "the second copy"
 # The columns that are equal for equal batches.
 _COMPARED = slice(0, _SIZE + 1)
 
-_KEPT = (
+_FIXED_FIELDS = (
     "base_offset",
     "leader_epoch",
     "last_offset_delta",
@@ -251,7 +251,7 @@ def _classify_rest(one: _Copy, other: _Copy, start: int) -> Classification:
         if (missing := copy.unexplained())
     ]
     if lacking:
-        where = "it" if len(lacking) == 1 else "both"
+        where = "one copy" if len(lacking) == 1 else "both copies"
         return Classification(
             FileClass.GAP,
             harmful=True,
@@ -342,7 +342,7 @@ def compare_partitions(
 class _Batch(NamedTuple):
     magic: int
     is_marked: bool
-    kept: tuple[int, ...]
+    fixed_fields: tuple[int, ...]
     records: dict[int, _Record]
 
 
@@ -364,7 +364,7 @@ def lacking_records(
         is_changed = one.magic != other.magic or one.records.keys() != other.records.keys()
         may_be_one = bool(common) and is_changed
     else:
-        may_be_one = one.kept == other.kept and (one.is_marked or other.is_marked)
+        may_be_one = one.fixed_fields == other.fixed_fields and (one.is_marked or other.is_marked)
     if not may_be_one or any(one.records[offset] != other.records[offset] for offset in common):
         return None
     return len(other.records) - len(common), len(one.records) - len(common)
@@ -379,7 +379,7 @@ def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
         records |= found
     magic = int(entry[MAGIC_POSITION])
     if magic < MAGIC_RECORD_BATCH:
-        return _Batch(magic, is_marked=False, kept=(), records=records)
+        return _Batch(magic, is_marked=False, fixed_fields=(), records=records)
     header = np.frombuffer(entry, RECORD_BATCH_HEADER, 1)[0]
     attributes = int(header["attributes"])
     is_thinned = len(records) <= int(header["last_offset_delta"])
@@ -387,7 +387,7 @@ def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
         magic,
         # Only the log cleaner writes such a batch.
         is_thinned or bool(attributes & DELETE_HORIZON_MASK),
-        (attributes & ~DELETE_HORIZON_MASK, *(int(header[name]) for name in _KEPT)),
+        (attributes & ~DELETE_HORIZON_MASK, *(int(header[name]) for name in _FIXED_FIELDS)),
         records,
     )
 

@@ -29,7 +29,7 @@ from kafka_index.commands.verify.result import (
 )
 from kafka_index.commands.verify.segment import (
     SegmentCheck,
-    SegmentPlace,
+    SegmentStartup,
     check_segment,
     classify_transaction_index,
     has_data,
@@ -143,7 +143,7 @@ class LogChecker:
 
     def classify(self, check: SegmentCheck, row: SegmentReport) -> Finding:
         """Return the row of the next segment's log, from its scan and its row after the merge."""
-        segment, place = check.segment, check.place
+        segment, startup = check.segment, check.startup
         base_offset = segment.base_offset
         finding = finding_of(
             segment, segment.log_path, FileKind.LOG, FileClass.INTACT, base_offset=base_offset
@@ -158,8 +158,8 @@ class LogChecker:
             for each in gaps
         ]
         classification = self._damage(check, row)
-        if classification is None and check.whole.offsets.overlap is not None:
-            classification = _overlap(check.whole.offsets.overlap)
+        if classification is None and check.header_facts.offsets.overlap is not None:
+            classification = _overlap(check.header_facts.offsets.overlap)
         if classification is None and check.facts.unknown_magic is not None:
             classification = _corrupt(check.facts.unknown_magic, _UNREADABLE)
         if classification is None and check.bad_message is not None:
@@ -174,7 +174,7 @@ class LogChecker:
                 classification, found=f"{classification.found}; {_format_missing(gaps, unnamed)}"
             )
         if classification is None:
-            classification = _intact(check, len(missing), is_last=place.is_last)
+            classification = _intact(check, len(missing), is_last=startup.is_last)
         was_read = is_read(row)
         finding = (
             finding.classified(classification)
@@ -186,12 +186,14 @@ class LogChecker:
         self.has_unread_log |= finding.retriable
         if finding.harmful or (row.status == FAILED and row.reason_code != STATE_UNKNOWN):
             self.is_state_known = False
-        self.end_offset = max(check.whole.end_offset, self.end_offset or 0) if was_read else None
+        self.end_offset = (
+            max(check.header_facts.end_offset, self.end_offset or 0) if was_read else None
+        )
         return finding
 
     def _damage(self, check: SegmentCheck, row: SegmentReport) -> Classification | None:
         """Classify the corruption of a log; None if it consists of batches only."""
-        place, code = check.place, row.reason_code
+        startup, code = check.startup, row.reason_code
         if not _is_damage(row) or check.is_split:
             return None
         if code == SEGMENTS_OVERLAP:
@@ -199,8 +201,8 @@ class LogChecker:
                 FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS
             )
         position = row.position_bytes
-        is_tail = place.is_last and check.is_tail
-        if is_tail and not place.is_clean:
+        is_tail = startup.is_last and check.is_tail
+        if is_tail and not startup.is_clean:
             return Classification(
                 FileClass.PADDED if code == PREALLOCATED_TAIL else FileClass.TORN,
                 position_bytes=position,
@@ -214,7 +216,7 @@ class LogChecker:
             file_class, effect = FileClass.PADDED, _EXITS
         elif code in _TORN_CODES:
             file_class = FileClass.TORN
-            effect = _SKIPPED if not place.is_last else _HIDDEN if place.is_clean else _STUCK
+            effect = _SKIPPED if not startup.is_last else _HIDDEN if startup.is_clean else _STUCK
         else:
             file_class = FileClass.CORRUPT
             effect = _REFUSED if row.status == FAILED else _STUCK
@@ -224,8 +226,8 @@ class LogChecker:
 
     def _add_lost_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
         """Add the lost range after the valid batches of a corrupt log."""
-        facts, whole = check.facts, check.whole
-        end = whole.end_offset if whole.end_offset > facts.end_offset else None
+        facts, end_offset = check.facts, check.header_facts.end_offset
+        end = end_offset if end_offset > facts.end_offset else None
         base_offset, position = check.segment.base_offset, facts.end_bytes
         size, reason = row.log_size_bytes - position, row.reason_code or "damaged"
         self.lost.append(LostRange(facts.end_offset, end, base_offset, position, size, reason))
@@ -295,7 +297,7 @@ _LOGS_ONLY = (
     "A broker reads all logs and rebuilds all other files except for partition.metadata, which it "
     "requires."
 )
-_NOT_WHOLE = "A log could not be read, so the partition was not verified completely."
+_INCOMPLETE = "A log could not be read, so the partition was not verified completely."
 _NO_OFFSET_INDEX = (
     "A broker that starts here recovers the segment, and truncates it at any corrupt batch."
 )
@@ -325,19 +327,19 @@ class PartitionVerification:
         self._first_recovered = segments[floor_segment(segments, recovery_point)].base_offset
         self._checks: Sequence[SegmentCheck] = ()
 
-    def _place(self, segment: SegmentFile) -> SegmentPlace:
+    def _startup(self, segment: SegmentFile) -> SegmentStartup:
         """Return how startup treats a segment."""
         root = self._root
         is_unflushed = root.has_root_files and segment.base_offset >= self._first_recovered
         # Startup never recovers remote segments.
         is_clean = is_segment_path(self._directory) or root.is_clean
         is_recovered = not is_clean and (segment.is_last or is_unflushed)
-        return SegmentPlace(segment.is_last, is_recovered, is_clean)
+        return SegmentStartup(segment.is_last, is_recovered, is_clean)
 
     def check(self, segment: SegmentFile, attempt_id: str) -> SegmentCheck:
         cleaned_to = self._root.cleaned_to(self._partition) or 0
         return check_segment(
-            segment, self._place(segment), self._settings, cleaned_to, attempt_id=attempt_id
+            segment, self._startup(segment), self._settings, cleaned_to, attempt_id=attempt_id
         )
 
     def finish(self, checks: Iterable[SegmentCheck], attempt_id: str) -> PartitionFindings:
@@ -380,13 +382,13 @@ class PartitionVerification:
         start = max(self._log_start(), self._checks[0].segment.base_offset)
         end = checker.end_offset
         if not is_segment_path(segments[-1].log_path):
-            is_whole = checker.is_state_known and folded.snapshots is not None
-            recovered = (each.base_offset for each in segments if self._place(each).is_recovered)
+            is_complete = checker.is_state_known and folded.snapshots is not None
+            recovered = (each.base_offset for each in segments if self._startup(each).is_recovered)
             config = self._settings.config
             found += classify_snapshots(
                 partition,
                 self._index_directory,
-                built if is_whole else None,
+                built if is_complete else None,
                 ProducerExpiration(config.producer_id_expiration_ms, self._settings.now_ms),
                 (start, end),
                 [each.base_offset for each in segments],
@@ -398,7 +400,7 @@ class PartitionVerification:
             found += epoch_findings(
                 partition,
                 self._index_directory,
-                [epochs for check in self._checks for epochs in check.whole.epochs.ranges],
+                [epochs for check in self._checks for epochs in check.header_facts.epochs.ranges],
                 (self._log_start(), end),
                 has_indexes=has_indexes,
             )
@@ -414,19 +416,19 @@ class PartitionVerification:
         if end is not None:
             found += checkpoint_findings(self._root, partition, end)
         found = self._shortened(self._with_refusal(found, entries))
-        whole = self._partition_row(found, start, end, folded.error)
+        partition_row = self._partition_row(found, start, end, folded.error)
         if checker.has_unread_log or unread:
-            whole = replace(
-                whole, file_class=FileClass.UNREADABLE, effect=_NOT_WHOLE, retriable=True
+            partition_row = replace(
+                partition_row, file_class=FileClass.UNREADABLE, effect=_INCOMPLETE, retriable=True
             )
-        return PartitionFindings(self._verified(checker, found, start), (*found, whole))
+        return PartitionFindings(self._verified(checker, found, start), (*found, partition_row))
 
     def _verified(
         self, checker: LogChecker, found: Sequence[Finding], start: int
     ) -> VerifiedPartition:
         """Return the result of the partition; `start` is its log start offset."""
         partition, latest = self._partition, self._settings.now_ms + CLOCK_SKEW_MS
-        future = [each for each in self._checks if each.whole.max_timestamp_ms > latest]
+        future = [each for each in self._checks if each.header_facts.max_timestamp_ms > latest]
         gaps = tuple(
             each.as_gap(partition, self._segments[each.log].log_path)
             for each in checker.missing.unexplained
@@ -447,7 +449,7 @@ class PartitionVerification:
 
     def _open_from(self, folded: MergedPartition) -> int:
         """Return the first offset of the open transactions, the log end offset if none is open."""
-        end = self._checks[-1].whole.end_offset
+        end = self._checks[-1].header_facts.end_offset
         state = None if folded.start is None else folded.start.state
         unstable = None if state is None else state.first_unstable_offset
         return end if unstable is None else min(unstable, end)
@@ -481,7 +483,7 @@ class PartitionVerification:
                     check.segment,
                     check.facts.offsets,
                     is_read(row),
-                    None if check.whole is check.facts else check.whole.end_offset,
+                    None if check.header_facts is check.facts else check.header_facts.end_offset,
                 )
                 for check, row in zip(self._checks, rows, strict=True)
             ],
@@ -502,7 +504,7 @@ class PartitionVerification:
         if not check.has_time_index:
             harmful = check.has_offset_index and check.facts.max_timestamp_ms >= 0
             classification = Classification(FileClass.MISSING, harmful, effect=_NO_TIME_INDEX)
-            missing.append((FileKind.TIME_INDEX, check.place.unless_rebuilt(classification)))
+            missing.append((FileKind.TIME_INDEX, check.startup.unless_rebuilt(classification)))
         for kind, classification in missing:
             path = index_path(segment, self._settings, kind)
             row = finding_of(
@@ -528,7 +530,7 @@ class PartitionVerification:
                 stored,
                 None if check.row.status == FAILED else wanted,
                 segment.base_offset,
-                check.place,
+                check.startup,
                 partial(has_data, self._checks, segment.base_offset),
                 next_start,
                 is_known=is_known,
@@ -538,7 +540,7 @@ class PartitionVerification:
             row = Classification(
                 FileClass.MISSING, check.has_offset_index, effect=TxnFault.MISSING.effect
             )
-            yield finding.classified(check.place.unless_rebuilt(row))
+            yield finding.classified(check.startup.unless_rebuilt(row))
 
     def _with_refusal(self, found: list[Finding], entries: Sequence[Entry]) -> list[Finding]:
         """Add the error of a startup if an entry with the name of a file is not a file."""

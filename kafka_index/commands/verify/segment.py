@@ -76,7 +76,7 @@ _OFFSET_EFFECTS = {
     "silently.",
     FileClass.TOO_LOW: "Consumers skip the records before the batch of the entry silently.",
     FileClass.FOREIGN: "Fetches return no batch, or the wrong batch.",
-    FileClass.CORRUPT: "Lookups return wrong positions, or scan the whole segment.",
+    FileClass.CORRUPT: "Lookups return wrong positions, or scan the header_facts segment.",
 }
 _TIME_EFFECTS = {
     FileClass.PADDED: "The largest timestamp of the segment reads as 0: retention deletes the "
@@ -100,7 +100,7 @@ HasData = Callable[[int, int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentPlace:
+class SegmentStartup:
     """How a starting broker treats a segment.
 
     `is_last`: it is the active segment. `is_recovered`: its indexes are rebuilt. `is_clean`: the
@@ -143,7 +143,7 @@ def classify_index(
     built: bytes | None,
     entries: StoredEntries,
     mismatch: IndexMismatch | None,
-    place: SegmentPlace,
+    startup: SegmentStartup,
 ) -> Classification:
     """Classify an ``.index`` or ``.timeindex`` that differs from the built one.
 
@@ -158,8 +158,8 @@ def classify_index(
         elif entries.padding:
             classification = _padded(entries, rules)
     elif kind is FileKind.INDEX and mismatch and classification.file_class is FileClass.STALE:
-        classification = _stale_offsets(classification, mismatch, place)
-    return place.unless_rebuilt(classification or _shorter_or_valid(data, built, rules))
+        classification = _stale_offsets(classification, mismatch, startup)
+    return startup.unless_rebuilt(classification or _shorter_or_valid(data, built, rules))
 
 
 def _classify_mismatch(
@@ -186,10 +186,10 @@ def _classify_mismatch(
 
 
 def _stale_offsets(
-    classification: Classification, mismatch: IndexMismatch, place: SegmentPlace
+    classification: Classification, mismatch: IndexMismatch, startup: SegmentStartup
 ) -> Classification:
     """Classify entries after the log end, from which a broker may read a wrong log end."""
-    if place.is_last:
+    if startup.is_last:
         return replace(classification, effect=_SHORT_LAST)
     if mismatch.expected.startswith("an offset"):
         # Lookups of later offsets use later segments, never these entries.
@@ -258,7 +258,7 @@ def classify_transaction_index(
     data: bytes,
     built: bytes | None,
     base_offset: int,
-    place: SegmentPlace,
+    startup: SegmentStartup,
     has_data: HasData,
     next_start: int,
     *,
@@ -266,7 +266,7 @@ def classify_transaction_index(
 ) -> Classification:
     """Classify a ``.txnindex``, compared with the built one if it is known.
 
-    `has_data` and `next_start` are those of `compare_aborted_txns`. `is_known`: the producers
+    `has_data` and `next_start` are arguments of `compare_aborted_txns`. `is_known`: the producers
     before the segment are known.
     """
     size = ABORTED_TXN.itemsize
@@ -315,7 +315,7 @@ def classify_transaction_index(
             f"{torn_bytes} more",
             "Lookups skip the incomplete entry, but no entry can be appended after it.",
         )
-    return place.unless_rebuilt(classification)
+    return startup.unless_rebuilt(classification)
 
 
 def _class_of(difference: TxnDifference, entries: int) -> FileClass:
@@ -378,7 +378,7 @@ class SegmentCheck:
         The staged build, whose state is needed for the merge.
     facts
         Facts about the batches before any corruption.
-    whole
+    header_facts
         Facts about all batches by their headers, also after a CRC mismatch.
     has_offset_index, has_time_index
         Without an offset index, a broker rebuilds everything.
@@ -392,10 +392,10 @@ class SegmentCheck:
     """
 
     segment: SegmentFile
-    place: SegmentPlace
+    startup: SegmentStartup
     staged: StagedSegment
     facts: LogFacts
-    whole: LogFacts
+    header_facts: LogFacts
     findings: list[Finding] = field(default_factory=list)
     has_offset_index: bool = True
     has_time_index: bool = True
@@ -435,7 +435,7 @@ def read_stored_file(
 
 def check_segment(
     segment: SegmentFile,
-    place: SegmentPlace,
+    startup: SegmentStartup,
     settings: VerifySettings,
     cleaned_to: int,
     *,
@@ -448,7 +448,7 @@ def check_segment(
     """
     offsets = _StoredIndex(segment, settings, FileKind.INDEX)
     times = _StoredIndex(segment, settings, FileKind.TIME_INDEX)
-    facts = whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
+    facts = header_facts = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
     # Comparing all entries during the scan costs less than reading a remote log again.
     compared = [offsets, times] if store_of(segment.log_path).needs_requests else []
@@ -465,11 +465,11 @@ def check_segment(
     is_split = False
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
         # A broker that does not verify checksums also reads the batches after a mismatch.
-        whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
-        unread = _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
+        header_facts = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
+        unread = _read_headers(segment, [header_facts, *offsets.observers(), *times.observers()])
         if staged.report.reason_code == OFFSET_OVERFLOW and unread is None:
             is_split = _is_intact(segment, verify_crc=not settings.fast)
-            facts = whole if is_split else facts
+            facts = header_facts if is_split else facts
     elif not compared:
         unequal = [
             each
@@ -478,7 +478,7 @@ def check_segment(
         ]
         unread = _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
     is_tail = source.stop is not None and source.stop.is_tail
-    check = SegmentCheck(segment, place, staged, facts, whole, is_tail=is_tail)
+    check = SegmentCheck(segment, startup, staged, facts, header_facts, is_tail=is_tail)
     check.is_split = is_split
     if messages.first_bytes is not None and not settings.fast:
         check.bad_message = messages.bad_message(segment)
@@ -493,7 +493,7 @@ def check_segment(
         elif index.stored == data:
             check.findings.append(finding.classified(IDENTICAL))
         else:
-            check.findings.append(finding.classified(index.classify(data, whole, place)))
+            check.findings.append(finding.classified(index.classify(data, header_facts, startup)))
     check.has_offset_index, check.has_time_index = offsets.exists, times.exists
     return check
 
@@ -563,17 +563,21 @@ class _StoredIndex:
             self._fit = TimeEntryCheck(self._entries)
         return [self._fit] if self._entries.disorder is None else []
 
-    def classify(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Classification:
+    def classify(
+        self, built: bytes | None, header_facts: LogFacts, startup: SegmentStartup
+    ) -> Classification:
         """Classify the file after the observers have processed the log."""
         if isinstance(self._fit, OffsetEntryCheck):
-            mismatch = self._fit.misfit(whole.end_offset, whole.end_bytes)
+            mismatch = self._fit.misfit(header_facts.end_offset, header_facts.end_bytes)
         else:
             mismatch = self._fit.misfit(
-                whole.end_offset,
-                whole.max_timestamp_ms,
-                is_closed=place.is_clean or not place.is_last,
+                header_facts.end_offset,
+                header_facts.max_timestamp_ms,
+                is_closed=startup.is_clean or not startup.is_last,
             )
-        return classify_index(self._kind, self.stored or b"", built, self._entries, mismatch, place)
+        return classify_index(
+            self._kind, self.stored or b"", built, self._entries, mismatch, startup
+        )
 
 
 def _read_headers(
@@ -622,7 +626,7 @@ def has_data(
     checks: Sequence[SegmentCheck], up_to_base_offset: int, producer: int, first: int, last: int
 ) -> bool:
     for check in checks:
-        if check.segment.base_offset > up_to_base_offset or check.whole.end_offset <= first:
+        if check.segment.base_offset > up_to_base_offset or check.header_facts.end_offset <= first:
             continue
         for batches in LogFileSource.of_segment(check.segment, verify_crc=False).chunks():
             is_data = (batches.producer_id == producer) & (batches.last_offset >= first)
