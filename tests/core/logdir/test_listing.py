@@ -323,6 +323,6 @@ def test_swapped_indexes_without_their_log_are_reported(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(0, ".index.swap"), name(5, ".timeindex.swap"))
     put(tmp_path / "t-0", name(9, ".log.swap"), name(9, ".index.swap"))
     found = reasons(listed(tmp_path))
-    assert "its final name already" in found[name(0, ".index.swap")]
+    assert "already has its final name" in found[name(0, ".index.swap")]
     assert found[name(5, ".timeindex.swap")] == "a swapped index without a log"
     assert name(9, ".index.swap") not in found
