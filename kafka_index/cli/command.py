@@ -256,7 +256,7 @@ class SparkEngine:
         *,
         after_failure: str,
         listener: Listener | None = None,
-        works: int = 0,
+        tasks: int = 0,
         inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),
     ) -> Iterator[SparkWorkers]:
@@ -271,7 +271,7 @@ class SparkEngine:
             from kafka_index.spark.workers import session_workers  # noqa: PLC0415, PySpark
 
             with session_workers(
-                session, listener=listener, works=works, inputs=inputs, outputs=outputs
+                session, listener=listener, tasks=tasks, inputs=inputs, outputs=outputs
             ) as workers:
                 yield workers
 

@@ -239,9 +239,9 @@ class RunSummary:
             self._stack.enter_context(redirect_stdout(sys.stderr))
             return
         from kafka_index.core.fs.paths import absolute_path  # noqa: PLC0415, slow to import
-        from kafka_index.core.fs.registry import whole_file  # noqa: PLC0415, slow to import
+        from kafka_index.core.fs.registry import atomic_file  # noqa: PLC0415, slow to import
 
-        self._file = self._stack.enter_context(whole_file(absolute_path(path), what="summary"))
+        self._file = self._stack.enter_context(atomic_file(absolute_path(path), what="summary"))
 
     def write(self, exit_code: int, outcome: str) -> None:
         """Write the summary if requested and not yet written.

@@ -262,7 +262,7 @@ class ProgressListener:
         if self._progress is not None:
             self._progress.advance(count, size_bytes)
 
-    def on_share(self, done: int, total: int) -> None:
+    def on_units(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress.set_share(done, total)
 

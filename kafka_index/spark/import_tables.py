@@ -31,7 +31,7 @@ from kafka_index.core.job.engine import Engine, Listener, Workers
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.output import Output
 from kafka_index.spark.data_source import KafkaLogSource
-from kafka_index.spark.workers import SparkWorkers, read_works, spark_schema, spark_workers
+from kafka_index.spark.workers import SparkWorkers, read_tasks, spark_schema, spark_workers
 
 #: Rows of file number N start at N times this number.
 _FILE_ROWS = 1 << 40
@@ -81,7 +81,7 @@ def write_tables(
 def _read(workers: SparkWorkers, files: Sequence[TableFile], schema: pa.Schema) -> DataFrame:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         place = schema.get_field_index(ROW_NUMBER)
-        for number, file in read_works(batches):
+        for number, file in read_tasks(batches):
             for found in read_tables([file], schema):
                 numbers = pa.array(found.column(place).to_numpy() + number * _FILE_ROWS, pa.int64())
                 yield found.set_column(place, schema.field(place), numbers)

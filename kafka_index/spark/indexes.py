@@ -71,7 +71,7 @@ from kafka_index.core.job.engine import (
     Workers,
     balance,
     count_bins,
-    wave_bytes,
+    job_bytes,
 )
 from kafka_index.core.job.result import KeptRows
 from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, SegmentReport
@@ -86,7 +86,7 @@ from kafka_index.spark.workers import (
     check_results,
     current_attempt_id,
     packed_row,
-    read_works,
+    read_tasks,
     session_workers,
     spark_schema,
     spark_workers,
@@ -200,7 +200,7 @@ def count_groups(
     batches: Iterable[pa.RecordBatch], *, source: ParquetInput
 ) -> Iterator[pa.RecordBatch]:
     """Count the row groups of one bin; runs in a task."""
-    for group in read_works(batches):
+    for group in read_tasks(batches):
         try:
             yield from count_parts(group, source)
         except InputError as error:
@@ -253,7 +253,7 @@ class _Counted:
             counts,
             max_segments=min(ROUND_SEGMENTS, self.workers.limits.result_bytes // _COUNTED_BYTES),
             costs=costs,
-            max_cost=wave_bytes(sum(costs)),
+            max_cost=job_bytes(sum(costs)),
         )
         return [
             _Round(self, group.start, group.stop, sum(counts[group]), sum(costs[group]))
@@ -296,7 +296,7 @@ class _Round:
         spark, source = spark_workers(workers), self.counted.rows.source
         partitions = self.counted.partitions.slice(self.first, self.end - self.first)
         known, _ = split_refused(source, self.counted.fetch(partitions))
-        shares = (SHARES - COUNT_SHARES) * self.segments // self.counted.count
+        units = (SHARES - COUNT_SHARES) * self.segments // self.counted.count
         if pc.all(self.counted.partitions["is_sorted"]).as_py():
             counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
             bins = list(pack(counted, known, self.bins))
@@ -308,14 +308,14 @@ class _Round:
                 fail_fast=fail_fast,
                 sizes=[each.size_bytes for each in bins],
                 what=f"scan {len(known):,} segments",
-                shares=shares,
+                units=units,
             )
         staged: list[StagedSegment] = []
         limits = spark.limits
         most = min(limits.result_bytes // _STAGED_BYTES, limits.work_bytes // _COUNTED_BYTES)
         for start in range(0, len(known), max(most, 1)):
             some = known[start : start + max(most, 1)]
-            items = shares * len(some) // len(known)
+            items = units * len(some) // len(known)
             staged += self._stage_unsorted(spark, some, settings, fail_fast=fail_fast, items=items)
             if fail_fast and failed_rows(staged):
                 break
@@ -388,7 +388,7 @@ def read_rows(
     Row groups without wanted rows are read only as far as needed to detect this.
     """
     schema = _row_schema(source)
-    for group in read_works(batches):
+    for group in read_tasks(batches):
         if wanted is None or _has_any(group, source, wanted):
             for rows in read_whole_group(source, group.group):
                 yield rows.cast(schema)
@@ -518,7 +518,7 @@ class _SessionEngine:
         *,
         after_failure: str,
         listener: Listener | None = None,  # noqa: ARG002, of `Engine.start`, as are the others
-        works: int = 0,  # noqa: ARG002
+        tasks: int = 0,  # noqa: ARG002
         inputs: Sequence[str] = (),  # noqa: ARG002
         outputs: Sequence[str] = (),
     ) -> Iterator[SparkWorkers]:

@@ -47,7 +47,7 @@ from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, QueryBatch, integers
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
 from kafka_index.spark.session import ship_package
-from kafka_index.spark.workers import read_works, spark_schema, spark_workers, task
+from kafka_index.spark.workers import read_tasks, spark_schema, spark_workers, task
 
 # Queries that are processed together share the costs per segment.
 _ROWS_TOGETHER = 250_000
@@ -361,7 +361,7 @@ def find_needs(
     """Reduce the queries of splits to a set that needs the same indexes."""
     inventory = lookups.open().inventory
     largest: dict[tuple[int, int], int] = {}
-    for work in read_works(batches):
+    for work in read_tasks(batches):
         # The task that processes the split raises and reports the same error.
         with suppress(InputError):
             for rows in read_split(work.split):

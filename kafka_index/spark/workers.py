@@ -37,22 +37,22 @@ from kafka_index.core.fs.uris import HDFS_SCHEME, OBJECT_SCHEMES, scheme_of
 from kafka_index.core.job.engine import (
     BIN,
     COST_BYTES,
+    JobSizes,
     Listener,
     Overlap,
     SplittableTask,
-    Waves,
     Workers,
     balance,
     count_bins,
     new_run_id,
-    split_waves,
+    split_jobs,
 )
 from kafka_index.core.output.locks import PROBE_FILE
 from kafka_index.spark.jobs import LACKS, Jobs
 from kafka_index.spark.option_values import parse_size
 from kafka_index.spark.session import runs_here
 
-_Work = TypeVar("_Work")
+_Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 _PACKED = "packed"
@@ -80,15 +80,15 @@ def session_workers(
     session: SparkSession,
     *,
     listener: Listener | None = None,
-    works: int = 0,
+    tasks: int = 0,
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
     """Return the workers of a session, whose tasks check their executor first."""
-    on_progress = None if listener is None else listener.on_share
+    on_progress = None if listener is None else listener.on_units
     with (
         executor_check(session, inputs=inputs, outputs=outputs) as check,
-        Jobs(session, items=works, on_progress=on_progress) as jobs,
+        Jobs(session, items=tasks, on_progress=on_progress) as jobs,
     ):
         if listener is not None:
             listener.on_begin()
@@ -119,14 +119,14 @@ class SparkWorkers:
 
     def run(
         self,
-        works: Sequence[_Work],
-        function: Callable[[_Work, str], _Result],
+        tasks: Sequence[_Task],
+        function: Callable[[_Task, str], _Result],
         *,
         sizes: Sequence[int],
         what: str,
-        waves: Waves = Waves.ONE,
+        jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,  # noqa: ARG002, results of a job are sorted in any case
-        shares: int | None = None,
+        units: int | None = None,
         result_bytes: int = 0,
     ) -> Generator[_Result, None, None]:
         """Yield the results of a function over tasks, job by job and in order.
@@ -135,18 +135,18 @@ class SparkWorkers:
         several jobs if tasks or results are too large for the driver. If results are kept, jobs
         overlap, so that no core waits for the end of a job.
         """
-        shares = len(works) if shares is None else shares
+        units = len(tasks) if units is None else units
         costs = [size + COST_BYTES for size in sizes]
         ratio = float(_RESULT_RATIO)
 
         def plan() -> Iterator[SparkJob]:
             most = self.limits.result_bytes // max(result_bytes, 1)
-            for first, last in split_waves(costs, waves, self.count):
+            for first, last in split_jobs(costs, jobs, self.count):
                 start = first
                 while start < last:
                     limit = min(self.limits.work_bytes, int(self.limits.result_bytes / ratio))
                     end = min(last, start + max(most, 1))
-                    job = SparkJob.of(works, sizes, start, end, limit)
+                    job = SparkJob.of(tasks, sizes, start, end, limit)
                     start = job.end
                     yield job
 
@@ -155,16 +155,16 @@ class SparkWorkers:
             done = self.frame_of(job).mapInArrow(
                 self.task(partial(_run, function=function)), spark_schema(RESULT_SCHEMA)
             )
-            items = job.end * shares // len(works) - job.start * shares // len(works)
+            items = job.end * units // len(tasks) - job.start * units // len(tasks)
             size = f"{sum(sizes[job.start : job.end]) / 1e9:,.2f} GB"
-            with self.jobs.job(what.format(job.works, size=size), items=items):
+            with self.jobs.job(what.format(job.tasks, size=size), items=items):
                 table = self.collect(done)
             ratio = max(ratio, table.nbytes / max(job.size_bytes, 1))
             found = list(unpack_rows(table.to_batches()))
-            check_results(len(found), job.works)
+            check_results(len(found), job.tasks)
             return [result for _, result in sorted(found, key=itemgetter(0))]
 
-        if waves is Waves.KEPT:
+        if jobs is JobSizes.EQUAL:
             with Overlap(self, plan(), run, bins_of=lambda job: len(job.bins)) as overlap:
                 for results in overlap:
                     yield from results
@@ -174,27 +174,27 @@ class SparkWorkers:
 
     def run_parts(
         self,
-        works: Sequence[_Work],
-        divide: Callable[[_Work], SplittableTask[_Result]],
+        tasks: Sequence[_Task],
+        divide: Callable[[_Task], SplittableTask[_Result]],
         *,
         sizes: Sequence[int],
         what: str,
-        waves: Waves = Waves.ONE,
+        jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,
     ) -> Generator[_Result, None, None]:
         """Yield the results of tasks; all parts of a task are run by one Spark task."""
 
-        def run(work: _Work, attempt_id: str) -> _Result:
-            return divide(work).run(attempt_id)
+        def run(task: _Task, attempt_id: str) -> _Result:
+            return divide(task).run(attempt_id)
 
-        return self.run(works, run, sizes=sizes, what=what, waves=waves, ordered=ordered)
+        return self.run(tasks, run, sizes=sizes, what=what, jobs=jobs, ordered=ordered)
 
-    def frame(self, works: Sequence[object], sizes: Sequence[int]) -> DataFrame:
-        """Return tasks as rows for `read_works`, distributed to Spark tasks of similar cost."""
-        return self.frame_of(SparkJob.of(works, sizes, 0, len(works), None))
+    def frame(self, tasks: Sequence[object], sizes: Sequence[int]) -> DataFrame:
+        """Return tasks as rows for `read_tasks`, distributed to Spark tasks of similar cost."""
+        return self.frame_of(SparkJob.of(tasks, sizes, 0, len(tasks), None))
 
     def frame_of(self, job: SparkJob) -> DataFrame:
-        """Return the tasks of a job as rows for `read_works`."""
+        """Return the tasks of a job as rows for `read_tasks`."""
         manifest = pa.table([list(range(len(job.bins))), job.bins], schema=_MANIFEST_SCHEMA)
         return self.distribute(manifest).repartitionById(len(job.bins), BIN)
 
@@ -244,7 +244,7 @@ class SparkJob:
     @classmethod
     def of(
         cls,
-        works: Sequence[object],
+        tasks: Sequence[object],
         sizes: Sequence[int],
         start: int,
         end: int,
@@ -256,14 +256,14 @@ class SparkJob:
             bins = count_bins(len(costs), sum(costs))
             members: list[list[tuple[int, object]]] = [[] for _ in range(bins)]
             for number, place in enumerate(balance(costs, bins, overhead=0), start=start):
-                members[place].append((number, works[number]))
+                members[place].append((number, tasks[number]))
             job = cls(start, end, list(map(pack_together, members)))
             if max_bytes is None or job.size_bytes <= max_bytes or end - start == 1:
                 return job
             end = start + max((end - start) * max_bytes // (2 * job.size_bytes), 1)
 
     @property
-    def works(self) -> int:
+    def tasks(self) -> int:
         """Number of tasks."""
         return self.end - self.start
 
@@ -293,7 +293,7 @@ def check_results(found: int, expected: int) -> None:
     """Reject incomplete results of a job: a cancelled job can look like a completed one."""
     if found != expected:
         raise EngineError(
-            "a job of Spark ended without the results of all its works",
+            "a job of Spark ended without the results of all its tasks",
             expected=expected,
             found=found,
             hint="run again",
@@ -307,17 +307,17 @@ def spark_workers(workers: Workers) -> SparkWorkers:
     return workers
 
 
-def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+def read_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     """Yield the tasks in rows of `SparkWorkers.frame`."""
-    return (work for _, work in unpack_rows(batches))
+    return (task for _, task in unpack_rows(batches))
 
 
 def _run(
-    batches: Iterable[pa.RecordBatch], *, function: Callable[[_Work, str], _Result]
+    batches: Iterable[pa.RecordBatch], *, function: Callable[[_Task, str], _Result]
 ) -> Iterator[pa.RecordBatch]:
     attempt_id = current_attempt_id()
     yield packed_row(
-        [(number, function(work, attempt_id)) for number, work in unpack_rows(batches)]
+        [(number, function(task, attempt_id)) for number, task in unpack_rows(batches)]
     )
 
 

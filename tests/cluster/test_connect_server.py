@@ -80,7 +80,7 @@ class Seen:
     def on_begin(self):
         pass
 
-    def on_share(self, done, total):
+    def on_units(self, done, total):
         seen.append((done, total))
 
 answer(folder / "queries", inventory, By.OFFSET, folder / "out", spark=session, listener=Seen())

@@ -88,7 +88,7 @@ def answer(
     with AnswerTarget(str(output), opened) as target:
         started: AbstractContextManager[Workers] = ThreadEngine(2).start("lookup")
         if spark is not None:
-            started = session_workers(spark, listener=listener, works=len(opened.splits))
+            started = session_workers(spark, listener=listener, tasks=len(opened.splits))
         with started as workers:
             for report in answer_queries(
                 workers, opened, inventory, settings, target, starting_offsets=starting_offsets

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_index.core.errors import EngineError, ExecutorError, PublishError
 from kafka_index.core.fs.registry import configure_stores, storage_options
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
-from kafka_index.core.job.engine import Listener, SplittableTask, Waves
+from kafka_index.core.job.engine import JobSizes, Listener, SplittableTask
 from kafka_index.spark import workers as module
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.workers import (
@@ -94,15 +94,15 @@ def test_wave_starts_when_its_results_are_requested(spark: SparkSession) -> None
         def on_begin(self) -> None:
             seen.clear()
 
-        def on_share(self, done: int, total: int) -> None:
+        def on_units(self, done: int, total: int) -> None:
             seen.append((done, total))
 
     def double(work: int, _attempt_id: str) -> int:
         return 2 * work
 
-    with session_workers(spark, listener=Shares(), works=12) as workers:
+    with session_workers(spark, listener=Shares(), tasks=12) as workers:
         found = workers.run(
-            range(12), double, sizes=[0] * 12, what="{:,} works", waves=Waves.GROWING
+            range(12), double, sizes=[0] * 12, what="{:,} works", jobs=JobSizes.GROWING
         )
         assert [next(found), next(found)] == [0, 2]
         assert max(seen) == (2, 12)
@@ -235,7 +235,7 @@ def test_jobs_send_at_most_their_limit_through_the_driver(
 
     class SmallWorkers(SparkWorkers):
         def frame_of(self, job: SparkJob) -> DataFrame:
-            sent.append((job.works, job.size_bytes))
+            sent.append((job.tasks, job.size_bytes))
             return super().frame_of(job)
 
     def answer(work: bytes, _attempt_id: str) -> bytes:
@@ -245,9 +245,9 @@ def test_jobs_send_at_most_their_limit_through_the_driver(
     monkeypatch.setattr(module.DriverLimits, "of", lambda _: module.DriverLimits(20_000, 40_000))
     with session_workers(spark) as workers:
         small = SmallWorkers(spark, workers.jobs, workers.check)
-        for waves in (Waves.ONE, Waves.KEPT):
+        for jobs in (JobSizes.ONE, JobSizes.EQUAL):
             sent.clear()
-            found = list(small.run(works, answer, sizes=[1] * 60, what="{:,}", waves=waves))
+            found = list(small.run(works, answer, sizes=[1] * 60, what="{:,}", jobs=jobs))
             assert [each[:8] for each in found] == [work[:8] for work in works]
             assert sum(count for count, _ in sent) == 60
             assert max(size for _, size in sent) <= 20_000

@@ -39,7 +39,7 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.times import now_ms, time_text
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
-from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.fs.registry import atomic_file, store_of
 from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink
 
@@ -268,7 +268,7 @@ def _gauges(result: BackupResult, now: int) -> dict[str, float]:
 
 
 def _write(path: str, data: bytes, what: str) -> None:
-    with whole_file(path, what=f"file of {what}") as file:
+    with atomic_file(path, what=f"file of {what}") as file:
         file.write(data)
         file.commit(durable=False)
 

@@ -125,7 +125,7 @@ def _build_logs(
                     "build",
                     after_failure=AFTER_FAILURE,
                     listener=listener,
-                    works=len(left),
+                    tasks=len(left),
                     inputs=directories,
                     outputs=outputs if root is None else [root],
                 ) as workers:

@@ -36,7 +36,7 @@ from kafka_index.core.job.engine import (
     SplittableTask,
     Workers,
     count_bins,
-    wave_bytes,
+    job_bytes,
 )
 from kafka_index.core.log.choices import INDEX_OUTPUTS, BuildOutput
 from kafka_index.core.log.recovery.publish import (
@@ -121,7 +121,7 @@ def plan_rounds(segments: SegmentTable) -> list[LogRound]:
 
     A killed run loses at most one round, which is a small part of a large run.
     """
-    max_bytes = wave_bytes(segments.total_bytes + COST_BYTES * len(segments))
+    max_bytes = job_bytes(segments.total_bytes + COST_BYTES * len(segments))
     groups = partition_groups(
         segments, max_bytes=max_bytes, max_segments=ROUND_SEGMENTS, cost_bytes=COST_BYTES
     )
@@ -257,7 +257,7 @@ def stage_tasks(
     fail_fast: bool,
     sizes: Sequence[int],
     what: str,
-    shares: int | None = None,
+    units: int | None = None,
 ) -> list[StagedSegment]:
     """Stage the segments of tasks in other processes, where their temporary files can be shared.
 
@@ -265,7 +265,7 @@ def stage_tasks(
     `fail_fast`, segments may be missing after a failure.
     """
     staging = _Staging(stage, replace(settings, shares_staged=True), fail_fast=fail_fast)
-    found = workers.run(works, staging, sizes=sizes, what=what, shares=shares)
+    found = workers.run(works, staging, sizes=sizes, what=what, units=units)
     return [staged for own in found for staged in own]
 
 
@@ -313,7 +313,7 @@ def publish_staged(
         partial(_publish_group, settings=replace(settings, shares_staged=True)),
         sizes=[COST_BYTES * sum(map(len, group)) for group in groups],
         what=f"{'merge' if settings.needs_state else 'publish'} {len(partitions):,} partitions",
-        shares=0,
+        units=0,
     )
     return [row for each in rows for row in each]
 

@@ -438,7 +438,7 @@ def build_from_table(
                 "build",
                 after_failure=AFTER_FAILURE,
                 listener=listener,
-                works=SHARES,
+                tasks=SHARES,
                 inputs=[file.path for file in source.files],
                 outputs=[str(root)],
             ) as workers,

@@ -28,8 +28,8 @@ from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.json_lines import json_lines
 from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.fs.registry import store_of, whole_file
-from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves, Workers, new_run_id
+from kafka_index.core.fs.registry import atomic_file, store_of
+from kafka_index.core.job.engine import SILENT, Engine, JobSizes, Listener, Workers, new_run_id
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.output.output import Output
 from kafka_index.core.output.publish import ROWS, scratch_path
@@ -66,7 +66,7 @@ class DataFile:
     def __init__(self, folder: str, attempt: str, number: int, settings: ExportSettings) -> None:
         store_of(folder).make_directory(folder)
         path = os.path.join(folder, ROWS)
-        self._file: AtomicFile = whole_file(
+        self._file: AtomicFile = atomic_file(
             path, scratch_path=scratch_path(path, attempt, str(number)), what="data file"
         )
         self._folder = folder
@@ -363,7 +363,7 @@ def _run(
             "export",
             after_failure="run again to continue",
             listener=listener,
-            works=len(works),
+            tasks=len(works),
             inputs=sorted({name for work in works for name in work.split.directories}),
             outputs=[settings.output],
         ) as workers:
@@ -391,7 +391,7 @@ def export_splits(
         partial(_export_split, settings=settings),
         sizes=[work.split.size_bytes for work in works],
         what="export {:,} splits of records",
-        waves=Waves.KEPT,
+        jobs=JobSizes.EQUAL,
     )
 
 

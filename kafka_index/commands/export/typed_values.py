@@ -13,7 +13,7 @@ from kafka_index.commands.export.plan import ExportPlan
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.job.engine import Waves, Workers
+from kafka_index.core.job.engine import JobSizes, Workers
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.query.records import plan_partitions
 from kafka_index.core.query.settings import ReadSettings
@@ -54,7 +54,7 @@ def find_types(
         partial(_find_writers, settings=settings.read, decode=decode),
         sizes=[work.split.size_bytes for work in works],
         what="find the schemas of {:,} splits of records",
-        waves=Waves.KEPT,
+        jobs=JobSizes.EQUAL,
     ):
         for place, one in counts.items():
             found[place].add(one)

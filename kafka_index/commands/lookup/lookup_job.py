@@ -56,7 +56,7 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.fs.registry import whole_file
+from kafka_index.core.fs.registry import atomic_file
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.request import TimeKind
 from kafka_index.core.job.result import ReportSink, RunOutcome
@@ -291,7 +291,7 @@ class _FileLookup:
                 "lookup",
                 after_failure="no answers were written: run again",
                 listener=self._listener,
-                works=len(queries.splits),
+                tasks=len(queries.splits),
                 inputs=[*inventory.partitions["directory"].to_pylist(), *queries.files],
                 outputs=[os.path.dirname(target.part_path(queries.splits[0]))],
             ) as workers:
@@ -363,7 +363,7 @@ def answer_split(
         as_parquet=form is QueryFormat.PARQUET,
         max_rows=SPLIT_ROWS if many else READ_ROWS,
     )
-    with whole_file(part_path, scratch_path=scratch, what="answers") as file:
+    with atomic_file(part_path, scratch_path=scratch, what="answers") as file:
         try:
             with (
                 file.writing(),

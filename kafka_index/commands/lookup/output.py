@@ -42,7 +42,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.format.state_files import Offset, Size
 from kafka_index.core.fs.json_lines import extended_lines
 from kafka_index.core.fs.paths import absolute_path
-from kafka_index.core.fs.registry import input_stream, scan_directory, store_of, whole_file
+from kafka_index.core.fs.registry import atomic_file, input_stream, scan_directory, store_of
 from kafka_index.core.fs.store import COMPRESSIONS, Entry
 from kafka_index.core.fs.uris import split_uri
 from kafka_index.core.job.result import RunOutcome
@@ -164,7 +164,7 @@ class AnswerTarget:
     def _join(self, parts: Sequence[str], announce: Announce) -> None:
         """Put the answers of all parts in place, as one file."""
         scratch = os.path.join(self._output.staging, _WHOLE)
-        with whole_file(self.path, scratch_path=scratch, what="answers") as file:
+        with atomic_file(self.path, scratch_path=scratch, what="answers") as file:
             with file.writing():
                 join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
             self._refuse_existing()

@@ -16,7 +16,7 @@ from kafka_index.core.errors import InputError, ReadError
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.fs.durable_files import AtomicFile
 from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
-from kafka_index.core.fs.registry import store_of, whole_file
+from kafka_index.core.fs.registry import atomic_file, store_of
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
@@ -63,7 +63,7 @@ def offsets_files(
     refuse_side_files(request, target)
     with ExitStack() as stack:
         yield [
-            (stack.enter_context(whole_file(absolute_path(path))), _RENDERS[name])
+            (stack.enter_context(atomic_file(absolute_path(path))), _RENDERS[name])
             for path, name in request.offsets_files
         ]
 

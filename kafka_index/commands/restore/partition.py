@@ -70,7 +70,7 @@ from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.fs.uris import is_backup_path
-from kafka_index.core.job.engine import Engine, Listener, SplittableTask, Waves, new_run_id
+from kafka_index.core.job.engine import Engine, JobSizes, Listener, SplittableTask, new_run_id
 from kafka_index.core.log.filter.partition_rewrite import (
     SegmentRewriter,
     is_internal,
@@ -149,7 +149,7 @@ def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
             "restore",
             after_failure="finished partitions are kept: run again to continue",
             listener=listener,
-            works=len(groups),
+            tasks=len(groups),
             inputs=sorted({each.base.directory for each in plans}),
             outputs=[settings.output],
         ) as workers:
@@ -158,7 +158,7 @@ def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
                 partial(split_group, settings=settings),
                 sizes=[sum(each.size_bytes for each in group) for group in groups],
                 what="restore {:,} groups of partitions",
-                waves=Waves.KEPT,
+                jobs=JobSizes.EQUAL,
             ):
                 on_finished(group)
 

@@ -628,7 +628,7 @@ class RewriteJob:
                     "rewrite",
                     after_failure="finished partitions are kept: run again to continue",
                     listener=listener,
-                    works=len(self.plans) * (1 if is_last else 2),
+                    tasks=len(self.plans) * (1 if is_last else 2),
                     inputs=[plan.directory for plan in self.plans],
                     outputs=[] if output is None else [output.root],
                 )

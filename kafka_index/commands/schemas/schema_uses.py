@@ -188,7 +188,7 @@ def _count(
             "schemas",
             after_failure="run again",
             listener=listener,
-            works=len(sizes),
+            tasks=len(sizes),
             inputs=sorted({name for split in plan.splits for name in split.directories}),
         ) as workers:
             for found, size_bytes in zip(

@@ -32,7 +32,7 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.format.times import now_ms
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
-from kafka_index.core.job.engine import SILENT, Engine, Listener, Waves
+from kafka_index.core.job.engine import SILENT, Engine, JobSizes, Listener
 from kafka_index.core.job.result import MissingOffsets, ReportSink
 from kafka_index.core.kernels.batch_counts import SUM_BYTES, SUM_RECORDS
 from kafka_index.core.log.read.partition_files import PartitionFiles
@@ -167,7 +167,7 @@ def _count(
         "stats",
         after_failure="run again",
         listener=listener,
-        works=len(parts),
+        tasks=len(parts),
         inputs=sorted({part.directory for part in parts}),
     ) as workers:
         for counts in workers.run(
@@ -176,7 +176,7 @@ def _count(
             # Headers are about a sixteenth of the work of records.
             sizes=[part.size_bytes >> (0 if settings.parts else 4) for part in parts],
             what="count {:,} parts of logs",
-            waves=Waves.KEPT,
+            jobs=JobSizes.EQUAL,
             result_bytes=_RESULT_BYTES,
         ):
             number = counts.number

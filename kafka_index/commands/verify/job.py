@@ -133,7 +133,7 @@ class _Dump:
             "verify",
             after_failure="the report has the verified partitions: run again",
             listener=listener,
-            works=len(segments.partitions),
+            tasks=len(segments.partitions),
             inputs=[each.directory for each in segments.partitions],
         ) as workers:
             for each in verify_partitions(workers, segments, settings):

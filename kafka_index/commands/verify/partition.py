@@ -56,7 +56,7 @@ from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.index.transaction_index import AbortedTxns, TxnFault, next_starts
-from kafka_index.core.job.engine import COST_BYTES, SplittableTask, Waves, Workers
+from kafka_index.core.job.engine import COST_BYTES, JobSizes, SplittableTask, Workers
 from kafka_index.core.job.result import MissingOffsets as FoundGaps
 from kafka_index.core.log.append.log_segment_writer import floor_segment
 from kafka_index.core.log.missing_offsets import (
@@ -546,7 +546,7 @@ class PartitionVerification:
         """Add the error of a startup if an entry with the name of a file is not a file."""
         directory = self._directory
         is_suspect = self._is_loaded and any(
-            entry.why_not_a_file() is not None and parse_segment_file(entry.name) is not None
+            entry.file_error() is not None and parse_segment_file(entry.name) is not None
             for entry in entries
         )
         if not is_suspect:
@@ -688,7 +688,7 @@ def verify_partitions(
             partial(_divide, settings=settings, roots=DataDirectories(tolerated=True)),
             sizes=[each.size_bytes + len(each) * COST_BYTES for each in partitions],
             what="verify {:,} partitions",
-            waves=Waves.KEPT,
+            jobs=JobSizes.EQUAL,
         )
     finally:
         shutil.rmtree(settings.scratch_root(), ignore_errors=True)

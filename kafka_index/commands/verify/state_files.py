@@ -641,7 +641,7 @@ def other_files(
         name, classification = entry.name, None
         if name in owned or is_scratch(name):
             continue
-        parsed, reason = parse_segment_file(name), entry.why_not_a_file()
+        parsed, reason = parse_segment_file(name), entry.file_error()
         if parsed is None:
             classification = _classify_name(name) if reason is None else None
         elif parsed.transient or parsed.kind == LOG_SUFFIX:

@@ -220,7 +220,7 @@ class LocalEntry:
             # For example a circular link, which a broker would not load either.
             return False
 
-    def why_not_a_file(self) -> str | None:
+    def file_error(self) -> str | None:
         try:
             if self._entry.is_file():
                 return None

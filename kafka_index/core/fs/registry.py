@@ -135,7 +135,7 @@ def input_stream(path: str) -> pa.NativeFile:
     return store_of(path).input_stream(path)
 
 
-def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> AtomicFile:
+def atomic_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> AtomicFile:
     """Create a file that is written atomically; see `Store.create`."""
     return store_of(path).create(path, scratch_path=scratch_path, what=what)
 
@@ -177,7 +177,7 @@ def leads_nowhere(path: str) -> bool:
     return os.path.islink(target) or not os.path.isdir(os.path.dirname(target))
 
 
-def why_not_opened(path: str) -> str | None:
+def opening_error(path: str) -> str | None:
     """Return why a file cannot be opened or created for writing, None if it can."""
     if leads_nowhere(path):
         return "a broken link"

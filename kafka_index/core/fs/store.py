@@ -87,7 +87,7 @@ class Entry(Protocol):
     def is_directory(self) -> bool:
         """Return whether it is a directory, a link to one, or a common prefix."""
 
-    def why_not_a_file(self) -> str | None:
+    def file_error(self) -> str | None:
         """Return why it cannot be read as a file."""
 
     def is_broken_link(self) -> bool: ...
@@ -115,7 +115,7 @@ class StoredEntry:
     def is_directory(self) -> bool:
         return self._entry.is_directory
 
-    def why_not_a_file(self) -> str | None:
+    def file_error(self) -> str | None:
         return NOT_A_FILE if self._entry.is_directory else None
 
     def is_broken_link(self) -> bool:

@@ -19,11 +19,11 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from kafka_index.core.fs.uris import remote_among
 
-Work = TypeVar("Work")
+Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-#: Tasks per worker in the largest job of `Waves.GROWING`.
-GROWN_WAVE = 4
+#: Tasks per worker in the largest job of `JobSizes.GROWING`.
+MAX_TASKS_PER_WORKER = 4
 #: Column with the bin of a task.
 BIN = "bin"
 #: Fixed cost of opening, creating and publishing a file, as the number of bytes read in the same
@@ -34,20 +34,20 @@ _BIN_BYTES = 256 << 20
 _SMALL_BIN_BYTES = 16 << 20
 _FEW_BINS = 64
 # A failed run loses the current job, which should be a small part of a large run.
-_MAX_WAVES = 64
-_WAVE_BYTES = 16 << 30
-_MAX_WAVE_BYTES = 1 << 40
+_MAX_JOBS = 64
+_MIN_JOB_BYTES = 16 << 30
+_MAX_JOB_BYTES = 1 << 40
 
 
-class Waves(Enum):
+class JobSizes(Enum):
     """How a run is divided into Spark jobs; results arrive when their job is complete."""
 
     ONE = auto()
-    """One job: its results are of use only together."""
-    KEPT = auto()
-    """Jobs of about equal bytes: a run that fails keeps the results of the jobs before."""
+    """One job, whose results are needed together."""
+    EQUAL = auto()
+    """Jobs of about equal size; a failed run keeps the results of completed jobs."""
     GROWING = auto()
-    """Each job twice the one before: the caller may end the run with its first results."""
+    """Each job has twice as many tasks as the previous one; the caller may stop early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SplittableTask(Generic[Result]):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ValueError("a work needs one part or more")
+            raise ValueError("a task needs one part or more")
 
     def run(self, attempt_id: str) -> Result:
         return self.join([part(attempt_id) for part in self.parts], attempt_id)
@@ -88,7 +88,7 @@ class Listener(Protocol):
         """Receive an amount of completed work; called from any thread."""
         return
 
-    def on_share(self, done: int, total: int) -> None:  # noqa: ARG002, of listeners that show it
+    def on_units(self, done: int, total: int) -> None:  # noqa: ARG002, of listeners that show it
         """Receive the number of completed progress units; called from any thread."""
         return
 
@@ -125,14 +125,14 @@ class Workers(Protocol):
 
     def run(
         self,
-        works: Sequence[Work],
-        function: Callable[[Work, str], Result],
+        tasks: Sequence[Task],
+        function: Callable[[Task, str], Result],
         *,
         sizes: Sequence[int],
         what: str,
-        waves: Waves = Waves.ONE,
+        jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,
-        shares: int | None = None,
+        units: int | None = None,
         result_bytes: int = 0,
     ) -> Generator[Result, None, None]:
         """Yield the results of a function over tasks, starting when the first one is requested.
@@ -146,18 +146,18 @@ class Workers(Protocol):
         `sizes` are bytes per task. `what` is a description with a placeholder for the number of
         tasks, such as ``verify {:,} partitions``, and optionally one for their ``{size}``.
         `result_bytes` is the maximum size of a result, if it is much larger than its task. Results
-        arrive as they complete, or, if `ordered`, in the order of tasks. `shares` is the number of
+        arrive as they complete, or, if `ordered`, in the order of tasks. `units` is the number of
         progress units of the run, by default one per task.
         """
 
     def run_parts(
         self,
-        works: Sequence[Work],
-        divide: Callable[[Work], SplittableTask[Result]],
+        tasks: Sequence[Task],
+        divide: Callable[[Task], SplittableTask[Result]],
         *,
         sizes: Sequence[int],
         what: str,
-        waves: Waves = Waves.ONE,
+        jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,
     ) -> Generator[Result, None, None]:
         """Run splittable tasks; threads share their parts, a Spark task runs all parts of one."""
@@ -176,13 +176,13 @@ class Engine(Protocol):
         *,
         after_failure: str,
         listener: Listener | None = None,
-        works: int = 0,
+        tasks: int = 0,
         inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),
     ) -> AbstractContextManager[Workers]:
         """Start the workers of a command.
 
-        `after_failure` is the hint for the error of a failed job. `works` is the number of tasks
+        `after_failure` is the hint for the error of a failed job. `tasks` is the number of tasks
         reported to the listener. `inputs` are paths that tasks read. `outputs` are existing, locked
         folders or URIs that they write. Raises `KafkaIndexError` if the engine does not start, and
         on exit if a task has failed.
@@ -197,7 +197,7 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
     load. So no bin exceeds the smallest bin by more than one item.
     """
     if bins < 1:
-        raise ValueError(f"work needs one bin or more, not {bins}")
+        raise ValueError(f"tasks need one bin or more, not {bins}")
     loads: list[tuple[float, int]] = [(0, number) for number in range(bins)]
     bin_of = [0] * len(sizes)
     for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
@@ -207,39 +207,39 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
     return bin_of
 
 
-def count_bins(works: int, cost: int) -> int:
+def count_bins(tasks: int, cost: int) -> int:
     """Return the number of bins for tasks, on any engine.
 
     `cost` is in bytes that could be read in the same time.
     """
     bin_bytes = min(max(cost // _FEW_BINS, _SMALL_BIN_BYTES), _BIN_BYTES)
-    return max(min(works, -(-cost // bin_bytes)), 1)
+    return max(min(tasks, -(-cost // bin_bytes)), 1)
 
 
-def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tuple[int, int]]:
+def split_jobs(costs: Sequence[int], jobs: JobSizes, workers: int) -> Iterator[tuple[int, int]]:
     """Yield the range of tasks of each Spark job: its first task, and the one after its last.
 
     Costs have the unit of `count_bins`; as many tasks as `workers` run concurrently.
     """
-    if waves is Waves.ONE:
+    if jobs is JobSizes.ONE:
         if costs:
             yield 0, len(costs)
         return
-    max_bytes = wave_bytes(sum(costs))
-    max_works = workers if waves is Waves.GROWING else len(costs)
+    max_bytes = job_bytes(sum(costs))
+    max_tasks = workers if jobs is JobSizes.GROWING else len(costs)
     start = size_bytes = 0
     for end, cost in enumerate(costs, start=1):
         size_bytes += cost
-        if end == len(costs) or end - start == max_works or size_bytes >= max_bytes:
+        if end == len(costs) or end - start == max_tasks or size_bytes >= max_bytes:
             yield start, end
             start, size_bytes = end, 0
-            if waves is Waves.GROWING:
-                max_works = min(2 * max_works, GROWN_WAVE * workers)
+            if jobs is JobSizes.GROWING:
+                max_tasks = min(2 * max_tasks, MAX_TASKS_PER_WORKER * workers)
 
 
-def wave_bytes(total_bytes: int) -> int:
+def job_bytes(total_bytes: int) -> int:
     """Return the cost of a job: many bins, but a small part of a large run."""
-    return min(max(_WAVE_BYTES, total_bytes // _MAX_WAVES), _MAX_WAVE_BYTES)
+    return min(max(_MIN_JOB_BYTES, total_bytes // _MAX_JOBS), _MAX_JOB_BYTES)
 
 
 def new_run_id() -> str:
@@ -277,7 +277,7 @@ class Overlap(Generic[Job, Result]):
         self._run = run
         self._bins_of = bins_of
         self._most = 1 if one_at_a_time else _MOST
-        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="wave")
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="job")
 
     def __enter__(self) -> Self:
         return self
@@ -290,7 +290,7 @@ class Overlap(Generic[Job, Result]):
 
     def __iter__(self) -> Iterator[Result]:
         while True:
-            while self._has_room() and (job := next(self._left, None)) is not None:
+            while self._may_start() and (job := next(self._left, None)) is not None:
                 self.running.append((job, self._pool.submit(self._run, job)))
             if not self.running:
                 return
@@ -298,7 +298,7 @@ class Overlap(Generic[Job, Result]):
             self.running.popleft()
             yield result
 
-    def _has_room(self) -> bool:
+    def _may_start(self) -> bool:
         count = len(self.running)
         if count >= self._most:
             return False
@@ -320,7 +320,7 @@ class ThreadEngine:
         *,
         after_failure: str = "",  # noqa: ARG002, of `Engine.start`, as are the others
         listener: Listener | None = None,
-        works: int = 0,  # noqa: ARG002
+        tasks: int = 0,  # noqa: ARG002
         inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),  # noqa: ARG002
     ) -> Iterator[ThreadWorkers]:
@@ -339,12 +339,12 @@ def _default_threads(inputs: Iterable[str]) -> int:
 
 
 def map_requests(
-    function: Callable[[Work], Result], works: Sequence[Work], *, threads: int, name: str
+    function: Callable[[Task], Result], tasks: Sequence[Task], *, threads: int, name: str
 ) -> Generator[Result, None, None]:
     """Yield the results of a function over tasks in order, on threads that mostly wait."""
     with ThreadEngine(threads).start(name) as workers:
         yield from workers.run(
-            works, lambda work, _: function(work), sizes=(), what="", ordered=True
+            tasks, lambda task, _: function(task), sizes=(), what="", ordered=True
         )
 
 
@@ -361,32 +361,32 @@ class ThreadWorkers:
 
     def run(
         self,
-        works: Sequence[Work],
-        function: Callable[[Work, str], Result],
+        tasks: Sequence[Task],
+        function: Callable[[Task, str], Result],
         *,
         sizes: Sequence[int],
         what: str,
-        waves: Waves = Waves.ONE,
+        jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,
-        shares: int | None = None,  # noqa: ARG002, who takes the results counts them
+        units: int | None = None,  # noqa: ARG002, the caller counts results
         result_bytes: int = 0,  # noqa: ARG002
     ) -> Generator[Result, None, None]:
-        def divide(work: Work) -> SplittableTask[Result]:
-            return SplittableTask([partial(function, work)], _only)
+        def divide(task: Task) -> SplittableTask[Result]:
+            return SplittableTask([partial(function, task)], _only)
 
-        return self.run_parts(works, divide, sizes=sizes, what=what, waves=waves, ordered=ordered)
+        return self.run_parts(tasks, divide, sizes=sizes, what=what, jobs=jobs, ordered=ordered)
 
     def run_parts(
         self,
-        works: Sequence[Work],
-        divide: Callable[[Work], SplittableTask[Result]],
+        tasks: Sequence[Task],
+        divide: Callable[[Task], SplittableTask[Result]],
         *,
         sizes: Sequence[int],  # noqa: ARG002, of `Workers.run_parts`, as are the others
         what: str,  # noqa: ARG002
-        waves: Waves = Waves.ONE,  # noqa: ARG002
+        jobs: JobSizes = JobSizes.ONE,  # noqa: ARG002
         ordered: bool = False,
     ) -> Generator[Result, None, None]:
-        run = _Run(works, divide, self.count, self._name)
+        run = _Run(tasks, divide, self.count, self._name)
         self._runs.append(run)
         try:
             with closing(run.results(ordered=ordered)) as results:
@@ -400,8 +400,8 @@ class ThreadWorkers:
             run.shutdown()
 
 
-def _only(pieces: list[Any], _attempt_id: str) -> Any:
-    return pieces[0]
+def _only(results: list[Any], _attempt_id: str) -> Any:
+    return results[0]
 
 
 @dataclass(eq=False, slots=True)
@@ -409,12 +409,12 @@ class _Running(Generic[Result]):
     """A splittable task in progress."""
 
     number: int
-    parts: SplittableTask[Result]
+    task: SplittableTask[Result]
     missing: int
-    pieces: list[Any] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
 
 
-class _Run(Generic[Work, Result]):
+class _Run(Generic[Task, Result]):
     """A function applied to tasks on threads.
 
     Tasks start only a few ahead of the consumed results.
@@ -422,14 +422,14 @@ class _Run(Generic[Work, Result]):
 
     def __init__(
         self,
-        works: Sequence[Work],
-        divide: Callable[[Work], SplittableTask[Result]],
+        tasks: Sequence[Task],
+        divide: Callable[[Task], SplittableTask[Result]],
         threads: int,
         name: str,
     ) -> None:
-        self._works = enumerate(works)
+        self._tasks = enumerate(tasks)
         self._divide = divide
-        self._room = 2 * threads
+        self._startable = 2 * threads
         self._parts: deque[tuple[_Running[Result], int]] = deque()
         self._done: deque[tuple[int, Result]] = deque()
         self._error: BaseException | None = None
@@ -457,10 +457,10 @@ class _Run(Generic[Work, Result]):
                     while following in waiting:
                         yield waiting.pop(following)
                         following += 1
-                        self._make_room()
+                        self._start_more()
                 else:
                     yield result
-                    self._make_room()
+                    self._start_more()
         finally:
             self.shutdown()
         if self._error is not None:
@@ -492,9 +492,9 @@ class _Run(Generic[Work, Result]):
                     self._fail(error)
                 self.shutdown()
 
-    def _make_room(self) -> None:
+    def _start_more(self) -> None:
         with self._changed:
-            self._room += 1
+            self._startable += 1
             self._changed.notify()
 
     def _fail(self, error: BaseException) -> None:
@@ -508,16 +508,16 @@ class _Run(Generic[Work, Result]):
             while not self._is_stopped:
                 if self._parts:
                     return self._parts.popleft()
-                if self._room:
-                    following = next(self._works, None)
+                if self._startable:
+                    following = next(self._tasks, None)
                     if following is None:
                         return None
-                    number, work = following
-                    parts = self._divide(work)
-                    count = len(parts.parts)
-                    running = _Running(number, parts, count, [None] * count)
+                    number, task = following
+                    divided = self._divide(task)
+                    count = len(divided.parts)
+                    running = _Running(number, divided, count, [None] * count)
                     self._parts.extend((running, at) for at in range(count))
-                    self._room -= 1
+                    self._startable -= 1
                     self._changed.notify_all()
                     continue
                 self._changed.wait()
@@ -526,17 +526,17 @@ class _Run(Generic[Work, Result]):
     def _work(self, attempt_id: str) -> None:
         """Run parts until there are none left."""
         try:
-            while (taken := self._next_part()) is not None:
-                running, at = taken
-                piece = running.parts.parts[at](attempt_id)
+            while (part := self._next_part()) is not None:
+                running, at = part
+                result = running.task.parts[at](attempt_id)
                 with self._changed:
-                    running.pieces[at] = piece
+                    running.results[at] = result
                     running.missing -= 1
                     is_last = not running.missing
                 if is_last:
-                    result = running.parts.join(running.pieces, attempt_id)
+                    joined = running.task.join(running.results, attempt_id)
                     with self._changed:
-                        self._done.append((running.number, result))
+                        self._done.append((running.number, joined))
                         self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001, because the caller's thread raises it
             with self._changed:

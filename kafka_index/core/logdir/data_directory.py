@@ -42,7 +42,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.format.state_files import MALFORMED
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped, note_unread
-from kafka_index.core.fs.registry import scan_directory, store_of, why_not_opened
+from kafka_index.core.fs.registry import opening_error, scan_directory, store_of
 from kafka_index.core.logdir.metadata_files import read_file, read_properties, read_text
 
 
@@ -279,7 +279,7 @@ def reject_locked(directory: str, hint: str) -> None:
     The lock file is only opened. Also raises if the lock cannot be tested.
     """
     path = os.path.join(directory, BROKER_LOCK)
-    if why_not_opened(path) is not None:
+    if opening_error(path) is not None:
         return
     try:
         # O_NONBLOCK, so that opening a named pipe does not wait.

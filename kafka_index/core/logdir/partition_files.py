@@ -143,7 +143,7 @@ class _PartitionEntries:
             return
         base_offset, kind, transient = parsed
         if kind == LOG_SUFFIX:
-            reason = entry.why_not_a_file() or _DEAD.get(transient)
+            reason = entry.file_error() or _DEAD.get(transient)
             if reason is not None:
                 self.skipped.append(Skipped(entry.path, reason))
                 if reason in (BROKEN_LINK, NOT_A_FILE) and transient not in _DEAD:
@@ -153,7 +153,7 @@ class _PartitionEntries:
         elif transient == SWAP_SUFFIX and kind in INDEX_SUFFIXES:
             self.swap_indexes[base_offset] = entry
         # The broker parses the offset of each .cleaned file, whatever its kind.
-        if transient == CLEANED_SUFFIX and entry.why_not_a_file() is None:
+        if transient == CLEANED_SUFFIX and entry.file_error() is None:
             self.cleaned.append(base_offset)
 
 

@@ -278,7 +278,7 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
         base_offset = parsed.base_offset
         log_name = segment_file_name(base_offset, LOG_SUFFIX)
         logs = (by_name.get(log_name + ending) for ending in _LOG_ENDINGS)
-        if any(log is not None and log.why_not_a_file() is None for log in logs):
+        if any(log is not None and log.file_error() is None for log in logs):
             continue
         before = bisect(bases, base_offset)
         # A swap file replaces this log, which the broker has deleted or is deleting.
@@ -295,7 +295,7 @@ def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
 
     Raises `KafkaIndexError` if the disk or the store fails.
     """
-    if entry.why_not_a_file() is not None:
+    if entry.file_error() is not None:
         return None
     try:
         data = store_of(entry.path).read(entry.path)

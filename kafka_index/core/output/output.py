@@ -53,7 +53,7 @@ from kafka_index.core.fs.durable_files import (
     sync,
 )
 from kafka_index.core.fs.paths import local_path, refuse_overlap
-from kafka_index.core.fs.registry import scan_directory, store_of, whole_file
+from kafka_index.core.fs.registry import atomic_file, scan_directory, store_of
 from kafka_index.core.output.locks import RUNS_FOLDER, DirectoryLock, StoreLock
 
 State = TypeVar("State")
@@ -113,7 +113,7 @@ class StateFile(Generic[State]):
     def write(self, state: State, *, durable: bool = True) -> None:
         """Write the state; raises `PublishError` if that fails."""
         text = json.dumps({"version": self.version, **asdict(cast("Any", state))}, sort_keys=True)
-        with whole_file(self.path, what=self.what) as file:
+        with atomic_file(self.path, what=self.what) as file:
             file.write(f"{text}\n".encode())
             file.commit(durable=durable)
         if durable:

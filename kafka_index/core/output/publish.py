@@ -97,7 +97,7 @@ def create_scratch(path: str, *, attributes_of: str | None) -> int:
         raise publish_error(error, path, "create a file") from error
     try:
         if attributes_of is not None:
-            take_attributes(descriptor, attributes_of)
+            copy_attributes(descriptor, attributes_of)
     except BaseException:
         os.close(descriptor)
         remove_scratch(path)
@@ -122,7 +122,7 @@ def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | N
         os.close(descriptor)
 
 
-def take_attributes(target: int | str, log_path: str) -> None:
+def copy_attributes(target: int | str, log_path: str) -> None:
     """Give a file, as descriptor or path, the mode and owner of a log if they differ.
 
     Raises `PublishError` with both owners if this user may not change them.
@@ -358,7 +358,7 @@ def _prepare(publication: Publication) -> PublishError | None:
     for staged in publication.files:
         try:
             if publication.attributes_of is not None:
-                take_attributes(staged.scratch_path, publication.attributes_of)
+                copy_attributes(staged.scratch_path, publication.attributes_of)
             elif not os.path.exists(staged.scratch_path):
                 return _gone(staged)
         except PublishError as error:
@@ -414,7 +414,7 @@ def _remove_old(path: str, new: os.stat_result, scratch_path: str) -> None:
             os.unlink(renamed)
 
 
-def left_to_publish(publication: Publication) -> Publication | None:
+def unpublished_part(publication: Publication) -> Publication | None:
     """Return the part of a publication that an interrupted attempt has not published.
 
     None if the segment was published or abandoned.

@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, without_frames
-from kafka_index.core.job.engine import GROWN_WAVE, SILENT, Engine, Listener, Waves, Workers
+from kafka_index.core.job.engine import (
+    MAX_TASKS_PER_WORKER,
+    SILENT,
+    Engine,
+    JobSizes,
+    Listener,
+    Workers,
+)
 from kafka_index.core.log.missing_offsets import SeenLog
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
@@ -70,7 +77,7 @@ def run_search(
             name,
             after_failure="run again",
             listener=listener,
-            works=len(splits),
+            tasks=len(splits),
             inputs=sorted({name for split in splits for name in split.directories}),
         ) as workers,
         closing(find_matches(workers, splits, settings, limit=limit)) as found,
@@ -89,7 +96,7 @@ def find_matches(
     The settings need the column ``offset`` and `OnDamage.DROP`.
     """
     # Limited, because the driver's memory does not grow with the cluster.
-    together = max(min(GROWN_WAVE * workers.count, len(splits)), 1)
+    together = max(min(MAX_TASKS_PER_WORKER * workers.count, len(splits)), 1)
     max_bytes = min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // together))
     match = partial(match_split, settings=settings, limit=limit, max_bytes=max_bytes)
 
@@ -99,7 +106,7 @@ def find_matches(
             match,
             sizes=[split.size_bytes for split in some],
             what="search {:,} splits of records",
-            waves=Waves.GROWING,
+            jobs=JobSizes.GROWING,
             ordered=True,
             result_bytes=max_bytes,
         )

@@ -39,7 +39,7 @@ from kafka_index.core.format.names import (
     TopicPartition,
 )
 from kafka_index.core.fs.inputs import reading_inputs
-from kafka_index.core.fs.registry import scan_directory, why_not_opened
+from kafka_index.core.fs.registry import opening_error, scan_directory
 from kafka_index.core.log.append.settings import log_settings_of
 from kafka_index.core.log.missing_offsets import KnownOffsets
 from kafka_index.core.log.state.partition_state import ProducerExpiration
@@ -270,7 +270,7 @@ class _Start:
         """Reject lock files that a broker cannot open."""
         for directory in self._identity.by_directory:
             path = os.path.join(directory, BROKER_LOCK)
-            kind = why_not_opened(path)
+            kind = opening_error(path)
             if kind is not None:
                 self._refused.append(Refusal(path, None, f"the lock is {kind}"))
 

@@ -99,12 +99,12 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     """
     scanned = sorted(scan_directory(directory), key=lambda one: one.name)
     _check_epochs(directory)
-    entries = [entry for entry in scanned if entry.why_not_a_file() is None]
+    entries = [entry for entry in scanned if entry.file_error() is None]
     for entry in entries:
         if is_refused_name(entry.name):
             raise StartRefusedError(NO_OFFSET, path=entry.path)
     live, _ = list_partition(partition, entries)
-    not_files = {entry.name: entry for entry in scanned if entry.why_not_a_file() is not None}
+    not_files = {entry.name: entry for entry in scanned if entry.file_error() is not None}
     unserved = [
         f"{entry.path}: a broker opens an empty segment at that offset within the log"
         for entry in entries

@@ -353,7 +353,7 @@ def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
         text = f"there is no snapshot at or after its log start {log_start_offset}"
         return Refusal(path, None, text) if log_start_offset else None
     *_, last = max(found, key=lambda one: one[:2])
-    reason = last.why_not_a_file()
+    reason = last.file_error()
     if reason is None:
         info = last.info()
         reason = _why_not_snapshot(

@@ -47,7 +47,7 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.registry import leads_nowhere, why_not_opened
+from kafka_index.core.fs.registry import leads_nowhere, opening_error
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIndex
 from kafka_index.core.index.transaction_index import TransactionIndex
@@ -213,7 +213,7 @@ class _PredictedFiles:
 
     def create_segment(self, base_offset: int) -> LoadedSegment:
         path = os.path.join(self.directory, f"{base_offset:0{OFFSET_DIGITS}d}{LOG_SUFFIX}")
-        kind = why_not_opened(path)
+        kind = opening_error(path)
         if kind is not None:
             raise DirectoryFailsError(f"the log to be made is {kind}", path=path)
         return LoadedSegment(base_offset, self.settings)

@@ -131,7 +131,7 @@ class ReadTests:
                 entry = entries[path]
                 assert (entry.size_bytes, entry.mtime_ns, entry.version) == version
                 assert scanned[path].info() == info
-                assert scanned[path].why_not_a_file() is None
+                assert scanned[path].file_error() is None
                 assert scanned[path].linked_out() is None
                 assert scanned[path].file_version()[0] == info.size_bytes
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from kafka_index.core.job.engine import (
     COST_BYTES,
+    JobSizes,
     SplittableTask,
     ThreadEngine,
-    Waves,
     balance,
     count_bins,
-    split_waves,
+    split_jobs,
 )
 
 
@@ -161,16 +161,16 @@ def test_zero_bins_are_rejected() -> None:
         balance([1], 0)
 
 
-def sizes_of(costs: list[int], waves: Waves, workers: int) -> list[int]:
-    return [end - start for start, end in split_waves(costs, waves, workers)]
+def sizes_of(costs: list[int], jobs: JobSizes, workers: int) -> list[int]:
+    return [end - start for start, end in split_jobs(costs, jobs, workers)]
 
 
 def test_waves_with_kept_results_hold_16_gib_or_number_64() -> None:
     gibibyte = 1 << 30
-    assert sizes_of([4 * gibibyte] * 10, Waves.KEPT, 2) == [4, 4, 2]
-    assert sizes_of([4 * gibibyte] * 640, Waves.KEPT, 2) == [10] * 64
-    assert sizes_of([1 << 40] * 80, Waves.KEPT, 2) == [1] * 80
-    assert sizes_of([], Waves.KEPT, 2) == []
+    assert sizes_of([4 * gibibyte] * 10, JobSizes.EQUAL, 2) == [4, 4, 2]
+    assert sizes_of([4 * gibibyte] * 640, JobSizes.EQUAL, 2) == [10] * 64
+    assert sizes_of([1 << 40] * 80, JobSizes.EQUAL, 2) == [1] * 80
+    assert sizes_of([], JobSizes.EQUAL, 2) == []
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_bin_count_depends_on_the_work(works: int, cost: int, bins: int) -> None
 
 
 def test_waves_grow_up_to_a_bound_per_worker() -> None:
-    assert sizes_of([1] * 30, Waves.GROWING, 2) == [2, 4, 8, 8, 8]
+    assert sizes_of([1] * 30, JobSizes.GROWING, 2) == [2, 4, 8, 8, 8]
 
 
 def test_small_job_runs_in_one_wave() -> None:
-    assert sizes_of([1 << 40] * 9, Waves.ONE, 1) == [9]
-    assert sizes_of([], Waves.ONE, 1) == []
+    assert sizes_of([1 << 40] * 9, JobSizes.ONE, 1) == [9]
+    assert sizes_of([], JobSizes.ONE, 1) == []
 
 
 @pytest.mark.parametrize(("inputs", "threads"), [(["/dump"], 1), (["/dump", "s3://bucket"], 2)])

@@ -54,9 +54,9 @@ from kafka_index.core.output.publish import (
     Publication,
     StagedFile,
     is_new_folder,
-    left_to_publish,
     publish_group,
     remove_scratch,
+    unpublished_part,
     write_scratch,
 )
 
@@ -149,7 +149,7 @@ def _resume(staged: StagedSegment, files: Publication, error: PublishError) -> P
         if staged.is_in_place():
             return None
         time.sleep(_WAIT_SECONDS)
-    left = left_to_publish(files)
+    left = unpublished_part(files)
     if left is not None:
         return publish_group([left])[0]
     return None if staged.is_in_place() else error
@@ -182,7 +182,7 @@ def _unpublished(merged: MergedSegment, settings: BuildSettings) -> Publication 
         return None
     publication = merged.staged.publication(settings)
     if publication is not None and publication.is_segment:
-        left = left_to_publish(publication)
+        left = unpublished_part(publication)
         if left is None and not merged.staged.is_in_place():
             # An earlier attempt has failed to publish it. Publication reports the error again.
             left = publication

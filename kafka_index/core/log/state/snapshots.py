@@ -229,7 +229,7 @@ def snapshots_among(entries: Iterable[Entry]) -> list[int]:
         offset
         for entry in entries
         for offset in _offset_of(entry.name)
-        if entry.why_not_a_file() is None
+        if entry.file_error() is None
     )
 
 
