@@ -48,7 +48,7 @@ def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
         )
     found: dict[str, dict[int, int]] = {}
     for topic, number, offset in _by_partition(given, name):
-        found.setdefault(topic, {})[number] = whole(
+        found.setdefault(topic, {})[number] = to_integer(
             offset, f"{name} of {topic}-{number}", least=EARLIEST
         )
     return found
@@ -58,7 +58,7 @@ def bounds_of(given: object, name: str) -> Offsets | None:
     """Convert an offset for all partitions, or offsets by topic and partition."""
     if given is None or isinstance(given, Mapping):
         return None if given is None else offsets_of(given, name)
-    offset = _integer(given)
+    offset = _python_integer(given)
     if offset is not None and EARLIEST <= offset <= INT64_MAX:
         return offset
     raise InputError(
@@ -87,7 +87,7 @@ def partitions_of(given: object) -> dict[str, list[int]] | None:
         found = {topic: members_of(numbers) for topic, numbers in given.items()}
         if all(isinstance(topic, str) and own is not None for topic, own in found.items()):
             return {
-                topic: [whole(number, f"partitions of {topic}") for number in own or ()]
+                topic: [to_integer(number, f"partitions of {topic}") for number in own or ()]
                 for topic, own in found.items()
             }
     raise wrong_value(
@@ -102,19 +102,19 @@ def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[s
             raise wrong_value(f"{name} is not by topic and partition", _EXAMPLE, {topic: own})
         for number, value in own.items():
             is_text = isinstance(number, str) and number.isascii() and number.isdecimal()
-            yield topic, whole(int(number) if is_text else number, f"{name} of {topic}"), value
+            yield topic, to_integer(int(number) if is_text else number, f"{name} of {topic}"), value
 
 
-def _integer(value: object) -> int | None:
+def _python_integer(value: object) -> int | None:
     """Return a Python or numpy integer; None for anything else."""
     if isinstance(value, type | bool | np.bool_ | np.ndarray) or not hasattr(value, "__index__"):
         return None
     return int(value.__index__())
 
 
-def whole(value: object, name: str, *, least: int = 0) -> int:
+def to_integer(value: object, name: str, *, least: int = 0) -> int:
     """Convert a Python or numpy integer; raises `ConfigError` below `least` or beyond 64 bits."""
-    number = _integer(value)
+    number = _python_integer(value)
     if number is None or not least <= number <= INT64_MAX:
         raise wrong_value(f"{name} is not a valid number", f"{least} or more", value)
     return number

@@ -83,8 +83,8 @@ def _is_stopped(process: subprocess.Popen[str]) -> bool:
     ("change", "how"),
     [
         (_grow, "it grew from"),
-        (_cut, "it was cut from|the file ends early"),
-        (_empty, "it was cut from|the file ends early"),
+        (_cut, "it was truncated from|the file ends early"),
+        (_empty, "it was truncated from|the file ends early"),
         (_replace, "it was replaced by another file"),
         (_remove, "it was removed"),
         (_write_into, "it was modified"),

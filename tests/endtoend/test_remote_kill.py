@@ -159,15 +159,15 @@ def _long_log(base_offset: int, batches: int) -> bytes:
     [
         (1, False, "it was replaced"),
         # Three pieces are requested at once, and the fourth when the first has been scanned.
-        (remote_file.STREAM_PIECES, False, "it was replaced"),
-        (remote_file.STREAM_PIECES, True, "it was removed"),
+        (remote_file.STREAM_BLOCKS, False, "it was replaced"),
+        (remote_file.STREAM_BLOCKS, True, "it was removed"),
     ],
     ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
 )
 def test_an_object_that_is_replaced_while_it_is_read_fails_alone(
     stand: _Stand, s3: S3Server, tmp_path: Path, request_number: int, how: str, *, is_removed: bool
 ) -> None:
-    batches = 3 * remote_file.PIECE_BYTES // 60_000 + 10
+    batches = 3 * remote_file.BLOCK_BYTES // 60_000 + 10
     data = copy_partitions(tmp_path / "data", "orders.eu-west-0")
     folder = data / "long-0"
     folder.mkdir()

@@ -178,13 +178,13 @@ class FetchedFile:
             if self._guard.is_active:
                 return array
             self._guard = None
-        whole = np.empty(self.size_bytes, np.uint8)
+        content = np.empty(self.size_bytes, np.uint8)
         at = 0
-        for piece in self._source.stream():
-            whole[at : at + len(piece)] = piece
-            at += len(piece)
+        for block in self._source.stream():
+            content[at : at + len(block)] = block
+            at += len(block)
         self._wanted[:] = True
-        return whole
+        return content
 
     def _complete(self, read: Callable[[], _T]) -> _T:
         self._arrive()

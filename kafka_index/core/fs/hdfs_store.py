@@ -185,15 +185,15 @@ class HdfsStore(Store):
     def _put_once(self, path: str, data: bytes | memoryview, *, replace: bool) -> bool:
         name = _name(path)
         folder, _, base = name.rpartition("/")
-        aside = f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
+        temporary = f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
         try:
-            self._write(aside, data)
-            self._client.rename(aside, name, overwrite=replace)
+            self._write(temporary, data)
+            self._client.rename(temporary, name, overwrite=replace)
         except FileExistsError:
-            self._discard(aside)
+            self._discard(temporary)
             return False
         except Exception as error:
-            self._discard(aside)
+            self._discard(temporary)
             ours = publish_error(error, path, "write the file")
             raise (
                 _SlowNodesError(ours.message, path=path) if _SLOW in str(error) else ours

@@ -36,7 +36,7 @@ from kafka_index.core.fs.store import (
 from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
-_PIECE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _PROBE = ".kafka-index.probe"
 _T = TypeVar("_T")
 
@@ -110,8 +110,8 @@ class MappedFile(Closeable):
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
         self.advise_sequential()
-        for position in range(start_bytes, self.size_bytes, _PIECE_BYTES):
-            yield self._array[position : position + _PIECE_BYTES]
+        for position in range(start_bytes, self.size_bytes, _BLOCK_BYTES):
+            yield self._array[position : position + _BLOCK_BYTES]
 
     def advise_sequential(self) -> None:
         if hasattr(os, "posix_fadvise"):
@@ -158,7 +158,7 @@ class MappedFile(Closeable):
         if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
             return "it was replaced by another file"
         if now.st_size < before.st_size or (now.st_size > before.st_size and not may_grow):
-            how = "grew" if now.st_size > before.st_size else "was cut"
+            how = "grew" if now.st_size > before.st_size else "was truncated"
             return f"it {how} from {before.st_size} to {now.st_size} bytes"
         is_modified = now.st_mtime_ns != before.st_mtime_ns and not may_grow
         return "it was modified" if is_modified else None

@@ -460,7 +460,9 @@ def _number(key: str, value: str) -> int:
     number = parse_integer(value)
     if number is None or number < 0:
         raise ConfigError(
-            f"the storage option {key} is not a number", expected="a whole number", found=value
+            f"the storage option {key} is not a number",
+            expected="an integer of 0 or more",
+            found=value,
         )
     return number
 
@@ -901,7 +903,7 @@ class RemoteObject(RemoteFile):
             if is_not_found(error):
                 raise self._changed_error("it was removed", position_bytes) from None
             if BEYOND_END in reason_of(error).text:
-                raise self._changed_error("it was cut", position_bytes) from None
+                raise self._changed_error("it was truncated", position_bytes) from None
             raise read_error(error, self.path, "read the object", position_bytes) from None
 
     def _get(self, options: dict[str, Any]) -> Any:

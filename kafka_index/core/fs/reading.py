@@ -194,7 +194,7 @@ class StreamWalk:
         self.size_bytes = file.size_bytes
         self.read_at = file.read_at
         self._stream = file.stream(start_bytes)
-        self._pieces: deque[Bytes] = deque()
+        self._blocks: deque[Bytes] = deque()
         self._start_bytes = self._end_bytes = start_bytes
 
     @property
@@ -210,16 +210,16 @@ class StreamWalk:
         while self._end_bytes < end and self._read():
             self._drop_before(position_bytes)
         self._drop_before(position_bytes)
-        if not self._pieces:
+        if not self._blocks:
             return np.empty(0, np.uint8)
         at = position_bytes - self._start_bytes
-        if end <= self._start_bytes + len(self._pieces[0]):
+        if end <= self._start_bytes + len(self._blocks[0]):
             # The rest of a block, without a copy.
-            return self._pieces[0][at:]
+            return self._blocks[0][at:]
         window = np.empty(end - position_bytes, np.uint8)
         filled = 0
-        for piece in self._pieces:
-            part = piece[at : at + len(window) - filled]
+        for block in self._blocks:
+            part = block[at : at + len(window) - filled]
             window[filled : filled + len(part)] = part
             filled += len(part)
             at = 0
@@ -234,17 +234,17 @@ class StreamWalk:
 
     def close(self) -> None:
         """Close the stream and stop reading ahead."""
-        self._pieces.clear()
+        self._blocks.clear()
         self._stream = iter(())
 
     def _read(self) -> bool:
-        piece = next(self._stream, None)
-        if piece is None:
+        block = next(self._stream, None)
+        if block is None:
             return False
-        self._pieces.append(piece)
-        self._end_bytes += len(piece)
+        self._blocks.append(block)
+        self._end_bytes += len(block)
         return True
 
     def _drop_before(self, position_bytes: int) -> None:
-        while self._pieces and self._start_bytes + len(self._pieces[0]) <= position_bytes:
-            self._start_bytes += len(self._pieces.popleft())
+        while self._blocks and self._start_bytes + len(self._blocks[0]) <= position_bytes:
+            self._start_bytes += len(self._blocks.popleft())

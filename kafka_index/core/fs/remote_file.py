@@ -1,7 +1,7 @@
 """A remote file open for reading: read-ahead for streams, merged requests for ranges.
 
 A process has at most `MAX_REQUESTS` reads in flight, whatever the number of files and threads. A
-stream holds at most `STREAM_PIECES` blocks of `PIECE_BYTES`, including the caller's: 32 MiB.
+stream holds at most `STREAM_BLOCKS` blocks of `BLOCK_BYTES`, including the caller's: 32 MiB.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_REQUESTS = 16
 #: Acquired by each request.
 request_slots = BoundedSemaphore(MAX_REQUESTS)
 #: Bytes per request of a stream.
-PIECE_BYTES = 8 << 20
+BLOCK_BYTES = 8 << 20
 #: Blocks that a stream holds.
-STREAM_PIECES = 4
+STREAM_BLOCKS = 4
 #: Ranges separated by at most this gap share a request; measured in docs/benchmarks-dumps.md.
 MAX_GAP_BYTES = 256 << 10
 
@@ -42,15 +42,15 @@ def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]
     """
     return read_ahead(
         (partial(read_at, position, size), size)
-        for position in range(start_bytes, end_bytes, PIECE_BYTES)
-        for size in (min(PIECE_BYTES, end_bytes - position),)
+        for position in range(start_bytes, end_bytes, BLOCK_BYTES)
+        for size in (min(BLOCK_BYTES, end_bytes - position),)
     )
 
 
 def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Bytes]:
     """Yield the results of reads in order, while other threads perform the next reads.
 
-    Each read comes with its number of bytes, at most `PIECE_BYTES`.
+    Each read comes with its number of bytes, at most `BLOCK_BYTES`.
     """
     rest = iter(reads)
     first = list(islice(rest, 2))
@@ -63,7 +63,7 @@ def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Byt
 
     def fill() -> None:
         nonlocal under_way
-        while len(waiting) < MAX_REQUESTS and under_way <= (STREAM_PIECES - 2) * PIECE_BYTES:
+        while len(waiting) < MAX_REQUESTS and under_way <= (STREAM_BLOCKS - 2) * BLOCK_BYTES:
             read, size = next(following, (None, 0))
             if read is None:
                 return
@@ -74,12 +74,12 @@ def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Byt
         fill()
         while waiting:
             future, size = waiting.popleft()
-            piece = future.result()
+            block = future.result()
             under_way -= size
             fill()
-            yield piece
+            yield block
             # Otherwise this block would stay in memory while waiting for the next.
-            del piece, future
+            del block, future
     finally:
         for future, _ in waiting:
             future.cancel()
@@ -91,39 +91,39 @@ def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> 
     Starts are ascending, ends are exclusive, and ranges may overlap. `read_at` is as in `stream`.
     """
     joined = join_ranges(starts, ends)
-    wholes = _fetch(read_at, joined)
-    places = np.searchsorted([start for start, _ in joined], starts, "right") - 1
+    buffers = _fetch(read_at, joined)
+    numbers = np.searchsorted([start for start, _ in joined], starts, "right") - 1
     return [
-        wholes[place][start - joined[place][0] : end - joined[place][0]]
-        for start, end, place in zip(starts, ends, places.tolist(), strict=True)
+        buffers[number][start - joined[number][0] : end - joined[number][0]]
+        for start, end, number in zip(starts, ends, numbers.tolist(), strict=True)
     ]
 
 
 def _fetch(read_at: ReadAt, joined: Sequence[tuple[int, int]]) -> list[Bytes]:
     """Return the bytes of ranges; large ranges are assembled from several requests."""
-    wholes: list[Bytes] = [
-        np.empty(end - start if end - start > PIECE_BYTES else 0, np.uint8) for start, end in joined
+    buffers: list[Bytes] = [
+        np.empty(end - start if end - start > BLOCK_BYTES else 0, np.uint8) for start, end in joined
     ]
 
-    def fetch(piece: tuple[int, int]) -> None:
-        number, at = piece
+    def fetch(block: tuple[int, int]) -> None:
+        number, at = block
         start, end = joined[number]
-        found = read_at(at, min(PIECE_BYTES, end - at))
+        found = read_at(at, min(BLOCK_BYTES, end - at))
         if len(found) == end - start:
-            wholes[number] = found
+            buffers[number] = found
         else:
-            wholes[number][at - start : at - start + len(found)] = found
+            buffers[number][at - start : at - start + len(found)] = found
 
-    pieces = [
+    blocks = [
         (number, at)
         for number, (start, end) in enumerate(joined)
-        for at in range(start, end, PIECE_BYTES)
+        for at in range(start, end, BLOCK_BYTES)
     ]
-    if len(pieces) == 1:
-        fetch(pieces[0])
+    if len(blocks) == 1:
+        fetch(blocks[0])
     else:
-        list(_requests().map(fetch, pieces))
-    return wholes
+        list(_requests().map(fetch, blocks))
+    return buffers
 
 
 def join_ranges(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
@@ -168,7 +168,7 @@ class RemoteFile(ABC):
         wanted = min(size_bytes, self.size_bytes - position_bytes)
         if wanted <= 0:
             return np.empty(0, np.uint8)
-        if wanted > PIECE_BYTES:
+        if wanted > BLOCK_BYTES:
             return self.read_ranges([position_bytes], [position_bytes + wanted])[0]
         found: Bytes = np.frombuffer(self._request(position_bytes, wanted), np.uint8)
         if len(found) != wanted:

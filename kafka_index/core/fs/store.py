@@ -506,17 +506,17 @@ class StoredStream(_OpenedFile):
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__(source)
-        self._pieces = source.stream()
-        self._piece = memoryview(b"")
+        self._blocks = source.stream()
+        self._block = memoryview(b"")
 
     def read(self, size: int = -1) -> bytes:
-        while not self._piece:
-            piece = next(self._pieces, None)
-            if piece is None:
+        while not self._block:
+            block = next(self._blocks, None)
+            if block is None:
                 return b""
-            self._piece = np.ascontiguousarray(piece).data.cast("B")
-        found = self._piece[:size] if size >= 0 else self._piece
-        self._piece = self._piece[len(found) :]
+            self._block = np.ascontiguousarray(block).data.cast("B")
+        found = self._block[:size] if size >= 0 else self._block
+        self._block = self._block[len(found) :]
         return bytes(found)
 
 

@@ -19,7 +19,7 @@ from tests.servers.s3 import S3Server
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make many requests of few bytes."""
-    monkeypatch.setattr(remote_file, "PIECE_BYTES", 64 << 10)
+    monkeypatch.setattr(remote_file, "BLOCK_BYTES", 64 << 10)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,12 +112,12 @@ def test_stream_requests_each_byte_once_within_its_window(s3: S3Server) -> None:
         fault_proxy(s3.endpoint) as proxy,
         object_store(s3.through(proxy.endpoint), bucket) as store,
     ):
-        store.put(f"s3://{bucket}/a", bytes(pieces * remote_file.PIECE_BYTES))
+        store.put(f"s3://{bucket}/a", bytes(pieces * remote_file.BLOCK_BYTES))
         source = store.open(f"s3://{bucket}/a")
         stream = source.stream()
         next(stream)
-        assert len(proxy.gets("/a")) <= remote_file.STREAM_PIECES
-        assert sum(map(len, stream)) == (pieces - 1) * remote_file.PIECE_BYTES
+        assert len(proxy.gets("/a")) <= remote_file.STREAM_BLOCKS
+        assert sum(map(len, stream)) == (pieces - 1) * remote_file.BLOCK_BYTES
         assert len(proxy.gets("/a")) == pieces
         assert proxy.sent_bytes("/a") == source.size_bytes
 
@@ -134,7 +134,7 @@ def test_adjacent_ranges_share_a_request(s3: S3Server) -> None:
         source.read_ranges([0, 110, 120 + gap, 3 * gap], [100, 120, 130 + gap, 3 * gap + 10])
         ranges = sorted(str(request.range) for request in proxy.gets("/a"))
         # The first three, in pieces; and the last one.
-        assert ranges[0] == f"bytes=0-{remote_file.PIECE_BYTES - 1}"
+        assert ranges[0] == f"bytes=0-{remote_file.BLOCK_BYTES - 1}"
         assert ranges[-1] == f"bytes={3 * gap}-{3 * gap + 9}"
         assert proxy.sent_bytes("/a") == 130 + gap + 10
 
@@ -174,7 +174,7 @@ def test_concurrent_reads_are_bounded_per_process(
         object_store(s3.through(proxy.endpoint), bucket) as store,
         ThreadPoolExecutor(8) as pool,
     ):
-        store.put(f"s3://{bucket}/a", bytes(40 * remote_file.PIECE_BYTES))
+        store.put(f"s3://{bucket}/a", bytes(40 * remote_file.BLOCK_BYTES))
         source = store.open(f"s3://{bucket}/a")
         proxy.before = before
         reads = pool.map(lambda at: len(source.read_at(at, 10)), range(24))

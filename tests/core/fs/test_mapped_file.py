@@ -103,7 +103,7 @@ def test_grown_file_is_reported_as_changed(log: Path) -> None:
 def test_truncated_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         os.truncate(log, 7)
-        assert mapped.changed() == "it was cut from 200 to 7 bytes"
+        assert mapped.changed() == "it was truncated from 200 to 7 bytes"
 
 
 def test_replaced_file_is_reported_as_changed(log: Path) -> None:

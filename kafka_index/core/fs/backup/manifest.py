@@ -355,8 +355,8 @@ def backup_id_at(time_ms: int) -> str:
 
 def backup_id_ms(name: str) -> int:
     """Return the time of a backup ID, in milliseconds since the epoch."""
-    whole = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-    return int(whole.timestamp()) * 1000 + int(name[16:19])
+    seconds = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(seconds.timestamp()) * 1000 + int(name[16:19])
 
 
 def is_backup_id(name: str) -> bool:

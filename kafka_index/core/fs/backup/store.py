@@ -48,7 +48,7 @@ from kafka_index.core.fs.backup.manifest import (
 )
 from kafka_index.core.fs.backup.repository import Repository
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.remote_file import PIECE_BYTES, read_ahead
+from kafka_index.core.fs.remote_file import BLOCK_BYTES, read_ahead
 from kafka_index.core.fs.store import (
     DirectoryEntry,
     FileInfo,
@@ -267,7 +267,7 @@ class JoinedFile:
 
     def _stream(self, start: int, end: int) -> Iterator[Bytes]:
         """Yield the bytes of objects; verify each object that is read completely."""
-        most = PIECE_BYTES if self._is_far else _LOCAL_BYTES
+        most = BLOCK_BYTES if self._is_far else _LOCAL_BYTES
         reads = (
             (partial(self._read_part, number, first, size), size)
             for number, first, size in self._within(start, end, most)
@@ -334,7 +334,7 @@ class JoinedFile:
             _, starts, ends = zip(*ranges, strict=True)
             reads.append(partial(self._read_checked, self._parts[number], starts, ends))
         sizes = [ranges[0][2] - ranges[0][1] for ranges in wanted.values() if len(ranges) == 1]
-        are_small = len(sizes) == len(reads) > 1 and max(sizes) <= PIECE_BYTES
+        are_small = len(sizes) == len(reads) > 1 and max(sizes) <= BLOCK_BYTES
         if self._is_far and are_small:
             one_each = (
                 (partial(_only, read), size) for read, size in zip(reads, sizes, strict=True)

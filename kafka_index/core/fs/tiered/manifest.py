@@ -92,7 +92,7 @@ class ChunkIndex:
             start_bytes // self.chunk_size_bytes, (end_bytes - 1) // self.chunk_size_bytes + 1
         )
 
-    def pieces(self) -> Iterator[tuple[int, int, int]]:
+    def stored_ranges(self) -> Iterator[tuple[int, int, int]]:
         starts = self.starts.tolist()
         yield from zip(range(self.count), starts, starts[1:], strict=False)
 

@@ -107,9 +107,9 @@ class ChunkedLog:
             return
         offset = start_bytes - first * self._chunks.chunk_size_bytes
         starts = self._chunks.starts
-        pieces = self._stored.stream(int(starts[first]))
+        blocks = self._stored.stream(int(starts[first]))
         sizes = np.diff(starts[first:]).tolist()
-        for chunk, data in enumerate(_regroup(pieces, sizes), start=first):
+        for chunk, data in enumerate(_regroup(blocks, sizes), start=first):
             yield self._decode(chunk, data)[offset:]
             offset = 0
 
@@ -123,7 +123,7 @@ class ChunkedLog:
         found, expected = self._stored.size_bytes, self._chunks.stored_size_bytes
         if found != expected:
             raise CorruptObjectError(
-                f"the log object {'is cut' if found < expected else 'is too long'}",
+                f"the log object {'is truncated' if found < expected else 'is too long'}",
                 path=self._stored.path,
                 expected=f"{expected} bytes, by its manifest",
                 found=found,
@@ -162,13 +162,13 @@ class ChunkedLog:
 
     def _join(self, chunks: dict[int, Bytes], start: int, end: int) -> Bytes:
         size = self._chunks.chunk_size_bytes
-        pieces = [
+        blocks = [
             chunks[chunk][max(start - chunk * size, 0) : end - chunk * size]
             for chunk in self._chunks.within(start, end)
         ]
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks) if blocks else np.empty(0, np.uint8)
 
     def _decode(self, chunk: int, stored: Bytes) -> Bytes:
         data: bytes | memoryview = stored.data
@@ -213,9 +213,9 @@ class LimitedLog:
         left = self.size_bytes - start_bytes
         if left <= 0:
             return
-        for piece in self._log.stream(start_bytes):
-            yield piece[:left]
-            left -= len(piece)
+        for block in self._log.stream(start_bytes):
+            yield block[:left]
+            left -= len(block)
             if left <= 0:
                 return
 
@@ -226,15 +226,15 @@ class LimitedLog:
         self._log.close()
 
 
-def _regroup(pieces: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
+def _regroup(blocks: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
     waiting: list[Bytes] = []
     have = 0
-    source = iter(pieces)
+    source = iter(blocks)
     for size in sizes:
         while have < size:
-            piece = next(source)
-            waiting.append(piece)
-            have += len(piece)
+            block = next(source)
+            waiting.append(block)
+            have += len(block)
         joined = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
         yield joined[:size]
         waiting, have = [joined[size:]], have - size
@@ -360,11 +360,11 @@ class TieredStore(ReadOnlyStore):
                 expected=manifest.indexes_size_bytes,
                 found=len(data),
             )
-        piece = data[index.position_bytes : index.position_bytes + index.size_bytes]
+        block = data[index.position_bytes : index.position_bytes + index.size_bytes]
         if decryption is None:
-            return piece
+            return block
         try:
-            return decryption.decrypt(piece)
+            return decryption.decrypt(block)
         except ValueError as error:
             raise CorruptObjectError(
                 f"the {suffix[1:]} of the segment cannot be read: {error}",

@@ -164,7 +164,7 @@ def test_truncated_object_is_rejected_by_its_size(name: str, tmp_path: Path) -> 
     at, key, log = _copy(setting(name), tmp_path, 1)
     log.write_bytes(log.read_bytes()[:-1])
 
-    with pytest.raises(CorruptObjectError, match="the log object is cut") as caught:
+    with pytest.raises(CorruptObjectError, match="the log object is truncated") as caught:
         _read(at, key)
 
     assert caught.value.path == str(log)
