@@ -289,10 +289,14 @@ class SearchedRecords(RecordStream):
         return len(self._listed.files)
 
 
+_HINTS = {"unknown_id": " (kafka-index schemas lists the missing ids; a schemas.json maps ids)"}
+
+
 def decode_section(errors: Mapping[str, int]) -> Section:
     """Return the section of keys and values that did not decode, by code."""
     title = f"{plural(sum(errors.values()), 'key or value', 'keys or values')} did not decode:"
-    return Section(title, [f"{code}: {count:,}" for code, count in errors.items()], BAD)
+    lines = [f"{code}: {count:,}{_HINTS.get(code, '')}" for code, count in errors.items()]
+    return Section(title, lines, BAD)
 
 
 def decode_counts(errors: Mapping[str, int]) -> dict[str, int]:

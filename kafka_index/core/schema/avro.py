@@ -244,10 +244,11 @@ class AvroSchema:
             self.shape = _shape_of(self._root, ()).checked()
         except (ValueError, RecursionError) as error:
             raise BadSchemaError(f"not an Avro schema: {error}", found=text[:200]) from error
+        named = _other(self._root) if _is_nullable(self._root) else self._root
         #: The full name of the record, or the kind of any other type.
-        self.name = self._root.name or _member_name(self._root)
+        self.name = named.name or _member_name(named)
         #: The earlier names of the record.
-        self.aliases = self._root.aliases
+        self.aliases = named.aliases
 
     def decoder(self, selection: Selection = None) -> AvroDecoder:
         """Return the decoder of the members that are wanted."""

@@ -226,8 +226,9 @@ class _Version:
         aliases = getattr(self.parsed, "aliases", ())
         if before in aliases or _short(before) in aliases:
             return True
-        # Titles of JSON and namespaces of Avro change within a subject.
-        is_same = self.schema.type is SchemaType.JSON or _short(name) == _short(before)
+        # Titles of JSON, namespaces of Avro and types without a name change within a subject.
+        is_plain = not (self.parsed.shape.is_struct or other.parsed.shape.is_struct)
+        is_same = self.schema.type is SchemaType.JSON or is_plain or _short(name) == _short(before)
         return self.origin.is_own and other.origin.is_own and is_same
 
     @property

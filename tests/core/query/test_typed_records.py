@@ -25,6 +25,7 @@ from tests.support.registry_records import schema_record, write_topic
 from tests.support.typed_dump import CART, ORDERS, PAYMENT, framed, topics, write_typed_dump
 
 TOPICS = topics()
+ONE = {"type": "record", "name": "One", "fields": [{"name": "x", "type": "int"}]}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,30 @@ def test_types_of_the_first_records_need_no_others(dump: Path) -> None:
         assert found["events", "value"].counts.framings.total() == count
 
 
+@pytest.mark.parametrize(
+    ("schemas", "values", "expected"),
+    [
+        pytest.param(['"int"', '"long"'], [b"\x02", b"\x04"], [1, 2], id="wider number"),
+        pytest.param(
+            [json.dumps(["null", ONE]), json.dumps(ONE)], [b"\x02\x0e", b"\x10"],
+            [{"x": 7}, {"x": 8}], id="nullable record",
+        ),
+        pytest.param(
+            ['"string"', '"bytes"'], [b"\x02a", b"\xff"],
+            [{"string": "a", "bytes": None}, {"string": None, "bytes": b"\xff"}], id="other type",
+        ),
+    ],
+)  # fmt: skip
+def test_versions_that_are_no_records_are_joined_within_a_subject(
+    tmp_path: Path, schemas: list[str], values: list[bytes], expected: list[object]
+) -> None:
+    versions = [schema_record("t-value", n, n, text) for n, text in enumerate(schemas, 1)]
+    write_topic(tmp_path, "_schemas", versions)
+    write_topic(tmp_path, "t", [(None, framed(n, value)) for n, value in enumerate(values, 1)])
+    table = kafka_index.read_records(tmp_path, topics="t", decode="value").to_arrow()
+    assert table["value"].to_pylist() == expected
+
+
 def test_topics_together_have_a_member_for_each_type(dump: Path) -> None:
     records = kafka_index.read_records(dump, topics="orders|payments", decode="value")
     assert [field.name for field in records.schema.field("value").type] == ["Order", "Payment"]
@@ -159,7 +184,6 @@ def test_values_without_frame_are_decoded_by_a_file(
     assert table["_decode_error"].null_count == len(table) - (topic in values)
 
 
-ONE = {"type": "record", "name": "One", "fields": [{"name": "x", "type": "int"}]}
 PROTO = 'syntax = "proto3"; message A { string s = 1; } message B { int32 x = 1; }'
 
 
