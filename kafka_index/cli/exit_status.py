@@ -14,6 +14,7 @@ import re
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
@@ -36,7 +37,7 @@ from kafka_index.core.format.uri_passwords import hide_passwords
 
 if TYPE_CHECKING:
     from kafka_index.core.fs.durable_files import AtomicFile
-    from kafka_index.core.job.result import MissingOffsets, Result
+    from kafka_index.core.job.result import Result
 
 #: If set, print the traceback of the error that ends a run, like --verbose.
 TRACEBACK_VARIABLE = "KAFKA_INDEX_TRACEBACK"
@@ -155,8 +156,8 @@ class RunSummary:
         self.outcome: str | None = None
         self.conclusion: str | None = None
         self.next_command: str | None = None
-        self._counts: dict[str, int] = {}
-        self._bytes: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
         self._missing_offsets: dict[str, object] = {"count": 0, "ranges": []}
         self._paths: dict[str, str | list[str]] = {}
         self._started_at = datetime.now(UTC)
@@ -192,29 +193,16 @@ class RunSummary:
             **paths,
         }
 
-    def add_count(self, name: str, count: int) -> None:
-        """Increase a count, such as ``segments_built``."""
-        self._counts[name] = self._counts.get(name, 0) + count
-
     def add_counts(self, counts: Mapping[str, int]) -> None:
-        for name, count in counts.items():
-            self.add_count(name, count)
-
-    def add_bytes(self, name: str, size_bytes: int) -> None:
-        """Increase a number of bytes, such as ``log_read``."""
-        self._bytes[name] = self._bytes.get(name, 0) + size_bytes
+        """Increase counts, such as ``segments_built``."""
+        self._counts.update(counts)
 
     def add_result(self, result: Result) -> None:
         self.add_counts(result.counts)
-        for name, size_bytes in result.sizes_bytes.items():
-            self.add_bytes(name, size_bytes)
-        self.add_missing_offsets(result.missing_offsets)
+        self._bytes.update(result.sizes_bytes)
+        self._missing_offsets = result.missing_offsets.as_object()
         self.conclusion = result.conclusion.text
         self.next_command = result.next_command
-
-    def add_missing_offsets(self, missing: MissingOffsets) -> None:
-        """Set the missing offsets of the logs that were read."""
-        self._missing_offsets = missing.as_object()
 
     def add_paths(self, context: click.Context) -> None:
         """Add a command's path parameters, by option name."""

@@ -63,7 +63,7 @@ class Progress:
         self._guard = threading.Lock()
         self._count = 0
         self._bytes = 0
-        self._has_shares = False
+        self._has_units = False
         self._started = time.monotonic()
         self._compiled_before = 0.0
         self._done = threading.Event()
@@ -100,15 +100,15 @@ class Progress:
     def advance(self, count: int, size_bytes: int = 0) -> None:
         """Count completed items and their bytes, unless progress units include them."""
         with self._guard:
-            if self._has_shares:
+            if self._has_units:
                 return
             self._count += count
             self._bytes += size_bytes
 
-    def set_share(self, done: int, total: int) -> None:
+    def set_units(self, done: int, total: int) -> None:
         """Set the progress to a fraction of the whole: completed progress units."""
         with self._guard:
-            self._has_shares = True
+            self._has_units = True
             self._count = self._total * done // max(total, 1)
             self._bytes = (self._total_bytes or 0) * done // max(total, 1)
 
@@ -264,7 +264,7 @@ class ProgressListener:
 
     def on_units(self, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress.set_share(done, total)
+            self._progress.set_units(done, total)
 
     def on_note(self, text: str) -> None:
         """Print a line before the result is available."""

@@ -42,13 +42,13 @@ def test_progress_line_shows_done_and_remaining_work() -> None:
 
 def test_progress_counts_shares_of_segments_and_bytes() -> None:
     progress = Progress(10, 5000, io.StringIO())
-    progress.set_share(2, 4)
+    progress.set_units(2, 4)
     assert progress.line().startswith(" 50%  5/10 segments  2.50 kB of 5.00 kB")
 
 
 def test_result_after_its_progress_share_is_not_counted_twice() -> None:
     progress = Progress(10, 5000, io.StringIO())
-    progress.set_share(2, 4)
+    progress.set_units(2, 4)
     before = progress.line()
     progress.advance(5, 2500)
     assert progress.line().split()[0] == before.split()[0]

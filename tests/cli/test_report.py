@@ -114,7 +114,7 @@ def test_two_writers_of_one_report_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_report_with_unknown_extension_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="ending"):
+    with pytest.raises(InputError, match="suffix"):
         ReportFile(str(tmp_path / "report.txt"), REPORT_SCHEMA)
 
 

@@ -275,7 +275,7 @@ def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
     assert sorted(below(root, "heads")) == [f"{backup_id_at(NOON)}/1.json.zst"]
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
     expire(root, **NEWEST_ONLY)
-    assert open_repository(root).backup_ids() == [backup_id_at(NOON)]
+    assert list(open_repository(root).brokers_by_backup()) == [backup_id_at(NOON)]
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "expire"])
@@ -439,7 +439,7 @@ def test_expiration_uses_the_day_of_the_capture(local: str) -> None:
     none = ("--keep-last", 0, "--keep-weekly", 0, "--keep-monthly", 0)
     done = run_here("backups", "expire", local, *none, "--keep-daily", 2)
     assert done.returncode == 0, done.stderr
-    assert repository.backup_ids() == [backup_id_at(evening), backup_id_at(noon)]
+    assert list(repository.brokers_by_backup()) == [backup_id_at(evening), backup_id_at(noon)]
 
 
 def test_expiration_keeps_the_newest_backup() -> None:
@@ -496,7 +496,7 @@ def test_expired_backup_is_unlisted_at_once_and_its_objects_deleted_a_day_later(
     done = run_here("backups", "expire", root, "--keep-daily", 1)
     assert done.returncode == 0
     assert "2 backups expired, 1 kept; 1 object of 15 B deleted" in done.stderr
-    assert repository.backup_ids() == [backup_id_at(NOON - 3_600_000)]
+    assert list(repository.brokers_by_backup()) == [backup_id_at(NOON - 3_600_000)]
     assert len(below(root, "expired")) == 2
     # Whoever reads an expired run reads on.
     old = f"backup:{root}@{backup_id_at(NOON - 3 * 3_600_000)}"
@@ -533,7 +533,7 @@ def test_incomplete_backup_without_a_newer_complete_one_is_kept(repository: Repo
         backup_id_at(NOON - DAY_MS): "kept",
         backup_id_at(NOON): "kept",
     }
-    assert [run for run in repository.backup_ids() if status[run] == "expired"] == []
+    assert [run for run in repository.brokers_by_backup() if status[run] == "expired"] == []
 
 
 def test_objects_of_a_running_backup_survive_concurrent_expiration(local: str) -> None:
@@ -545,7 +545,7 @@ def test_objects_of_a_running_backup_survive_concurrent_expiration(local: str) -
     put_run(open_repository(root), NOON - 1)
     for _ in range(2):
         expire(root, **NEWEST_ONLY)
-    assert open_repository(root).backup_ids() == [backup_id_at(NOON - 1)]
+    assert list(open_repository(root).brokers_by_backup()) == [backup_id_at(NOON - 1)]
     slow.put_manifest(msgspec.structs.replace(own, backup_id=backup_id_at(NOON)))
     expire(root, **NEWEST_ONLY)
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
@@ -587,7 +587,7 @@ def test_backup_fails_if_a_reused_object_is_deleted_concurrently(
     for each in (killed, again):
         with pytest.raises(PublishError, match="deleted an object of this backup"):
             each.put_manifest(own)
-    assert again.backup_ids() == []
+    assert list(again.brokers_by_backup()) == []
 
 
 def test_slow_expiration_keeps_objects_young_at_its_start(

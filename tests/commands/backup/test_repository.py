@@ -80,14 +80,16 @@ def test_store_that_overwrites_is_rejected(tmp_path: Path, monkeypatch: pytest.M
 
 def test_repository_lists_backups_with_their_manifests(root: str) -> None:
     found = open_repository(root).create("cluster")
-    assert found.backup_ids() == []
+    assert list(found.brokers_by_backup()) == []
     assert found.newest(1) is None
     assert found.newest_complete() is None
     for time_ms, node_id in ((2_000, 1), (1_000, 1), (1_000, 2), (2_500, 2)):
         found.put_manifest(of_run(time_ms, node_id, (1, 2)))
     # As when a run is opened, and no broker is done.
     found.put(f"runs/{backup_id_at(3_000)}/1.cut", b"")
-    assert found.backup_ids() == [backup_id_at(each) for each in (1_000, 2_000, 2_500, 3_000)]
+    assert list(found.brokers_by_backup()) == [
+        backup_id_at(each) for each in (1_000, 2_000, 2_500, 3_000)
+    ]
     assert found.brokers_of(backup_id_at(1_000)) == (1, 2)
     assert found.brokers_of(backup_id_at(3_000)) == ()
     assert found.manifest(backup_id_at(1_000), 2) == of_run(1_000, 2, (1, 2))
@@ -250,7 +252,11 @@ def test_announced_objects_are_checked_before_the_manifest_is_written(
     # What a manifest names that is counted on is not deleted.
     found.newest(1)
     found.put_manifest(of_run(4_000))
-    assert found.backup_ids() == [backup_id_at(1_000), backup_id_at(2_000), backup_id_at(4_000)]
+    assert list(found.brokers_by_backup()) == [
+        backup_id_at(1_000),
+        backup_id_at(2_000),
+        backup_id_at(4_000),
+    ]
 
 
 def test_damaged_announcement_is_reported(root: str) -> None:

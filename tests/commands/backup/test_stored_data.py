@@ -719,7 +719,7 @@ def test_failing_store_leaves_the_repository_unchanged(
 
 def test_missing_data_directory_ends_the_backup(broker: StandIn, repository: Path) -> None:
     back_up(broker, repository)
-    runs = open_repository(str(repository)).backup_ids()
+    runs = list(open_repository(str(repository)).brokers_by_backup())
 
     def remove() -> None:
         broker.is_paused = True
@@ -727,4 +727,4 @@ def test_missing_data_directory_ends_the_backup(broker: StandIn, repository: Pat
 
     with pytest.raises(InputError, match="cannot read the directory"):
         back_up(broker, repository, before={"capture_others": remove})
-    assert open_repository(str(repository)).backup_ids() == runs
+    assert list(open_repository(str(repository)).brokers_by_backup()) == runs

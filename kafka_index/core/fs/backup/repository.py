@@ -134,12 +134,8 @@ class Repository:
                 hint="give the --output of kafka-index backup",
             ) from None
 
-    def backup_ids(self) -> list[str]:
-        """Return all backup IDs, ascending, also of backups without a manifest yet."""
-        return sorted(self.brokers_by_backup())
-
     def brokers_by_backup(self, folder: str = BACKUPS_FOLDER) -> dict[str, tuple[int, ...]]:
-        """Return the brokers with manifests in each backup, from one listing."""
+        """Return the brokers with manifests by backup ID, ascending, from one listing."""
         found: dict[str, list[int]] = {}
         for path, _, _ in self.listed(folder):
             backup_id, _, name = path.partition("/")

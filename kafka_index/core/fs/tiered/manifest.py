@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -91,10 +91,6 @@ class ChunkIndex:
         return range(
             start_bytes // self.chunk_size_bytes, (end_bytes - 1) // self.chunk_size_bytes + 1
         )
-
-    def stored_ranges(self) -> Iterator[tuple[int, int, int]]:
-        starts = self.starts.tolist()
-        yield from zip(range(self.count), starts, starts[1:], strict=False)
 
 
 def parse_chunk_index(original_size: int, chunk_size: int, packed: bytes) -> ChunkIndex:
