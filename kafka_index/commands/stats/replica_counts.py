@@ -216,8 +216,13 @@ class TimeSums:
         self._index()
         return np.asarray(inverse[used_before:], np.int64)
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_columns": np.empty((2, 0), np.int64)}
+    def __getstate__(self) -> tuple[int, Longs, NDArray[np.int64]]:
+        # Without the rows that are not in use.
+        return self._group_ms, self.times.copy(), self.sums.copy()
+
+    def __setstate__(self, state: tuple[int, Longs, NDArray[np.int64]]) -> None:
+        self.__init__(state[0])  # type: ignore[misc]
+        self._add_rows(*state[1:])
 
 
 _TIMES = [SUM_FIRST_TIME, SUM_LAST_TIME]
