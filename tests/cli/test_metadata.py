@@ -232,7 +232,7 @@ def test_requested_keys_and_values_are_shown_as_bytes() -> None:
     assert "transactionTimeoutMs" not in done.stdout
 
 
-def test_dump_in_an_object_store_is_read_as_a_local_one(s3: S3Server) -> None:
+def test_tables_of_an_object_store_equal_those_of_a_local_dump(s3: S3Server) -> None:
     states = ("__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0")
     with new_bucket(s3) as bucket:
         # The last one has a timestamp in the future.
@@ -329,7 +329,7 @@ def test_times_of_a_lag_are_readable_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("damage", ["absent", "damaged"])
-def test_lag_that_is_not_known_is_null_and_damage(damage: str, tmp_path: Path) -> None:
+def test_unknown_lag_is_null_and_exit_code_1(damage: str, tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "__consumer_offsets-0", "orders.eu-west-0")
     if damage == "damaged":
         (log,) = (data / "orders.eu-west-0").glob("*1415.log")

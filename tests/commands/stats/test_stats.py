@@ -217,7 +217,7 @@ def test_transactions_and_producers_are_counted(tmp_path: Path) -> None:
     assert rows(stats, *columns) == [(10, 8, 1, 2)]
 
 
-def test_replicas_are_told_apart_and_counted_once(tmp_path: Path) -> None:
+def test_replicas_have_a_row_each_and_are_counted_once(tmp_path: Path) -> None:
     for node, segments in ((1, (0, 3)), (2, (0, 3, 6))):
         root = tmp_path / f"broker-{node}"
         write_partition(root, {0: b"".join(batch(base, records=3) for base in segments)})
@@ -265,7 +265,7 @@ def test_damage_is_reported(
         assert ("checksums were not verified" in done.stdout) is not bool(options)
 
 
-def test_damaged_batch_is_left_out_and_the_others_are_counted(tmp_path: Path) -> None:
+def test_damaged_batch_is_skipped_and_other_batches_are_counted(tmp_path: Path) -> None:
     write_dump(tmp_path / "data")
     damage_middle(tmp_path / "data")
     stats = kafka_index.read_stats(tmp_path / "data", topics="orders", sizes=True)
@@ -322,7 +322,7 @@ def test_split_logs_give_the_same_numbers_as_one_part(
         ({"from_time": "2024-01-02", "to_time": "2024-01-01"}, "no time is in the range"),
     ],
 )
-def test_combination_without_meaning_is_refused(given: dict[str, Any], said: str) -> None:
+def test_contradictory_parameters_are_rejected(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         kafka_index.read_stats(DUMP, **given)
 
@@ -346,7 +346,7 @@ def test_future_segments_of_an_empty_log_are_no_damage(tmp_path: Path) -> None:
     assert kafka_index.read_stats(tmp_path / "data").ok
 
 
-def test_retention_is_told_for_each_broker_and_once_for_a_topic(tmp_path: Path) -> None:
+def test_retention_is_predicted_for_each_broker_and_for_the_topic(tmp_path: Path) -> None:
     size = len(batch(0))
     for node, segments in ((1, (0, 3, 6)), (2, (0, 3, 6, 9))):
         root = tmp_path / f"broker-{node}"

@@ -69,7 +69,7 @@ def test_damage_is_exit_code_1_with_file_byte_and_effect(data: Path) -> None:
     assert "Consumers cannot read past" in line
 
 
-def test_headers_only_verification_names_its_limits(data: Path) -> None:
+def test_headers_only_verification_reports_its_limits(data: Path) -> None:
     damage(data)
 
     done = run_here("verify", "--input", data, "--fast")

@@ -142,9 +142,7 @@ def test_records_missing_above_the_cleaner_checkpoint_are_a_difference(
 
 
 @pytest.mark.parametrize("codec", [0, 1, 4])
-def test_record_that_changed_is_a_difference_in_a_cleaned_batch_too(
-    tmp_path: Path, codec: int
-) -> None:
+def test_changed_record_in_a_cleaned_batch_is_a_difference(tmp_path: Path, codec: int) -> None:
     whole = packed_batch(0, [(0, T), (1, T), (2, T)], codec)
     cleaned = packed_batch(0, [(0, T), (2, T)], codec, last_offset_delta=2)
     changed = packed_batch(0, [(0, T), (2, T + 1)], codec, last_offset_delta=2)

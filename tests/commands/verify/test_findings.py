@@ -110,7 +110,7 @@ def test_every_file_has_a_row(data: Path) -> None:
     }
 
 
-def test_bad_checksum_is_named_with_its_byte_and_what_is_lost(data: Path) -> None:
+def test_wrong_checksum_is_reported_with_its_position_and_lost_offsets(data: Path) -> None:
     first = logs(data)[0]
     flip(first, first.stat().st_size - 1)
 
@@ -353,7 +353,7 @@ def replace_by_next(path: Path) -> None:
         (".timeindex", Path.unlink, FileClass.MISSING, True),
     ],
 )
-def test_index_is_valid_if_its_entries_lead_to_their_batches(
+def test_index_is_equivalent_if_its_entries_point_to_batches(
     data: Path, suffix: str, change: Callable[[Path], None], file_class: FileClass, *, harmful: bool
 ) -> None:
     path = logs(data)[0].with_suffix(suffix)

@@ -175,7 +175,7 @@ def test_fault_that_prevents_a_broker_start_is_harmful(data: Path, case: str) ->
     assert refuses(data) == (True, True)
 
 
-def test_snapshot_that_cannot_be_written_and_costs_records_is_harmful(data: Path) -> None:
+def test_unwritable_snapshot_that_loses_records_is_harmful(data: Path) -> None:
     (data / ".kafka_cleanshutdown").unlink()
     snapshot_directory(data)
 

@@ -97,7 +97,7 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("entry", HEADERS, ids=["2", "0", "1", "-5", "100"])
-def test_fields_of_a_header_are_read_as_with_struct(entry: bytes) -> None:
+def test_header_fields_equal_those_read_by_struct(entry: bytes) -> None:
     data = np.frombuffer(entry, np.uint8)
     start = address_of(data)
     header = seek_model.header_at(entry, 0)
@@ -116,12 +116,12 @@ def size_at(entry: bytes, log_size: int | None = None, position: int = 0) -> int
     return int(batch_header.batch_size(address_of(data) + np.uint64(position), size - position))
 
 
-def test_after_the_last_byte_is_the_end() -> None:
+def test_position_after_the_last_byte_is_the_end() -> None:
     assert size_at(batch(0), position=len(batch(0))) == batch_header.AT_END
 
 
 @pytest.mark.parametrize("left", range(1, 18))
-def test_less_than_a_header_is_torn(left: int) -> None:
+def test_incomplete_header_is_torn(left: int) -> None:
     assert size_at(batch(0) * 2, log_size=len(batch(0)) + left, position=len(batch(0))) == (
         batch_header.TORN_HEADER
     )
@@ -162,7 +162,7 @@ def test_record_batch_smaller_than_its_header_has_a_bad_size(magic: int) -> None
 @pytest.mark.parametrize(
     "entry", [batch(0), batch(0, crc=5), message(0, 1, 9, b"v"), message(0, 0, crc=6)]
 )
-def test_checksums_of_both_formats_are_those_of_the_libraries(entry: bytes) -> None:
+def test_checksums_equal_those_of_zlib_and_crc32c(entry: bytes) -> None:
     window = np.frombuffer(b"xyz" + entry, np.uint8)
     assert batch_header.batch_checksums(window, 3, len(entry)) == kernel_models.checksums(entry)
 

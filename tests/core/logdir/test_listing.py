@@ -165,7 +165,7 @@ def test_directory_with_two_partition_names_is_listed_once(tmp_path: Path) -> No
     assert "the same directory as" in next(iter(reasons(listing).values()))
 
 
-def test_same_segment_in_two_directories_is_rejected_naming_both(tmp_path: Path) -> None:
+def test_segment_in_two_directories_is_rejected_with_both_paths(tmp_path: Path) -> None:
     put(tmp_path / "d1" / "t-0", name(5))
     put(tmp_path / "d2" / "t-0", name(5))
     with pytest.raises(InputError) as caught:

@@ -42,7 +42,7 @@ def found(listing: Listing, root: str) -> list[tuple[object, ...]]:
     ]
 
 
-def test_dump_is_listed_as_its_local_copy_is(tmp_path: Path, bucket: str) -> None:
+def test_remote_listing_equals_the_listing_of_a_local_copy(tmp_path: Path, bucket: str) -> None:
     put(tmp_path / "a-0", name(0), name(5), data=b"12345")
     put(tmp_path / "a-0", "0.log", name(3, ".log.deleted"))
     put(tmp_path / "a-10", name(7))
@@ -209,13 +209,13 @@ def test_fast_listing_equals_a_listing_entry_by_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", _ODD_NAMES)
-def test_directory_with_an_odd_entry_is_listed_entry_by_entry(tmp_path: Path, odd: str) -> None:
+def test_directory_with_a_transient_file_is_listed_entry_by_entry(tmp_path: Path, odd: str) -> None:
     put(tmp_path / "t-3", name(0), odd)
     assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("elsewhere")])
-def test_log_that_is_no_plain_file_is_listed_entry_by_entry(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+def test_directory_with_an_irregular_log_is_listed_entry_by_entry(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     put(tmp_path / "t-3", name(0))
     make(tmp_path / "t-3" / name(7))
     assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None

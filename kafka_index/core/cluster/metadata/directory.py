@@ -21,6 +21,7 @@ from kafka_index.core.cluster.metadata.decoding import (
     LogRecord,
     RecordName,
     TopicLog,
+    TopicState,
     UnknownRecordError,
     count_unknown,
 )
@@ -131,13 +132,13 @@ def read_metadata(
     by_topic = {
         topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
     }
-    reading = _Reading(budget, recovers=recovers, may_grow=may_grow)
+    reader = _TopicReader(budget, recovers=recovers, may_grow=may_grow)
     cluster = by_topic.get(CLUSTER_METADATA_TOPIC, [])
     directory = min({*snapshots, *(each.partition_directory for each in cluster)}, default=None)
     if directory is not None:
-        reading.cluster(directory, snapshots.get(directory, []), cluster)
-    reading.topics(by_topic, has_history=has_history)
-    return reading.found
+        reader.read_metadata_log(directory, snapshots.get(directory, []), cluster)
+    reader.read_topics(by_topic, has_history=has_history)
+    return reader.found
 
 
 def _own_topics_missing(
@@ -216,7 +217,7 @@ def _snapshot_file(info: FileInfo) -> SegmentFile:
     )
 
 
-class _Reading:
+class _TopicReader:
     def __init__(
         self, budget: DecompressionBudget, *, recovers: bool, may_grow: bool = False
     ) -> None:
@@ -225,7 +226,7 @@ class _Reading:
         self._may_grow = may_grow
         self.found = ClusterMetadata()
 
-    def cluster(
+    def read_metadata_log(
         self, directory: str, snapshots: Sequence[SegmentFile], segments: Sequence[SegmentFile]
     ) -> None:
         """Read a metadata log: its newest complete snapshot, and the log after it.
@@ -233,52 +234,44 @@ class _Reading:
         If both are empty, as after formatting, the active controller starts with the bootstrap
         records (``QuorumController.completeActivation``).
         """
-        image, counts, start, name, records = ClusterImage(), Counter[RecordName](), 0, None, 0
+        state, start, name, records = _ClusterState(), 0, None, 0
         bootstraps = [each for each in snapshots if each.log_path.endswith(BOOTSTRAP_CHECKPOINT)]
         for snapshot in snapshots[: len(snapshots) - len(bootstraps)]:
-            image, counts = ClusterImage(), Counter[RecordName]()
-            loaded = self._load_snapshot(snapshot, image, counts, needs_footer=True)
+            candidate = _ClusterState()
+            loaded = self._load_snapshot(snapshot, candidate, needs_footer=True)
             if loaded is not None or self._recovers:
                 name, records = os.path.basename(snapshot.log_path), loaded or 0
-                start = int(name[:20])
+                state, start = candidate, int(name[:20])
                 break
-        else:
-            image, counts = ClusterImage(), Counter[RecordName]()
         log = TopicLog(
             segments, self._budget, start, recovers=self._recovers, may_grow=self._may_grow
         )
-        records += self._replay(log, directory, _cluster_adder(image, counts))
+        records += self._replay(log, directory, state.add)
         if segments and segments[0].base_offset > start:
             self.found.faults.add(_missing(directory, start, segments[0].base_offset))
-        for bootstrap in bootstraps if not counts else ():
-            loaded = self._load_snapshot(bootstrap, image, counts, needs_footer=False)
+        for bootstrap in bootstraps if not state.counts else ():
+            loaded = self._load_snapshot(bootstrap, state, needs_footer=False)
             name, records = BOOTSTRAP_CHECKPOINT, records + (loaded or 0)
-        self.found.cluster = image
-        self.found.counts[CLUSTER_METADATA_TOPIC] = counts
+        self.found.cluster = state.image
+        self.found.counts[CLUSTER_METADATA_TOPIC] = state.counts
         self.found.sources.append(Source(directory, name, records, log.end_offset))
 
     def _load_snapshot(
-        self,
-        snapshot: SegmentFile,
-        image: ClusterImage,
-        counts: Counter[RecordName],
-        *,
-        needs_footer: bool,
+        self, snapshot: SegmentFile, state: _ClusterState, *, needs_footer: bool
     ) -> int | None:
         """Load a snapshot and return its number of records, None if it is incomplete."""
-        add = _cluster_adder(image, counts)
         has_footer = False
 
-        def watch(record: LogRecord) -> None:
+        def add(record: LogRecord) -> None:
             nonlocal has_footer
             if record.is_control:
                 key = MessageReader(record.key or b"", 2)
                 has_footer = has_footer or key.int16() == _SNAPSHOT_FOOTER
-            add(record)
+            state.add(record)
 
         before = self.found.faults.total
         log = TopicLog([snapshot], self._budget, recovers=self._recovers)
-        records = self._replay(log, snapshot.log_path, watch)
+        records = self._replay(log, snapshot.log_path, add)
         if needs_footer and not has_footer and log.cut is None:
             self.found.faults.add(
                 CorruptLogError(
@@ -289,7 +282,7 @@ class _Reading:
             )
         return records if self.found.faults.total == before else None
 
-    def topics(self, by_topic: dict[str, list[SegmentFile]], *, has_history: bool) -> None:
+    def read_topics(self, by_topic: dict[str, list[SegmentFile]], *, has_history: bool) -> None:
         found = self.found
         if segments := by_topic.get(CONSUMER_OFFSETS_TOPIC):
             groups = GroupState(has_history=has_history)
@@ -336,19 +329,23 @@ class _Reading:
         return count
 
 
-def _cluster_adder(image: ClusterImage, counts: Counter[RecordName]) -> Callable[[LogRecord], None]:
-    def add(record: LogRecord) -> None:
+class _ClusterState(TopicState):
+    """Collects the records of ``__cluster_metadata``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = ClusterImage()
+
+    def add(self, record: LogRecord) -> None:
         if record.is_control:
             return
         try:
             decoded = METADATA_CODEC.decode(record.value)
         except UnknownRecordError as error:
-            count_unknown(counts, error)
+            count_unknown(self.counts, error)
             return
-        counts[RecordName(decoded.name, is_known=True)] += 1
-        image.replay(decoded)
-
-    return add
+        self.counts[RecordName(decoded.name, is_known=True)] += 1
+        self.image.replay(decoded)
 
 
 def _missing(directory: str, start: int, base_offset: int) -> CorruptLogError:

@@ -166,7 +166,9 @@ def test_log_continues_the_newest_snapshot(directory: Path) -> None:
     assert found.sources[0].end_offset == 5
 
 
-def test_snapshot_without_a_footer_is_a_fault_and_an_older_one_is_read(directory: Path) -> None:
+def test_snapshot_without_a_footer_is_a_fault_and_the_older_snapshot_is_read(
+    directory: Path,
+) -> None:
     write_snapshot(directory, 2, TOPIC)
     write_snapshot(directory, 4, PARTITION, has_footer=False)
     write_log(directory, log_batch(2, PARTITION), base_offset=2)
@@ -222,7 +224,7 @@ def test_damaged_record_is_a_fault_and_the_rest_is_read(directory: Path) -> None
     assert list(found.cluster.topics) == [ORDERS]
 
 
-def test_credentials_are_not_kept(directory: Path) -> None:
+def test_credentials_are_removed_from_records(directory: Path) -> None:
     scram = cluster_record(
         "UserScramCredentialRecord",
         name="alice",

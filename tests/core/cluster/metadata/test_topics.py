@@ -113,7 +113,7 @@ def test_commit_has_its_topic_id_and_leader_epoch(offsets: Path) -> None:
     assert (offset.leader_epoch, offset.topic_id) == (2, uuid_of(5))
 
 
-def test_legacy_commit_is_replaced_by_one_of_the_current_type(offsets: Path) -> None:
+def test_legacy_commit_is_replaced_by_a_current_commit(offsets: Path) -> None:
     key: dict[str, Value] = {"group": "g", "topic": "orders", "partition": 0}
     value: dict[str, Value] = {"offset": 3, "metadata": "", "commitTimestamp": 1}
     legacy = coordinator_record(GROUP_RECORDS, "LegacyOffsetCommit", key, value)
@@ -225,7 +225,7 @@ def test_state_records_of_later_versions_are_faults_and_keep_earlier_states(tmp_
     ]
 
 
-def test_damaged_commit_is_a_fault_and_keeps_the_earlier_one(offsets: Path) -> None:
+def test_damaged_commit_is_a_fault_and_keeps_the_earlier_commit(offsets: Path) -> None:
     key, value = commit(5)
     assert key is not None
     assert value is not None

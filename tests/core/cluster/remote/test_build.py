@@ -68,7 +68,7 @@ def test_build_writes_the_files_that_the_brokers_uploaded(name: str, tmp_path: P
     assert equal > 70
 
 
-def test_build_says_where_a_stored_index_is_damaged(tmp_path: Path) -> None:
+def test_build_reports_the_position_of_a_damaged_remote_index(tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
     key = next(each for each in at.segments() if "log_gz" in each.name)
@@ -83,7 +83,7 @@ def test_build_says_where_a_stored_index_is_damaged(tmp_path: Path) -> None:
     assert note.startswith("the stored .index differs from entry 0 on")
 
 
-def test_segment_that_cannot_be_read_is_a_row_that_names_object_and_chunk(tmp_path: Path) -> None:
+def test_unreadable_segment_is_a_row_with_object_and_chunk(tmp_path: Path) -> None:
     at = Setting(tmp_path / ENCRYPTED)
     shutil.copytree(setting(ENCRYPTED).path, at.path)
     key = min(

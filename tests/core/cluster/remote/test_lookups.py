@@ -82,7 +82,7 @@ def _expected(row: dict[str, str], timestamp: str) -> _Answer:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_answer_of_offsets_for_times_is_the_brokers(name: str) -> None:
+def test_lookups_of_times_equal_the_answers_of_the_broker(name: str) -> None:
     at = setting(name)
     rows = [
         row for row in at.rows("offsets_for_times.csv.gz") if row["isolation"] == "read_uncommitted"
@@ -97,7 +97,7 @@ def test_every_answer_of_offsets_for_times_is_the_brokers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_answer_of_list_offsets_is_the_brokers(name: str) -> None:
+def test_lookups_of_offsets_equal_the_answers_of_the_broker(name: str) -> None:
     at = setting(name)
     rows = [row for row in at.rows("offsets.csv.gz") if row["isolation"] == "read_uncommitted"]
     with _lookups(at, By.TIMESTAMP) as lookups:
@@ -183,7 +183,7 @@ def _answers(at: Setting, remote: str, data: str) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("name", ["local", "aiven-plain", "aiven-zstd-enc"])
-def test_segments_in_s3_answer_as_local_ones(name: str, module_bucket: str) -> None:
+def test_lookups_in_s3_equal_local_lookups(name: str, module_bucket: str) -> None:
     at = setting(name)
     remote = upload(Path(at.remote), f"{module_bucket}/{name}/remote")
     data = upload(Path(at.data), f"{module_bucket}/{name}/data")
@@ -228,7 +228,7 @@ def test_encrypted_segment_is_read_with_its_keys() -> None:
     assert str(answer["log_path"]).startswith("tiered+aiven:///")
 
 
-def test_encrypted_segment_without_its_key_is_unreadable_and_names_the_option() -> None:
+def test_encrypted_segment_without_its_key_is_unreadable_with_a_hint() -> None:
     at = setting(ENCRYPTED)
     done = run_here(
         "lookup", "--tiered", at.remote, "--topic", "turnover", "--partition", 0, "--offset", 7

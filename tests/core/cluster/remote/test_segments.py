@@ -65,7 +65,7 @@ def test_remote_logs_are_intact_and_have_the_offsets_of_their_manifests(name: st
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_ranges_and_streams_are_slices_of_the_whole_log(name: str) -> None:
+def test_ranges_and_streams_are_slices_of_the_complete_log(name: str) -> None:
     at = setting(name)
     with keys(at.keys):
         for key in list(at.segments())[:20]:
@@ -132,7 +132,7 @@ def _read(at: Setting, key: SegmentKey, suffix: str = ".log") -> bytes:
 
 
 @pytest.mark.parametrize("name", ["aiven-zstd", "aiven-enc", ENCRYPTED])
-def test_flipped_bit_is_an_error_that_names_object_and_chunk(name: str, tmp_path: Path) -> None:
+def test_flipped_bit_is_an_error_with_object_and_chunk(name: str, tmp_path: Path) -> None:
     at, key, log = _copy(setting(name), tmp_path, 2)
     # The header of a zstd frame; a bit inside may stay without effect.
     _flip(log, 1)
@@ -198,7 +198,9 @@ def test_flipped_bit_of_a_manifest_is_an_error_or_without_effect_on_the_bytes(
     assert all(str(log.with_suffix("")) in str(error.path) for error in errors)
 
 
-def test_another_key_pair_is_an_error_that_names_the_key_and_no_material(tmp_path: Path) -> None:
+def test_wrong_key_pair_is_an_error_with_the_key_id_and_without_key_material(
+    tmp_path: Path,
+) -> None:
     at, key, log = _copy(setting(ENCRYPTED), tmp_path, 1)
     swapped = tuple(
         (name, path) for (name, _), (_, path) in zip(at.keys, at.keys[::-1], strict=True)
@@ -355,7 +357,7 @@ def _as_kafka_prints(event: MetadataEvent) -> str:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_event_is_the_one_that_kafka_prints(name: str) -> None:
+def test_events_equal_the_output_of_kafka_dump_log(name: str) -> None:
     at = setting(name)
     text = gzip.decompress((at.path / "truth" / "remote_log_metadata.txt.gz").read_bytes()).decode()
     expected = [tuple(line.split("\t")) for line in text.splitlines()[1:]]
