@@ -306,13 +306,13 @@ class LogStats(Result):
 
     Parameters
     ----------
-    rows : object
+    rows : sequence of StatsRow
         The rows, as in ``stats --report``.
-    request : object
-        The request.
-    faults : object
+    request : StatsRequest
+        The parameters.
+    faults : Faults
         The corrupt and unreadable ranges that were skipped.
-    missing : object
+    missing : MissingOffsets
         The missing offsets in all logs.
     log_bytes : int
         The size of the logs.

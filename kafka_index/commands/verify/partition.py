@@ -157,22 +157,15 @@ class LogChecker:
             )
             for each in gaps
         ]
-        classification = self._damage(check, row)
-        if classification is None and check.header_facts.offsets.overlap is not None:
-            classification = _overlap(check.header_facts.offsets.overlap)
-        if classification is None and check.facts.unknown_magic is not None:
-            classification = _corrupt(check.facts.unknown_magic, _UNREADABLE)
-        if classification is None and check.bad_message is not None:
-            classification = _corrupt(check.bad_message, _BAD_INSIDE)
+        classification = self._classify_defect(check, row)
         # Offsets that only a checkpoint contains are reported in the row of the checkpoint.
         gaps = [each for each in gaps if each.why != BY_CHECKPOINTS]
-        unnamed = self.missing.unnamed.get(number, 0)
-        if classification is None and gaps:
-            classification = _gap(gaps, unnamed)
-        elif classification is not None and gaps:
-            classification = replace(
-                classification, found=f"{classification.found}; {_format_missing(gaps, unnamed)}"
-            )
+        if gaps:
+            found = _format_missing(gaps, self.missing.unnamed.get(number, 0))
+            if classification is None:
+                classification = _gap(gaps[0], found)
+            else:
+                classification = replace(classification, found=f"{classification.found}; {found}")
         if classification is None:
             classification = _intact(check, len(missing), is_last=startup.is_last)
         was_read = is_read(row)
@@ -191,11 +184,21 @@ class LogChecker:
         )
         return finding
 
-    def _damage(self, check: SegmentCheck, row: SegmentReport) -> Classification | None:
-        """Classify the corruption of a log; None if it consists of batches only."""
+    def _classify_defect(self, check: SegmentCheck, row: SegmentReport) -> Classification | None:
+        """Classify the defect of a log; None if all batches are valid."""
+        if _is_damage(row) and not check.is_split:
+            return self._classify_damage(check, row)
+        if check.header_facts.offsets.overlap is not None:
+            return _overlap(check.header_facts.offsets.overlap)
+        if check.facts.unknown_magic is not None:
+            return _corrupt(check.facts.unknown_magic, _UNREADABLE)
+        if check.bad_message is not None:
+            return _corrupt(check.bad_message, _BAD_INSIDE)
+        return None
+
+    def _classify_damage(self, check: SegmentCheck, row: SegmentReport) -> Classification:
+        """Classify the corruption at which the scan of a log ended."""
         startup, code = check.startup, row.reason_code
-        if not _is_damage(row) or check.is_split:
-            return None
         if code == SEGMENTS_OVERLAP:
             return Classification(
                 FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS
@@ -244,14 +247,13 @@ def _is_damage(row: SegmentReport) -> bool:
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
 
 
-def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Classification:
-    first = gaps[0]
+def _gap(first: MissingRange, found: str) -> Classification:
     return Classification(
         FileClass.GAP,
         harmful=True,
         position_bytes=first.position_bytes,
         expected=f"offset {first.first_offset}",
-        found=_format_missing(gaps, unnamed),
+        found=found,
         effect=f"{_SKIPPED} {first.why[0].upper()}{first.why[1:]}.",
     )
 
