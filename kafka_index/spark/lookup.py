@@ -58,7 +58,7 @@ _ROWS_RETURNED = 50_000
 _RAW = "__kafka_index_"
 _INSTANT = "__kafka_index_instant"
 _STATUS = "status"
-# For time indexes, which lookups by offset do not read.
+# Filled from time indexes, which lookups by offset do not read.
 _OF_TIME_INDEXES = "entry_timestamp_ms"
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -317,14 +317,14 @@ def build_missing_indexes(
 ) -> None:
     """Build the indexes that splits of queries need, into the folder of the run.
 
-    Requires at least one segment without index files, and lookups with a folder.
+    There is at least one segment without index files, and the lookups have a folder.
     """
     by_time = lookups.settings.by is By.TIMESTAMP
     spark = spark_workers(workers)
     bare = spark.distribute(unindexed)
     splits = spark.frame(works, [each.split.size_bytes for each in works])
     place = [_CODE] if by_time else [_CODE, _SEGMENT]
-    with spark.jobs.job("find the segments without index files that are asked"):
+    with spark.jobs.job("find the requested segments without index files"):
         needs = spark.collect(
             splits.mapInArrow(
                 spark.task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA)
@@ -351,7 +351,7 @@ def build_missing_indexes(
         pass
 
 
-#: The work of the command on Spark, where tasks do not share memory.
+#: The function of the command on Spark, where tasks do not share memory.
 look_up = partial(look_up_on, build_missing=build_missing_indexes)
 
 
@@ -428,7 +428,7 @@ def build_needed(
     if not by_time:
         # The index of a segment is looked up, and no other segment read.
         settings = replace(settings, resolve=Resolve.INDEX)
-    # The lookups find the faults of a segment again, and report them.
+    # The lookups of the splits find and report the errors of a segment again.
     with Lookups(inventory, settings) as own:
         for code, segment, asked in needs:
             topic, partition = inventory.name_of(code)

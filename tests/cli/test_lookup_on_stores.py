@@ -115,7 +115,7 @@ def test_lookup_in_a_store_announces_segments_read_completely(tmp_path: Path, bu
     remote = upload(tmp_path, f"{bucket}/bare")
     done = lookup("--logs", remote, "--topic", TOPIC, "--partition", 0, "--offset", 5)
     assert done.returncode == 0
-    assert "without index files: those that are asked are read whole" in done.stderr
+    assert "without index files: each requested one is read completely" in done.stderr
 
 
 def test_answers_written_to_hdfs_equal_local_bytes(hdfs: HdfsServer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Look up offsets and times: tables of queries, and questions on the command line."""
+"""Look up offsets and times in tables of queries, or in a single query on the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lookup_offsets(
     max_decompressed_bytes: int | None = None,
     follow_links: bool = False,
 ) -> LookupResult:
-    """Look up where offsets are, as ``kafka-index lookup --by offset`` does.
+    """Look up offsets, as ``kafka-index lookup --by offset`` does.
 
     Parameters
     ----------
@@ -36,35 +36,34 @@ def lookup_offsets(
         Columns topic (string), partition and offset (integers); others pass through. Anything that
         exports Arrow's C stream interface (pandas, polars, DuckDB, PyArrow), or a list of dicts.
     tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
+        Remote segments.
     indexes : path, optional
-        Output of an earlier build; by default index files are next to the logs. Missing index files
-        are built in memory.
+        The output folder of an earlier build; by default index files are next to the logs. Missing
+        indexes are built in memory.
     resolve : Resolve or str
-        The level of the answers: the entry of the ``index``, the ``batch``, or the ``record``.
+        Level of the answers: ``index`` entry, ``batch`` or ``record``.
     upper_bound : UpperBound or str
-        The end of a log: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
+        Upper bound of offsets: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
     config : path, mapping or LogConfig, optional
-        Kafka's settings, for indexes that are missing.
+        Kafka settings, for missing indexes.
     max_decompressed_bytes : int, optional
-        The most bytes of decompressed records that this process holds at a time; by default that of
-        the settings.
+        Memory limit for decompressed records, in bytes; by default that of the settings.
     follow_links : bool
-        Whether index files, checkpoints and snapshots are read also if they are links out of the
-        input. Otherwise they are not opened, and queries that need them are unreadable.
+        Whether to read index files, checkpoints and snapshots that are links out of the input.
 
     Returns
     -------
     LookupResult
         The columns of the queries, followed by those of answers; a row for each query, in order.
-        A fault of a query or a log is its status.
+        The error of a query or a log is the status of its row.
 
     Raises
     ------
     ConfigError
-        A choice is not one, or an argument is wrong.
+        An argument is wrong.
     InputError
-        Nothing is found; or columns are missing, of the wrong type, or named like those of answers.
+        Nothing is found; or columns are missing, have the wrong type, or the name of an answer
+        column.
 
     Examples
     --------
@@ -98,8 +97,8 @@ def lookup_timestamps(
         As for `lookup_offsets`.
     queries : table
         As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
-        -2 and -3 ask for the end, the start, and the largest timestamp), a timestamp, a date, or a
-        text: ISO 8601, ``now``, ``today``, ``yesterday`` or ``-90m``. Those without a zone are UTC.
+        -2 and -3 mean the end, the start, and the largest timestamp), a timestamp, a date, or text
+        (ISO 8601, ``now``, ``today``, ``yesterday`` or ``-90m``). Times without a zone are UTC.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Answers tables of queries: in memory, or in files, each split into a part of the output."""
+"""Looks up tables of queries in memory, or in files: each split becomes a part of the output."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ from kafka_index.core.query.keys import (
 )
 from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
 
-# What a run over the same inputs would end with again.
+# A run over the same inputs would have the same of these outcomes again.
 _FINAL = (RunOutcome.DONE, RunOutcome.DAMAGE)
 
 
@@ -91,10 +91,10 @@ def look_up(
     *,
     build_missing: BuildMissing | None = None,
 ) -> LookupResult:
-    """Answer a table of queries.
+    """Look up a table of queries.
 
     `build_missing` builds missing indexes once for all tasks that do not share memory. Raises
-    `KafkaIndexError` if the run as a whole cannot start or continue.
+    `KafkaIndexError` if the run cannot start or continue.
     """
     with reading_inputs(follow_links=request.follow_links) as unread:
         if isinstance(request, MemoryLookupRequest):
@@ -130,9 +130,9 @@ def _look_up_table(request: MemoryLookupRequest) -> LookupResult:
 
 
 def _table_of(rows: object, columns: pa.Schema) -> pa.Table:
-    """Return rows as a table: anything that exports Arrow's C stream, or rows of dicts.
+    """Convert an object that exports Arrow's C stream, or a list of dicts, to a table.
 
-    A list without rows has `columns`. Raises `InputError` for anything else.
+    An empty list becomes an empty table with `columns`. Raises `InputError` for anything else.
     """
     expected = "a table that exports Arrow's C stream interface, or a list of dicts"
     given: Any = rows
@@ -152,9 +152,9 @@ def _table_of(rows: object, columns: pa.Schema) -> pa.Table:
 
 
 def _with_times(table: pa.Table, by: By) -> pa.Table:
-    """Return a table with milliseconds instead of times in texts, which may be relative.
+    """Replace times given as text, which may be relative, by milliseconds.
 
-    Raises `InputError`, which names the text, for the first that is no time.
+    Raises `InputError` with the first text that is not a time.
     """
     if by is not By.TIMESTAMP or table.schema.names.count(by.column) != 1:
         return table
@@ -181,7 +181,7 @@ def _with_times(table: pa.Table, by: By) -> pa.Table:
 
 
 class _FileLookup:
-    """Answers queries of files into files."""
+    """Looks up queries of files, and writes the answers to files."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class _FileLookup:
         self._totals = LookupTotals()
 
     def run(self) -> LookupResult:
-        """Answer the queries, unless an earlier run has done so."""
+        """Look up the queries, unless an earlier run has done so."""
         request, output = self._request, self._output
         digest = inputs_digest(
             self._queries,
@@ -221,7 +221,7 @@ class _FileLookup:
         # The rows of a report are not in the manifest.
         if done is not None and is_repeat and done.is_finished and self._report is None:
             return self._result(dict(done.queries), repeated=done.outcome)
-        # A file that cannot be written ends the run before the work.
+        # If a file cannot be written, the run ends before the lookups.
         target = AnswerTarget(
             str(request.output),
             self._queries,
@@ -257,7 +257,7 @@ class _FileLookup:
             )
             manifest_of(output).write(manifest)
         except (KafkaIndexError, OSError) as error:
-            # The answers are complete: only a rerun will not know it.
+            # The answers are complete, but a rerun will not find the manifest.
             self._listener.on_note(f"the run is not recorded: {error}")
         return result
 
@@ -278,7 +278,6 @@ class _FileLookup:
         )
 
     def _answer(self, target: AnswerTarget) -> None:
-        """Answer all queries into a target."""
         queries, inventory, totals = self._queries, self._inventory, self._totals
         unindexed = find_unindexed(inventory, self._by)
         for note in inventory_notes(inventory, unindexed):
@@ -321,7 +320,7 @@ class _FileLookup:
             )
 
     def _prepare(self, workers: Workers, unindexed: pa.Table) -> Prepare | None:
-        """Return what builds missing indexes once for all tasks; threads share what they build."""
+        """Return the function that builds missing indexes for all tasks; threads need none."""
         if self._build_missing is None or workers.in_process or not unindexed.num_rows:
             return None
         return partial(self._build_missing, workers, unindexed)
@@ -342,21 +341,20 @@ def answer_split(
     attempt_id: str,
     starting_offsets: bool = False,
 ) -> SplitReport:
-    """Answer the queries of a split into one file, written atomically and durably.
+    """Look up the queries of a split, and write the answers to one file, atomically and durably.
 
-    The lookups are those of this thread or worker; findings that they have gathered before are
-    reported, too. The ending of the path, from `AnswerTarget.part_path`, determines the format of
-    the answers; with any other ending it is that of the queries. Attempts at one split that may
-    overlap differ in their attempt id, of letters, digits and underscores. Raises `InputError` if
-    the queries cannot be read, or cannot be written in the format of the answers, and
-    `PublishError` if the part cannot be written.
+    The lookups are those of this thread or worker; the report includes their earlier findings. The
+    ending of the path (`AnswerTarget.part_path`) determines the format of the answers; any other
+    ending means the format of the queries. Concurrent attempts at a split have different attempt
+    IDs of letters, digits and underscores. Raises `InputError` if the queries cannot be read or
+    written in that format, and `PublishError` if the part cannot be written.
     """
     to_join = part_path.endswith(ARROW_ENDING)
     form = QueryFormat.PARQUET if to_join else QueryFormat.of(part_path) or split.format
     tally = SplitStats(split, lookups, starting_offsets=starting_offsets)
     folder, name = os.path.split(part_path)
     scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
-    # Each batch visits all segments again: if not all can stay open, use few and large batches.
+    # Each batch opens all segments again. If not all can stay open, use few and large batches.
     many = lookups.inventory.segment_count > lookups.settings.max_open_segments
     batches = read_split(
         split,
@@ -390,9 +388,9 @@ class SplitTask:
     part_path: str
 
 
-#: Called before queries are answered, with what answers them and all splits.
+#: Called before the lookups, with the shared lookups and all splits.
 Prepare = Callable[[SharedLookups, Sequence[SplitTask]], None]
-#: The same, with the workers and the segments without indexes before these arguments.
+#: The same, but first with the workers and the segments without indexes.
 BuildMissing = Callable[[Workers, pa.Table, SharedLookups, Sequence[SplitTask]], None]
 
 
@@ -449,7 +447,7 @@ def _answer(
 
 # --------------------------------------------------------------------------- the report of a split
 
-# Partitions that do not exist are counted one by one up to this many.
+# Maximum number of partitions that do not exist and are counted separately.
 _MAX_UNKNOWN = 1_000
 
 _MAX_CELL = 60
@@ -460,10 +458,10 @@ _WRONG_KEY = {
 
 
 class SplitStats:
-    """Gathers the report of a split, batch by batch.
+    """Collects the report of a split, batch by batch.
 
-    The lookups answer this split only until `report`. Raises `InputError` if starting
-    offsets are asked for at the index level, which does not know where logs end.
+    Until `report`, the lookups are used for this split only. Raises `InputError` if starting
+    offsets are requested at the index level, at which log ends are unknown.
     """
 
     def __init__(
@@ -484,7 +482,7 @@ class SplitStats:
         self._max_starts = wanted if starting_offsets else 0
 
     def add(self, rows: pa.RecordBatch, queries: QueryBatch, answers: Answers) -> None:
-        """Count queries, which are in rows as they were read, and their answers."""
+        """Count queries by the status of their answers; `rows` are the queries as read."""
         if len(self._invalid) < MAX_INVALID:
             wrong = np.flatnonzero(answers.status == Status.INVALID_QUERY)
             for row in wrong[: MAX_INVALID - len(self._invalid)].tolist():
@@ -524,7 +522,6 @@ class SplitStats:
         return f"timestamp {value} is before 1970, and is not one of Kafka's special timestamps"
 
     def report(self) -> SplitReport:
-        """Return the report of the split."""
         findings = self._lookups.drain_findings()
         return SplitReport(
             number=self._split.number,
@@ -546,7 +543,7 @@ def _not_a_number(name: str, cell: object, wrong: str) -> str:
 
 
 class StatusCounts:
-    """Counts queries by partition and status, at the pace of the lookups themselves."""
+    """Counts queries by partition and status; vectorized, because lookups are fast."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -554,7 +551,6 @@ class StatusCounts:
         self._others: Counter[QueryGroup] = Counter()
 
     def add(self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]) -> None:
-        """Count queries by the statuses of their answers."""
         numbers, present = integers(partitions)
         codes = self._inventory.codes(topics, numbers)
         if present is not None:
@@ -572,7 +568,6 @@ class StatusCounts:
             self._add_others(topics.take(pa.array(others)), left, statuses[others])
 
     def counts(self) -> Counter[QueryGroup]:
-        """Return the counts."""
         counts = Counter(self._others)
         for cell in np.flatnonzero(self._known[len(Status) :]).tolist():
             code, status = divmod(cell, len(Status))
@@ -588,7 +583,7 @@ class StatusCounts:
         texts = plain_array(topics).cast(pa.large_binary())
         table = pa.table([texts, partitions, pa.array(statuses)], names=names)
         grouped = table.group_by(names).aggregate([([], "count_all")])
-        # Only the most frequent are counted one by one: there may be as many as queries.
+        # Only the most frequent ones are counted separately: there may be one for each query.
         grouped = grouped.sort_by([("count_all", "descending")])
         for row in grouped.slice(0, _MAX_UNKNOWN).to_pylist():
             name = None if row["topic"] is None else row["topic"].decode(errors="replace")

@@ -58,31 +58,31 @@ from kafka_index.core.query.lookups import LookupSettings
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Our parts and Spark's: only a folder of nothing else is ever replaced.
+#: Names of parts, also of Spark's. A folder with other files is never replaced.
 REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
 _PART = "part-{number:0{digits}}-{stem}{ending}"
 _MIN_DIGITS = 5
 _MAX_STEM_BYTES = 100
-# What the first bytes of a character that was cut decode to.
+# Characters to which the first bytes of a truncated character decode.
 _CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _WHOLE = "whole"
 #: The ending of a part that will be joined with others into one Parquet file.
 ARROW_ENDING = ".arrow"
 _MANIFEST_VERSION = 3
 _INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-# The files by which the last stable offset is found besides.
+# Files from which the last stable offset is determined.
 _TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class AnswerTarget:
     """The output of a run.
 
-    The path is one file when it ends in ``.parquet`` or like the format of the queries (``.csv``;
-    ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split. It must not
-    overlap other inputs. Raises `InputError` if the path has the ending of another format, overlaps
-    an input, or exists and is not to be overwritten, or columns of answers in Parquet share a name.
-    A context manager, for the driver; entering it raises PublishError when the output cannot be
-    written or another run is writing it. Leaving it without `publish` removes all that was written.
+    The path is one file if it ends in ``.parquet`` or like the format of the queries (``.csv``;
+    ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split. Raises
+    `InputError` if the path has the ending of another format, overlaps an input, or exists without
+    `overwrite`, or if columns of answers in Parquet have the same name. A context manager for the
+    driver: entering it raises `PublishError` if the output cannot be written, or another run writes
+    it. Leaving it without `publish` removes the written files.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class AnswerTarget:
         self._refuse_existing()
 
     def __enter__(self) -> Self:
-        """Lock the output, remove what killed runs left, and create the folder of the parts."""
+        """Lock the output, remove files of killed runs, and create the folder of the parts."""
         with ExitStack() as stack:
             stack.enter_context(self._output)
             # A killed run may have moved it away.
@@ -114,7 +114,7 @@ class AnswerTarget:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove what was not published, and release the lock."""
+        """Remove files that were not published, and release the lock."""
         self._stack.close()
 
     def part_path(self, split: QuerySplit) -> str:
@@ -143,7 +143,7 @@ class AnswerTarget:
     def publish(
         self, rows_of_split: Mapping[int, int], announce: Announce = lambda _: None
     ) -> None:
-        """Check that every query has its answer, and put the output in place.
+        """Check that every query has an answer, and put the output in place.
 
         `rows_of_split` counts the answers written for each split, by its number. `announce` is that
         of `Output.publish_file`. Raises `PublishError` if a part is missing or has another number
@@ -162,7 +162,7 @@ class AnswerTarget:
             self._output.publish_folder(list(map(os.path.basename, parts)), announce)
 
     def _join(self, parts: Sequence[str], announce: Announce) -> None:
-        """Put the answers of all parts in place, as one file."""
+        """Publish the answers of all parts as one file."""
         scratch = os.path.join(self._output.staging, _WHOLE)
         with atomic_file(self.path, scratch_path=scratch, what="answers") as file:
             with file.writing():
@@ -193,20 +193,20 @@ class AnswerTarget:
                 )
 
     def _refuse_existing(self) -> None:
-        """Refuse an existing output, unless it is to be replaced and is one."""
+        """Reject an existing output, unless it can be replaced."""
         has_file, names = _existing(self.path, self._given)
         if has_file and self._overwrite and not self.is_file:
             raise InputError(
-                "a file is not replaced by a folder", path=self._given, hint="choose another place"
+                "a folder does not replace a file", path=self._given, hint="choose another path"
             )
         there = names or set()
         others = sorted(name for name in there if not REPLACEABLE.fullmatch(name))
         if names is not None and self._overwrite and (self.is_file or others):
             raise InputError(
-                "a folder of other files is not replaced",
+                "a folder with other files is not replaced",
                 path=self._given,
                 found=others[0] if others else "a folder",
-                hint="choose another place",
+                hint="choose another path",
             )
         # A rename publishes a local folder; in a store it may be of a killed run.
         is_finished = bool(there) and (SUCCESS in there or store_of(self.path).stages_beside)
@@ -220,7 +220,7 @@ class AnswerTarget:
 
 
 def _existing(path: str, given: str) -> tuple[bool, set[str] | None]:
-    """Return whether a file has the path, and the names in a folder there; None for none."""
+    """Return whether the path is a file, and the names in the folder; None for no folder."""
     if store_of(path).stages_beside:
         if os.path.isdir(path) and not os.path.islink(path):
             return False, _names(path)
@@ -239,7 +239,7 @@ def _names(folder: str) -> set[str]:
 
 
 def format_of_answers(path: str, queries: Queries) -> QueryFormat:
-    """Return the format of an output: Parquet if its name ends so, or that of the queries.
+    """Return the format of an output: Parquet if its ending is that, or the queries' format.
 
     Raises `InputError` if it has the ending of another format, or columns of answers in Parquet
     share a name.
@@ -271,9 +271,8 @@ class LookupManifest(RunState):
     """The manifest of a run.
 
     `files` has path, size, and time of modification or ETag of each file, and `queries` the number
-    of queries of each status. `outcome` is that of a run that would end with it again. A manifest
-    that is not finished is written before the output is put in place: the same run replaces the
-    output that it finds.
+    of queries by status. `outcome` is the one that a rerun would have. An unfinished manifest is
+    written before the output is published: the same run then replaces the output.
     """
 
     files: tuple[tuple[str, Size, str], ...]
@@ -281,9 +280,9 @@ class LookupManifest(RunState):
     outcome: RunOutcome = RunOutcome.ENVIRONMENT
 
     def is_of(self, inputs: str, output: str, others: Sequence[str]) -> bool:
-        """Return whether a run over inputs of this digest would write the files that exist already.
+        """Return whether the existing files are those of a run with this digest of inputs.
 
-        `others` are files that it is to write besides the output.
+        `others` are files that the run writes in addition to the output.
         """
         try:
             found = written(output, others)
@@ -299,16 +298,15 @@ class LookupManifest(RunState):
 
 
 def manifest_of(output: str) -> StateFile[LookupManifest]:
-    """Return the file of the manifest of an output."""
     folder, name = os.path.split(output)
     path = os.path.join(folder, f".{name}.kafka-index-lookup")
     return StateFile(path, LookupManifest, _MANIFEST_VERSION, "manifest of the run")
 
 
 def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-    """Return the files of an output, and other files that a run wrote, as they are now.
+    """Return the current files of an output, and other files of a run.
 
-    Raises `OSError` or `KafkaIndexError` if one is missing.
+    Raises `OSError` or `KafkaIndexError` if a file is missing.
     """
     files = [_file_state(path) for path in others]
     folder, name = os.path.split(output)
@@ -327,7 +325,7 @@ def inputs_digest(
     output_format: QueryFormat,
     upper_bound: UpperBound,
 ) -> str:
-    """Return the digest of all that determines the answers."""
+    """Return the digest of everything that determines the answers."""
     digest = hashlib.sha256()
     for path in queries.files:
         digest.update(repr(_file_state(path)).encode())
@@ -338,7 +336,6 @@ def inputs_digest(
         digest.update(content.getvalue())
     is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
     suffixes = (*_INDEXES, *_TRANSACTIONS) if is_stable else _INDEXES
-    # In the order of the partitions, each once.
     directories: dict[str, None] = {}
     for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
         directories[row["index_directory"] or row["directory"]] = None
@@ -368,12 +365,12 @@ def _file_state(path: str) -> tuple[str, int, str]:
 # --------------------------------------------------------------------- the content of answer files
 
 _COMPRESSION = "snappy"
-# Few values, many times each; the others are numbers of which hardly two are the same, but
-# neighbours are close.
+# Columns with few distinct values. The others are numbers that are nearly unique and change little
+# from row to row.
 _REPEATED = ("status", "segment_base_offset", "found_leader_epoch")
 _CLOSE = tuple(name for name in ANSWER_SCHEMA.names if name not in _REPEATED)
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-# Where it is present, Spark trusts it rather than the columns.
+# Metadata that takes precedence over the columns in Spark.
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_TYPES = {pa.string(): "string", pa.int64(): "long", pa.int32(): "integer"}
 _COPY_BYTES = 1 << 20
@@ -387,11 +384,11 @@ Write = Callable[[pa.RecordBatch, QueryBatch, Answers], None]
 def open_answers(
     path: str, form: QueryFormat, split: QuerySplit, *, to_join: bool = False
 ) -> Iterator[Write]:
-    """Create a file of answers, in a format; yield what writes queries of a split with theirs.
+    """Create a file of answers; yield the function that writes queries of a split with answers.
 
-    The queries have the same format, unless the answers are in Parquet. A file `to_join` is only an
-    intermediate one, for `join_parts`. It is closed at the end, and not durable. Raises `OSError`
-    if it cannot be written, and `InputError` if the queries cannot be read.
+    The format is that of the queries, or Parquet. A file `to_join` is an input of `join_parts`. The
+    file is closed at the end, and not durable. Raises `OSError` if it cannot be written, and
+    `InputError` if the queries cannot be read.
     """
     if form is QueryFormat.JSON:
         with open(path, "wb", buffering=0) as file:
@@ -415,7 +412,7 @@ def open_answers(
 def _write_rows(
     writer: Any, schema: pa.Schema, rows: pa.RecordBatch, queries: QueryBatch, answers: Answers
 ) -> None:
-    """Write queries and their answers, in Parquet as a row group."""
+    """Write queries and their answers; in Parquet, they are a row group."""
     if rows.schema.names != schema.names[: rows.num_columns]:
         rows = rows.select(schema.names[: rows.num_columns])
     columns = [
@@ -427,7 +424,7 @@ def _write_rows(
 
 
 def _cast(column: pa.Array, field: pa.Field, queries: QueryBatch) -> pa.Array:
-    """Return a column of queries in the type in which it is written: numbers for texts."""
+    """Convert a column of queries to the type that is written: numbers instead of text."""
     if not pa.types.is_string(column.type):
         return column.cast(field.type)
     if field.name != PARTITION:
@@ -442,7 +439,7 @@ def _cast(column: pa.Array, field: pa.Field, queries: QueryBatch) -> pa.Array:
 def _write_lines(
     file: io.FileIO, rows: pa.RecordBatch, _queries: QueryBatch, answers: Answers
 ) -> None:
-    """Write the JSON object of each query, with the members of its answer added."""
+    """Write the JSON object of each query with the members of its answer."""
     lines = extended_lines(rows.column(LINE), answers.to_arrow())
     offsets = lines.buffers()[1]
     assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
@@ -453,14 +450,14 @@ def _write_lines(
 
 
 def _csv_schema(split: QuerySplit) -> pa.Schema:
-    """Return the columns of CSV, those of the queries as the strings that they are."""
+    """Return the columns of CSV; those of the queries are strings."""
     return pa.schema([*(pa.field(name, pa.string()) for name in split.columns), *ANSWER_SCHEMA])
 
 
 def _parquet_writer(path: str, schema: pa.Schema, split: QuerySplit) -> pq.ParquetWriter:
-    """Open a Parquet file of answers; columns are dictionary-encoded if those of the queries are.
+    """Open a Parquet file of answers.
 
-    Columns of text are, as long as that makes them smaller.
+    Columns of the queries are dictionary-encoded as in the file of queries, or if they are text.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 
@@ -479,10 +476,9 @@ def _parquet_writer(path: str, schema: pa.Schema, split: QuerySplit) -> pq.Parqu
 
 
 def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QuerySplit) -> None:
-    """Write the answers of all parts into one file.
+    """Write the answers of all parts to one file.
 
-    The parts were opened with `to_join`, and come in the order of the splits, of which the first is
-    given.
+    The parts were opened with `to_join` and are in the order of the splits; `split` is the first.
     """
     if form is QueryFormat.PARQUET:
         _join_parquet(parts, path, split)
@@ -541,6 +537,6 @@ def _metadata(queries: pa.Schema) -> dict[bytes, bytes] | None:
         ]
         metadata[_SPARK_SCHEMA] = json.dumps(spark, separators=(",", ":")).encode()
     except (ValueError, TypeError, KeyError):
-        # Without it, Spark reads the columns themselves.
+        # Without this metadata, Spark uses the columns.
         del metadata[_SPARK_SCHEMA]
     return metadata

@@ -1,7 +1,7 @@
-"""Tables of queries in files: found, checked, split, and read as Arrow batches.
+"""Tables of queries in files, read as Arrow batches after a check of their columns.
 
-Parquet is read by Arrow, CSV and JSON lines by DuckDB: all columns of text are strings. A file
-whose rows do not parse is refused, with its line.
+Arrow reads Parquet, and DuckDB reads CSV and JSON lines, in which all columns are strings. A file
+whose rows do not parse is rejected, with the line.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from kafka_index.core.query.keys import PARTITION, TOPIC
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Rows of a split, if its row groups allow.
+#: Maximum number of rows of a split, unless a row group has more.
 SPLIT_ROWS = 1_000_000
-#: Rows of a batch, if they are small. More are slower: they do not fit into caches.
+#: Maximum number of rows of a batch. Larger batches are slower, because they exceed the CPU caches.
 READ_ROWS = 250_000
-#: The column of JSON lines: the object of each query, as it was read.
+#: The column with the JSON object of each query, as read.
 LINE = "line"
 
 _MAX_NAMES = 20
@@ -56,7 +56,7 @@ _COPYING = "._COPYING_"
 
 
 class QueryFormat(Enum):
-    """The format of query files, and of files of answers: its name for people, and endings."""
+    """The format of files of queries and answers: its name in texts, and its endings."""
 
     PARQUET = "parquet", "Parquet", (".parquet",)
     CSV = "csv", "CSV", (".csv",)
@@ -66,14 +66,13 @@ class QueryFormat(Enum):
     endings: tuple[str, ...]
 
     def __new__(cls, value: str, text: str, endings: tuple[str, ...]) -> Self:
-        """Return the member of a value."""
         member = object.__new__(cls)
         member._value_, member.text, member.endings = value, text, endings
         return member
 
     @classmethod
     def of(cls, path: str) -> QueryFormat | None:
-        """Return the format that the ending of a path names, None for any other ending."""
+        """Return the format of a path by its ending, None for an unknown ending."""
         ending = os.path.splitext(path)[1].lower()
         return next((form for form in cls if ending in form.endings), None)
 
@@ -82,10 +81,10 @@ class QueryFormat(Enum):
 class QuerySplit:
     """A file of queries, or some row groups of a Parquet file.
 
-    `number` is the position among all splits, whose order is that of the queries. A Parquet file
-    without rows has no row groups. `rows` is None when only reading reveals it. `size_bytes` is
-    about the size of the read, `file_bytes` the size of the file when it was checked. `first_row`
-    counts the queries of the file before the split. `columns` are those of all files, in the order
+    Splits are numbered in the order of the queries. A Parquet file without rows has a split without
+    row groups. `rows` is None if it is unknown before the read. `size_bytes` is the approximate
+    size of the read, and `file_bytes` the size of the file when it was checked. `first_row` is the
+    number of queries of the file before the split. `columns` are those of all files, in the order
     of the first file; for JSON lines, the members of the first lines of all files.
     """
 
@@ -101,7 +100,7 @@ class QuerySplit:
     first_row: int = 0
 
     def check_unchanged(self) -> None:
-        """Check that the file still has its size; raises `InputError` if not, or if it is gone."""
+        """Raise `InputError` if the file has another size, or is missing."""
         if file_size(self.path) != self.file_bytes:
             raise self.changed()
 
@@ -116,10 +115,7 @@ class QuerySplit:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """The checked queries of a run.
-
-    The files are absolute, in the order of the queries; each has one split or more.
-    """
+    """The checked queries of a run: absolute paths of files, and their splits, in order."""
 
     path: str
     by: By
@@ -129,13 +125,13 @@ class Queries:
 
     @property
     def rows(self) -> int | None:
-        """Number of queries; None when only reading reveals it."""
+        """Number of queries, None if it is unknown before the read."""
         counts = [split.rows for split in self.splits]
         return None if None in counts else sum(count or 0 for count in counts)
 
 
 def open_queries(path: str, by: By) -> Queries:
-    """Find query files, check their columns, and divide them into splits.
+    """Find files of queries, check their columns, and divide them into splits.
 
     The path is a Parquet (``.parquet``), CSV (``.csv``) or JSON lines (``.json``, ``.jsonl``,
     ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start with
@@ -160,11 +156,11 @@ def open_queries(path: str, by: By) -> Queries:
 def read_split(
     split: QuerySplit, *, as_parquet: bool = False, max_rows: int = READ_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Read the queries of a split in their order, as `QuerySplit.columns`; text as strings.
+    """Yield the queries of a split in order, with the columns `QuerySplit.columns`.
 
-    JSON lines have the column `LINE` instead of members that no query needs, unless their answers
-    are written `as_parquet`. A batch of Parquet has at most so many rows, one of text some
-    megabytes. Raises `InputError` if the file cannot be read, does not parse, or changed after it
+    JSON lines have the column `LINE` instead of members that are not part of a query, unless the
+    answers are written `as_parquet`. A batch of Parquet has at most `max_rows`, a batch of text a
+    few MB. Raises `InputError` if the file cannot be read, does not parse, or has changed since it
     was checked.
     """
     split.check_unchanged()
@@ -176,7 +172,7 @@ def read_split(
 
 
 def written_schema(split: QuerySplit) -> pa.Schema:
-    """Return the columns of the queries of a split as Parquet."""
+    """Return the columns of the queries of a split that are written to Parquet."""
     if split.format is QueryFormat.PARQUET:
         return parquet_schema(read_footer(split.path))
     types = {PARTITION: pa.int32(), split.by.column: pa.int64()}
@@ -207,14 +203,12 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
     forms = [_form_of(file) for file in files]
     for file, form in zip(files, forms, strict=True):
         if form is None:
-            raise InputError(
-                "the ending of a query file is not that of a format", path=file, expected=every
-            )
+            raise InputError("a query file has an unknown ending", path=file, expected=every)
         if form is not forms[0]:
             raise InputError(
                 f"queries of several formats: also {file}",
                 path=files[0],
-                hint="look up each format in a run of its own",
+                hint="look up each format in a separate run",
             )
     assert forms[0] is not None  # noqa: S101, for mypy: the loop refused it
     return files, forms[0]
@@ -237,7 +231,7 @@ def file_size(path: str) -> int:
 
 @contextmanager
 def errors_of(path: str) -> Iterator[None]:
-    """Raise what is wrong with a file as an InputError that names it."""
+    """Raise `InputError` with the path for an error of the operating system."""
     try:
         yield
     except OSError as error:
@@ -272,9 +266,9 @@ def _walk(root: str) -> Iterator[str]:
 def _refuse_column(folder: str) -> None:
     if "=" in os.path.basename(folder):
         raise InputError(
-            "the name of a folder holds the value of a column",
+            "a folder name contains the value of a column",
             path=folder,
-            hint="such columns are not read: store them in the files",
+            hint="columns in folder names are not read: store them in the files",
         )
 
 
@@ -282,12 +276,11 @@ def _refuse_column(folder: str) -> None:
 
 
 def needed_columns(by: By) -> tuple[str, str, str]:
-    """Return the names of the columns that every query has."""
     return TOPIC, PARTITION, by.column
 
 
 def check_columns(schema: pa.Schema, by: By, *, path: str | None = None) -> None:
-    """Check the columns of queries, of a file or of a data frame.
+    """Check the columns of the queries of a file or data frame.
 
     Raises `InputError` if columns are missing, of the wrong type, or named like those of answers.
     """
@@ -321,10 +314,7 @@ def check_names(names: Sequence[str], by: By, *, path: str | None = None) -> Non
 
 
 def refuse_collisions(names: Iterable[str], *, path: str | None = None) -> None:
-    """Refuse columns that are named like those of answers.
-
-    To Spark, names that differ only in case are the same.
-    """
+    """Reject columns with names of answer columns; in Spark, names are case-insensitive."""
     taken = sorted(set(names) & set(ANSWER_SCHEMA.names)) or sorted(
         name for name in set(names) if name.lower() in ANSWER_SCHEMA.names
     )
@@ -344,7 +334,7 @@ def _hint(names: Sequence[str], by: By) -> str | None:
 
 
 def _expected(name: str, found: pa.DataType) -> str | None:
-    """Return what a column must be, None if it is that."""
+    """Return the expected type of a column, None if its type is valid."""
     kind = found.value_type if pa.types.is_dictionary(found) else found
     if name == TOPIC:
         return None if _is_string(kind) else "a string"
@@ -364,9 +354,9 @@ def _is_string(kind: pa.DataType) -> bool:
 
 
 def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
-    """Refuse files whose columns are not those of the first, whatever their order.
+    """Reject files that do not have the columns of the first file, in any order.
 
-    Raises `InputError`, which names the first such file, and how it differs.
+    Raises `InputError` with the differences of the first mismatching file.
     """
     first_path, first = schemas[0]
     for path, schema in schemas[1:]:
@@ -377,7 +367,7 @@ def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
             raise InputError(
                 f"not the columns of {first_path}: {', '.join(differences)}",
                 path=path,
-                hint="look up files of different columns in a run each",
+                hint="look up files with different columns in separate runs",
             )
 
 
@@ -394,23 +384,23 @@ def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
 
 # ----------------------------------------------------------------------------------------- Parquet
 
-# Few queries make small splits, so that all threads have some.
+# Small files have small splits, so that all threads have work.
 _MIN_SPLIT_ROWS = 100_000
 _SPLITS = 32
 _BATCH_BYTES = 256 << 20
 _MIN_BATCH_ROWS = 1_000
 
 _ARROW_SCHEMA = b"ARROW:schema"
-# Spark and Hive used to write instants as 96-bit integers, which have no unit. As nanoseconds they
-# overflow and Spark cannot read them, so they become what Spark itself writes today.
+# Spark and Hive used to write timestamps as 96-bit integers without a unit. As nanoseconds, they
+# overflow, and Spark cannot read them. So they become microseconds, as in current Spark.
 _INSTANT = pa.timestamp("us", "UTC")
 
 
 def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     """Check the columns of all files, and divide them into splits.
 
-    Raises `InputError` if a file cannot be read, or its columns are not right or not those of the
-    others.
+    Raises `InputError` if a file cannot be read, or its columns are invalid or differ from those of
+    other files.
     """
     schemas: list[tuple[str, pa.Schema]] = []
     footers: list[pq.FileMetaData] = []
@@ -447,14 +437,13 @@ def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
 
 
 def read_footer(path: str) -> pq.FileMetaData:
-    """Return the footer of a local or remote file."""
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 
     return pq.read_metadata(readable(path))
 
 
 def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
-    """Return the columns of a file as they are read and written."""
+    """Return the columns of a file, with the types in which they are read and written."""
     # The metadata of the file comes with the schema only if Arrow wrote it.
     metadata = {k: v for k, v in (footer.metadata or {}).items() if k != _ARROW_SCHEMA}
     schema = footer.schema.to_arrow_schema()
@@ -468,10 +457,7 @@ def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
 
 
 def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[pa.RecordBatch]:
-    """Read a split of a Parquet file, at most so many rows at a time; topics may be dictionaries.
-
-    Raises `InputError` if it cannot be read, or changed after it was checked.
-    """
+    """Read a split of a Parquet file, at most `max_rows` at a time; topics may be dictionaries."""
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 
     rows = 0
@@ -486,7 +472,7 @@ def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[p
             file,
             metadata=footer,
             coerce_int96_timestamp_unit=unit,
-            # Each topic is looked up once instead of once a row.
+            # Each topic is then looked up once, not once per row.
             read_dictionary=[TOPIC] if schema.field(TOPIC).type == pa.string() else [],
         ) as opened:
             batches = opened.iter_batches(
@@ -502,7 +488,7 @@ def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[p
 
 
 def _row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, ...]]:
-    """Yield the row groups of each split: at most so many rows, or a single larger group."""
+    """Yield the row groups of each split: at most `max_rows`, or a single larger group."""
     groups: list[int] = []
     rows = 0
     for number in range(footer.num_row_groups):
@@ -512,7 +498,7 @@ def _row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, .
             groups, rows = [], 0
         groups.append(number)
         rows += more
-    # A file without rows is a split, too: its part holds the columns.
+    # A file without rows also has a split, whose part contains the columns.
     yield tuple(groups)
 
 
@@ -528,7 +514,7 @@ def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
 
 
 def _instants(footer: pq.FileMetaData) -> list[int]:
-    """Return the columns of 96-bit instants."""
+    """Return the columns of 96-bit timestamps."""
     return [
         number
         for number in range(footer.num_columns)
@@ -538,7 +524,7 @@ def _instants(footer: pq.FileMetaData) -> list[int]:
 
 @contextmanager
 def _parquet_errors_of(path: str) -> Iterator[None]:
-    """Raise what is wrong with a file as an InputError that names it."""
+    """Raise `InputError` with the path for an error of a Parquet file."""
     try:
         with errors_of(path):
             yield
@@ -554,11 +540,11 @@ _BATCH_TEXT_BYTES = 8 << 20
 _MIN_TEXT_ROWS = 2_048
 _SAMPLE_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
-# The members of the first lines are those that the columns of Parquet are made of.
+# The members of the first lines determine the columns of Parquet.
 _FIRST_LINES = 1_000
-# DuckDB expands these in a path.
+# Characters that DuckDB expands in a path.
 _MAGIC = re.compile(r"[*?\[{]")
-# What is wrong, in DuckDB's errors about CSV.
+# The line with the reason in DuckDB's errors about CSV.
 _CAUSE = re.compile(
     r"^(Expected Number of|Value with|Invalid unicode|Maximum line).*$", re.MULTILINE
 )
@@ -622,7 +608,7 @@ def _read_csv(split: QuerySplit) -> Iterator[pa.RecordBatch]:
 
 
 def _read_json(split: QuerySplit, *, as_columns: bool) -> Iterator[pa.RecordBatch]:
-    """Read JSON lines; with `as_columns` all members, otherwise those of queries and the lines."""
+    """Read all members of JSON lines, or, without `as_columns`, those of queries and the lines."""
     names = split.columns if as_columns else needed_columns(split.by)
     chosen = [f"json ->> '{_pointer(name)}'" for name in names]
     more = ["json::VARCHAR", "json_keys(json)"]
@@ -653,7 +639,7 @@ def _pointer(name: str) -> str:
 def _check_members(
     lines: pa.Array, members: pa.Array, rows: int, split: QuerySplit, *, as_columns: bool
 ) -> None:
-    """Refuse lines that are not objects, and members that answers cannot have next to theirs."""
+    """Reject lines that are not objects, and members that collide with answer columns."""
     empty = pc.equal(pc.list_value_length(members), 0)
     bad = pc.and_(empty, pc.invert(pc.starts_with(lines, "{")))
     if pc.any(bad).as_py():
@@ -697,9 +683,10 @@ def _query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBatch]
 
 @contextmanager
 def _plain_file(path: str) -> Iterator[str]:
-    """Yield a local file with the text of a file, from its first line that is not blank.
+    """Yield the path of a local file with the text from the first non-blank line on.
 
-    It is the file itself, unless that is compressed or remote, or has a path that DuckDB expands.
+    It is the file itself, unless the file is compressed or remote, begins with a blank, or has a
+    path that DuckDB expands.
     """
     is_packed = os.path.splitext(path)[1].lower() in COMPRESSIONS
     if not is_packed and not store_of(path).needs_requests and not _MAGIC.search(path):
@@ -718,7 +705,7 @@ def _plain_file(path: str) -> Iterator[str]:
 
 
 def _rows_of_batch(path: str) -> int:
-    """Return how many rows of a text make a batch, by its first rows."""
+    """Estimate the number of rows of a batch from the first rows of a text."""
     with open(path, "rb") as file:
         sample = file.read(_SAMPLE_BYTES)
     row_bytes = len(sample) // (sample.count(b"\n") + 1) + 1
@@ -726,7 +713,7 @@ def _rows_of_batch(path: str) -> int:
 
 
 def _parse_error(path: str, plain: str, text: str, form: QueryFormat) -> InputError:
-    """Return the error for a text that DuckDB does not parse, from DuckDB's own."""
+    """Convert DuckDB's error for a text that does not parse."""
     cause = _CAUSE.search(text)
     reason = cause[0] if cause else text.splitlines()[0].removeprefix("Invalid Input Error: ")
     if form is QueryFormat.JSON:
@@ -736,12 +723,12 @@ def _parse_error(path: str, plain: str, text: str, form: QueryFormat) -> InputEr
     return InputError(
         f"{place} does not parse: {reason}",
         path=path,
-        hint="rows have as many cells as the header, close their quotes and end alike (RFC 4180)",
+        hint="rows have as many cells as the header, closed quotes, and equal line ends (RFC 4180)",
     )
 
 
 def _bad_json_line(path: str) -> int | None:
-    """Return the number of the first line that is not JSON: DuckDB's own is off by one."""
+    """Return the number of the first line that is not JSON; DuckDB's number is off by one."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:

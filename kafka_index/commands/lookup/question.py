@@ -1,4 +1,4 @@
-"""Answers a question about partitions: their ends, and what they hold at an offset or a time.
+"""A single lookup: the bounds of partitions, and the record at an offset or a time.
 
 Only the directories of these partitions are read.
 """
@@ -54,13 +54,13 @@ _PARTITIONS_SHOWN = 10
 def answer_question(
     request: ConsoleLookupRequest, listener: Listener | None = None
 ) -> QuestionResult:
-    """Answer a question about one partition, or about several, all of them or some.
+    """Look up one partition, or several partitions of topics.
 
-    The offsets found are written into the files that the request has. Raises `KafkaIndexError` if
-    there is no such topic or partition, or it cannot be listed.
+    The found offsets are written to the files of the request. Raises `KafkaIndexError` if the topic
+    or partition does not exist, or cannot be listed.
     """
     with reading_inputs(follow_links=request.follow_links) as unread, ExitStack() as stack:
-        # A file that cannot be written ends the run before the work.
+        # If a file cannot be written, the run ends before the lookups.
         files = stack.enter_context(offsets_files(request))
         inventory = _inventory(request)
         for note in inventory_notes(inventory, _unindexed(request, inventory)):
@@ -80,7 +80,7 @@ def answer_question(
 
 
 def _unindexed(request: ConsoleLookupRequest, inventory: Inventory) -> pa.Table:
-    """Return the segments that are read completely, if the question is about one partition."""
+    """Return the segments that a lookup of one partition reads completely."""
     if not request.has_one_answer or request.key_kind is None:
         return UNINDEXED_SCHEMA.empty_table()
     return find_unindexed(inventory, request.key_kind)
@@ -90,11 +90,10 @@ _Found = tuple[list[dict[str, Any]], list[LookupFinding], list[StartingOffset], 
 
 
 def _inventory(request: ConsoleLookupRequest) -> Inventory:
-    """List the partitions that a question is about."""
     if request.topic is None:
         return inventory_of(request)
     if request.tiered is not None:
-        # The events of other directories matter too.
+        # Events about remote segments may be in other directories.
         return inventory_of(request, topics=re.compile(re.escape(request.topic)))
     numbers = sorted(set(request.partitions))
     return inventory_of(request, partition_directories(request.inputs, request.topic, numbers))
@@ -103,10 +102,10 @@ def _inventory(request: ConsoleLookupRequest) -> Inventory:
 def partition_directories(
     logs: Sequence[str], topic: str, partitions: Sequence[int] = ()
 ) -> list[str]:
-    """Return the directories of some partitions of a topic, or of all.
+    """Return the directories of the given partitions of a topic, by default of all.
 
     The logs are data directories, topic-partition directories, or globs of either. Raises
-    `InputError` if a path does not exist, or one of the partitions is in none of them.
+    `InputError` if a path does not exist, or a partition is in none of them.
     """
     given = expand_directories(logs)
     if not partitions:
@@ -135,7 +134,7 @@ def _directories_of(given: Sequence[str]) -> Mapping[TopicPartition, list[str]]:
         try:
             paths |= {entry.name: entry.path for entry in scan_directory(directory)}
         except InputError as error:
-            # Such as a file, or a directory that is not there: it has a partition's name, or none.
+            # A file, or a missing directory: only its own name can be that of a partition.
             if is_retriable(error):
                 raise
         for name, path in paths.items():
@@ -148,7 +147,7 @@ def _directories_of(given: Sequence[str]) -> Mapping[TopicPartition, list[str]]:
 def _absent(
     logs: Sequence[str], topic: str, existing: Collection[TopicPartition], number: int | None = None
 ) -> InputError:
-    """Return the error for a partition or a topic that is not there, with what is."""
+    """Return the error for a missing partition or topic, with existing ones."""
     numbers = [each.partition for each in existing if each.topic == topic]
     what = f"topic {topic}" if number is None else f"partition {topic}-{number}"
     return InputError(
@@ -160,7 +159,7 @@ def _absent(
 
 
 def _answer_one(request: ConsoleLookupRequest, inventory: Inventory) -> _Found:
-    """Answer a question about one partition, with the place of the answer."""
+    """Look up one partition; also return an explanation of the status."""
     by = request.key_kind
     assert by is not None  # noqa: S101, it has one answer
     partition = TopicPartition(str(request.topic), request.partitions[0])
@@ -185,7 +184,6 @@ def _answer_one(request: ConsoleLookupRequest, inventory: Inventory) -> _Found:
         from kafka_index.core.query.bounds import time_span  # noqa: PLC0415, slow to import
         from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, slow to import
 
-        # No record of the log is at or after the time.
         place = time_span([files], ReadSettings()).text
     row = {
         "topic": partition.topic,
@@ -202,7 +200,7 @@ def _answer_one(request: ConsoleLookupRequest, inventory: Inventory) -> _Found:
 
 
 def _asked(inventory: Inventory, request: ConsoleLookupRequest) -> list[int]:
-    """Return the numbers of the partitions that are asked, in order."""
+    """Return the codes of the requested partitions, in order."""
     rows = inventory.partitions.select(["topic", "partition"]).to_pylist()
     of_topics = [code for code, row in enumerate(rows) if request.topic in (None, row["topic"])]
     if not request.partitions:
@@ -216,11 +214,7 @@ def _asked(inventory: Inventory, request: ConsoleLookupRequest) -> list[int]:
 
 
 def _answer_several(request: ConsoleLookupRequest, inventory: Inventory) -> _Found:
-    """Answer a question about partitions, each with the findings about its logs.
-
-    The question has one key, asked of every partition; without one only the bounds are in the
-    answers.
-    """
+    """Look up one key in every requested partition; without a key, return their bounds only."""
     codes = _asked(inventory, request)
     rows = inventory.partitions.take(pa.array(codes, pa.int64())).to_pylist()
     partitions = [TopicPartition(row["topic"], row["partition"]) for row in rows]
@@ -277,7 +271,7 @@ def _answer_several(request: ConsoleLookupRequest, inventory: Inventory) -> _Fou
 
 
 def _found(answers: Answers) -> list[dict[str, Any]]:
-    """Return status, offset and time of answers; without a time if the record has none."""
+    """Return status, offset and time of answers; the time is None if the record has none."""
     names = ["status", "found_offset", "found_timestamp_ms"]
     rows: list[dict[str, Any]] = answers.to_arrow().select(names).to_pylist()
     for row in rows:
@@ -289,7 +283,6 @@ def _found(answers: Answers) -> list[dict[str, Any]]:
 def _batch(
     partitions: Sequence[TopicPartition], keys: Sequence[int], *, specials: bool = True
 ) -> QueryBatch:
-    """Return a query for each partition."""
     topics = pa.array([each.topic for each in partitions], pa.string())
     numbers = pa.array([each.partition for each in partitions], pa.int64())
     return QueryBatch(topics, numbers, Keys(np.array(keys, np.int64), specials=specials))

@@ -1,4 +1,4 @@
-"""The request of ``lookup``: a table of queries, or a question on the command line."""
+"""The request of ``lookup``: a table of queries, or a single query on the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kafka_index.core.query.choices import By
 
 # The special timestamps: -1 to -6.
 _PLACES = range(-6, 0)
-#: Statuses that `--fail-on` takes, and its short names of two of them.
+#: Statuses for `--fail-on`, and short names of two of them.
 _FAILING = [status.text for status in Status if status is not Status.FOUND]
 _SHORT = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
 
@@ -50,7 +50,7 @@ class StatusesKind(NamesKind):
 
 
 class Place(int):
-    """A special timestamp, which stands for a place in the log."""
+    """A special timestamp, which means a position in the log."""
 
 
 class PlaceKind(TimeKind):
@@ -65,7 +65,7 @@ class PlaceKind(TimeKind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupRequest(LogRequest):
-    """A table of queries in files, answered into files."""
+    """A table of queries in files, whose answers are written to files."""
 
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
@@ -153,7 +153,7 @@ class LookupRequest(LogRequest):
 
     @property
     def offsets_files(self) -> list[tuple[str, str]]:
-        """The files of offsets that are asked for, each with the field that names it."""
+        """The requested files of offsets, each with the name of its field."""
         names = ("starting_offsets", "reset_offsets")
         return [(path, name) for name in names if (path := getattr(self, name)) is not None]
 
@@ -171,15 +171,15 @@ class MemoryLookupRequest(LookupRequest):
     )
 
     def _check_table(self) -> None:
-        """Accept any table: its columns are checked when it is read."""
+        """Accept any table; its columns are checked when it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleLookupRequest(LookupRequest):
-    """A table of queries in files; without it, a question, whose answer is printed.
+    """A table of queries in files; without a table, a single query, whose answer is printed.
 
-    A question has at most one key. It is asked of one partition of a topic, of several or all, or
-    of all topics that match; of each partition by itself.
+    A single query has at most one key, which is looked up in each partition: in one, several or all
+    partitions of a topic, or of matching topics.
     """
 
     topic: str | None = parameter(
@@ -249,7 +249,7 @@ class ConsoleLookupRequest(LookupRequest):
             self._check_table()
 
     def _given(self, names: tuple[str, ...]) -> str | None:
-        """Return the first of some fields that has another value than its default."""
+        """Return the first of the fields whose value is not the default."""
         known = parameters(type(self))
         return next((one for one in names if getattr(self, one) != known[one].default), None)
 
@@ -279,17 +279,17 @@ class ConsoleLookupRequest(LookupRequest):
 
     @property
     def is_question(self) -> bool:
-        """Whether it is a question, not a table of queries."""
+        """Whether it is a single query, not a table of queries."""
         return self.queries is None
 
     @property
     def key_kind(self) -> By | None:
-        """The kind of key of a question; one without a key asks for the bounds of partitions."""
+        """The kind of key of a single query, None for a query of the bounds of partitions."""
         return By.TIMESTAMP if self.at is not None else None if self.offset is None else By.OFFSET
 
     @property
     def key(self) -> int:
-        """The offset, or milliseconds since 1970; 0 for none."""
+        """The offset, or the time in milliseconds since 1970; 0 for none."""
         return int((self.offset if self.at is None else self.at) or 0)
 
     @property
@@ -366,6 +366,6 @@ spark-submit --master spark://host:7077 jobs/lookup.py --input /mnt/dump/* \\
     report_rows="queries by partition and status, and all findings,",
     has_page=True,
 )
-#: The same as a job of Spark, for files only, and as a function of Python.
+#: The Spark job, for files only, and the Python functions.
 LOOKUP_JOB = replace(LOOKUP, request=LookupRequest, usage=f"--input PATH... {_IN_BULK} [OPTIONS]")
 MEMORY_LOOKUP = replace(LOOKUP, request=MemoryLookupRequest)

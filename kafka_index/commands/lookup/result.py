@@ -1,4 +1,4 @@
-"""The results of lookups: of a split of queries, of a table, and of a question.
+"""The results of lookups: of a split of queries, of a table, and of a single query.
 
 The rows of a report are counts by partition and status, and findings about the logs.
 """
@@ -42,11 +42,11 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
 )
 
-#: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
-#: (``reason_code``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
-#: ``queries`` how many have no answer because of it, or for `GAP` one from behind a gap). The first
-#: malformed queries are findings too, each with its file and its ``row`` in it, from 1. The rows
-#: with a status add up to all queries.
+#: A row is the number of queries of a partition with a status (``status``, ``queries``), or a
+#: finding (``reason_code``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``). The
+#: ``queries`` of a finding have no answer because of it, or for `GAP` the next batch as answer. The
+#: first malformed queries are findings with a file and a ``row`` in it, from 1. The rows with a
+#: status add up to all queries.
 LOOKUP_REPORT_SCHEMA = report_schema(
     [("queries", pa.int64()), ("position_bytes", pa.int64()), ("row", pa.int64())],
     required=("queries",),
@@ -56,13 +56,13 @@ LOOKUP_REPORT_SCHEMA = report_schema(
 _UNBOUNDED = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY)
 _MAX_UNKNOWN = 10_000
 
-#: Findings that the report of a split holds.
+#: Maximum number of findings in the report of a split.
 MAX_FINDINGS = 1_000
-#: Malformed queries that are reported one by one.
+#: Maximum number of malformed queries that are reported separately.
 MAX_INVALID = 10
 
-#: Topic and partition, as in the queries, and `Status` of their answers. The first two are None
-#: for queries that name none, and for the rest of too many partitions that do not exist.
+#: Topic and partition, as in the queries, and `Status` of their answers. Topic and partition are
+#: None for queries without them, and for further partitions that do not exist.
 QueryGroup = tuple[str | None, int | None, int]
 
 
@@ -78,10 +78,7 @@ class StartingOffset:
 
 @dataclass(frozen=True, slots=True)
 class InvalidQuery:
-    """A query that cannot be answered as it is.
-
-    Its row counts from 1 in the file; the header of CSV does not count.
-    """
+    """A malformed query; rows of a file are numbered from 1, without the header of CSV."""
 
     path: str
     row: int
@@ -92,12 +89,12 @@ class InvalidQuery:
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """The report of a task on its split; small, picklable.
+    """The report of a task on its split; small and picklable.
 
-    `counts` has the queries of each partition and status, which add up to `rows`. At most
-    `MAX_FINDINGS` are listed; `findings_left_out` counts the others. Starting offsets, if
-    requested, are one a query, up to one more than there are partitions. `invalid` has the first
-    `MAX_INVALID`.
+    `counts` has the number of queries by partition and status, `rows` their sum. At most
+    `MAX_FINDINGS` are listed; `findings_left_out` counts the others. If requested, there is a
+    starting offset for each query, but at most one more than partitions. `invalid` has the first
+    `MAX_INVALID` malformed queries.
     """
 
     number: int
@@ -110,9 +107,9 @@ class SplitReport:
 
 
 class LookupTotals:
-    """The reports of all splits, added up; not thread-safe.
+    """The sum of the reports of all splits; not thread-safe.
 
-    `rows_of_split` counts the answers of each split, by its number, and `findings_left_out` the
+    `rows_of_split` has the number of answers by number of the split. `findings_left_out` counts
     findings that are not listed; some may equal listed ones.
     """
 
@@ -126,7 +123,7 @@ class LookupTotals:
         self._invalid: dict[int, tuple[InvalidQuery, ...]] = {}
 
     def add(self, report: SplitReport) -> None:
-        """Add a split; findings that several splits report are one finding."""
+        """Add a split; the same finding of several splits is listed once."""
         rows = self.rows_of_split.get(report.number, 0)
         self.rows_of_split[report.number] = rows + report.rows
         for group, queries in report.counts.items():
@@ -141,12 +138,12 @@ class LookupTotals:
 
     @property
     def rows(self) -> int:
-        """Answers so far."""
+        """Number of answers."""
         return sum(self.rows_of_split.values())
 
     @property
     def queries_of_status(self) -> Mapping[Status, int]:
-        """Queries of each status, including those of no query."""
+        """Number of queries by status, 0 included."""
         totals = dict.fromkeys(Status, 0)
         for (_, _, status), queries in self._counts.items():
             totals[Status(status)] += queries
@@ -160,7 +157,7 @@ class LookupTotals:
 
     @property
     def starting_offsets(self) -> list[StartingOffset]:
-        """One a query, in the order of the queries."""
+        """A starting offset for each query, in the order of the queries."""
         return [start for number in sorted(self._starts) for start in self._starts[number]]
 
     @property
@@ -256,7 +253,7 @@ _FIRST = ("status", "found_offset", "found_timestamp_ms", "batch_base_offset", "
 
 
 class _QueriesResult(Result):
-    """A result of queries: their numbers by status, and findings about the logs."""
+    """A result of queries: their number by status, and findings about the logs."""
 
     command = "lookup"
     status_header = ("status", "queries")
@@ -265,12 +262,12 @@ class _QueriesResult(Result):
 
     @property
     def ended(self) -> RunOutcome:
-        """The outcome of the queries alone."""
+        """The outcome of the queries only."""
         return outcome_of(self.findings, unanswered=bool(self.queries.get(Status.UNREADABLE.text)))
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage if it makes an answer unreadable, the environment if a failed read does."""
+        """Damage if corruption makes an answer unreadable, environment if a failed read does."""
         return self.ended.with_damage(self.unread)
 
     @property
@@ -282,7 +279,7 @@ class _QueriesResult(Result):
 
     @property
     def headline(self) -> str:
-        """The number of queries by status, and of corrupt ranges that prevent no answer."""
+        """The number of queries by status, and of corrupt ranges without effect on answers."""
         total = plural(sum(self.queries.values()), "query", "queries")
         found = ", ".join(f"{count:,} {name}" for name, count in self.queries.items() if count)
         places = sum(finding.kind == UNREADABLE for finding in self.findings)
@@ -298,9 +295,9 @@ class LookupResult(_QueriesResult):
     Parameters
     ----------
     rows : pa.Table
-        Of `lookup_offsets` and `lookup_timestamps` a row for each query, in order: its columns,
-        followed by those of answers. What is wrong with a query or a log is its status. Of files of
-        queries the rows of the report.
+        From `lookup_offsets` and `lookup_timestamps`, a row for each query, in order: its columns,
+        followed by those of answers. The error of a query or a log is the status of its row. For
+        files of queries, the rows of the report.
     queries : mapping of str to int
         The numbers of queries by status.
     findings : sequence of LookupFinding
@@ -308,11 +305,11 @@ class LookupResult(_QueriesResult):
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
     findings_left_out : int
-        The number of findings that are not listed, at most.
+        Maximum number of findings that are not listed.
     invalid : sequence of InvalidQuery
         The first malformed queries.
     output : str, optional
-        The place of the answers.
+        The path of the answers.
     fail_on : tuple of str
         The statuses of queries with which the result is not ok.
     repeated : RunOutcome, optional
@@ -332,7 +329,7 @@ class LookupResult(_QueriesResult):
 
     @property
     def ended(self) -> RunOutcome:
-        """The outcome of the queries alone."""
+        """The outcome of the queries only."""
         return super().ended if self.repeated is None else self.repeated
 
     @property
@@ -354,7 +351,7 @@ class LookupResult(_QueriesResult):
 
     @property
     def headline(self) -> str:
-        """The number of queries by status, and the place of the answers."""
+        """The number of queries by status, and the path of the answers."""
         text = super().headline
         if self.output is not None:
             text += f"; answers in {self.output}"
@@ -398,9 +395,9 @@ class LookupResult(_QueriesResult):
 
 @dataclass(frozen=True, repr=False)
 class QuestionResult(_QueriesResult):
-    """The result of a question: an answer for each partition.
+    """The result of a single query: an answer for each partition.
 
-    `queries` counts them by status, or as ``listed`` if the question has no key. `place` explains
+    `queries` counts answers by status, or as ``listed`` for a query without a key. `place` explains
     the status of a single answer.
     """
 
@@ -474,7 +471,7 @@ def finding_line(finding: LookupFinding) -> str:
 
 
 def behind_gaps(findings: Iterable[LookupFinding]) -> int:
-    """Return the number of queries for offsets that no batch holds, and the next one answers."""
+    """Return the number of queries for missing offsets, answered with the next batch."""
     return sum(finding.queries for finding in findings if finding.kind == GAP)
 
 
@@ -484,11 +481,11 @@ def _none_first(values: Iterable[object]) -> tuple[object, ...]:
 
 
 def outcome_of(findings: Iterable[LookupFinding], *, unanswered: bool) -> RunOutcome:
-    """Return the outcome for findings of all kinds; `unanswered`: some query is unreadable."""
+    """Return the outcome for findings of all kinds; `unanswered` means unreadable queries."""
     causes = [finding.retriable for finding in findings if finding.kind == UNREADABLE]
     return RunOutcome.of_faults(causes or [False] * bool(unanswered))
 
 
 def _as_int32(partition: int | None) -> int | None:
-    """Return the number of a partition, or None for a number that no partition can have."""
+    """Return a partition number, None for a number that does not fit into int32."""
     return None if partition is None or abs(partition) > INT32_MAX else partition

@@ -1,4 +1,4 @@
-"""The logs that a lookup reads, and the files of starting offsets that it writes."""
+"""The logs of a lookup, and its files of starting offsets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.keys import NO_PARTITION, QueryBatch, integers, plain_array
 from kafka_index.core.query.lookups import Lookups
 
-# Statuses at the end of the log, whatever was asked, and those without any place.
+# Statuses for which reading starts at the log end, and statuses without a starting offset.
 _AT_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
 _NOWHERE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
 
@@ -42,7 +42,7 @@ def inventory_of(
     paths: Sequence[str] | None = None,
     topics: re.Pattern[str] | None = None,
 ) -> Inventory:
-    """List the logs of a request; `paths` are some of its inputs, `topics` some of its topics."""
+    """List the logs of a request, or those of some of its inputs (`paths`) and `topics`."""
     return collect_inventory(
         request.inputs if paths is None else paths,
         tiered=request.tiered,
@@ -56,9 +56,9 @@ def inventory_of(
 def offsets_files(
     request: LookupRequest, target: str | None = None
 ) -> Iterator[list[tuple[AtomicFile, _Render]]]:
-    """Open the files of offsets that are asked for; yield each with what renders it.
+    """Open the requested files of offsets; yield each with the function that formats it.
 
-    Raises `InputError` if one of them is an input, in the answers, or another.
+    Raises `InputError` if a path is an input, is in the output, or is used twice.
     """
     refuse_side_files(request, target)
     with ExitStack() as stack:
@@ -79,7 +79,7 @@ def write_offsets(
         raise ReadError(
             f"no starting offsets: {unread.reason}",
             path=unread.path,
-            hint="fix that and run again",
+            hint="make the log readable and run again",
         )
     for file, render in files:
         file.write(render(starts).encode())
@@ -88,7 +88,7 @@ def write_offsets(
 def refuse_side_files(
     request: LookupRequest, target: str | None, report: str | None = None
 ) -> None:
-    """Refuse to write over an input, into the output, or two files into one."""
+    """Reject files that overlap an input, the output, or each other."""
     taken = [] if target is None else [real_path(target)]
     queries = [request.queries] if request.queries else []
     inputs = [*request.folders, *queries]
@@ -96,18 +96,18 @@ def refuse_side_files(
     for path in (*texts, *([] if report is None else [report])):
         real = real_path(path)
         if os.path.isdir(real):
-            raise InputError("a folder, not a file", path=path, hint="name a file in it")
+            raise InputError("a folder, not a file", path=path, hint="give a file in the folder")
         if store_of(real).is_special(real):
-            raise InputError("not a regular file", path=path, hint="name another file")
+            raise InputError("not a regular file", path=path, hint="give another file")
         refuse_overlap(real, path, inputs)
         if any(
             f"{real}/".startswith(f"{other}/") or f"{other}/".startswith(f"{real}/")
             for other in taken
         ):
             raise InputError(
-                "this path is taken by the answers or another file",
+                "the answers or another file have this path",
                 path=path,
-                hint="name another one",
+                hint="give another path",
             )
         taken.append(real)
 
@@ -115,11 +115,10 @@ def refuse_side_files(
 def starting_offsets_of(
     lookups: Lookups, queries: QueryBatch, answers: Answers, count: int
 ) -> list[StartingOffset]:
-    """Return the offsets at which reading starts, according to the first queries.
+    """Return the starting offsets for the first `count` queries.
 
-    It starts at the offset that was found: of the record, or the one asked for, or of the batch
-    that holds the timestamp. Without one: where the log ends, or starts if the offset is below its
-    start.
+    The starting offset is the found one: of the record, the requested offset, or the base offset of
+    the batch with the timestamp. Otherwise it is the log end, or the log start for a lower offset.
     """
     topics = plain_array(queries.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
     partitions = plain_array(queries.partitions.slice(0, count))
@@ -168,8 +167,7 @@ def _special(lookups: Lookups, queries: QueryBatch, row: int) -> SpecialTimestam
 def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[int, int]]:
     """Return offsets by topic and partition, sorted.
 
-    Raises `InputError` if two queries are about one partition, or a query has no offset; then no
-    partition has one.
+    Raises `InputError` if two queries have the same partition, or a query has no offset.
     """
     offsets: dict[str, dict[int, int]] = {}
     for start in starts:
@@ -177,13 +175,13 @@ def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[i
         if start.topic is None or start.partition is None or start.offset is None:
             raise InputError(
                 f"no starting offset for {name}: {Status(start.status).text}",
-                hint="starting offsets need an answer for each query",
+                hint="each query needs an answer for starting offsets",
             )
         of_topic = offsets.setdefault(start.topic, {})
         if start.partition in of_topic:
             raise InputError(
                 f"two queries are about {name}",
-                hint="starting offsets need one query for each partition",
+                hint="give one query for each partition",
             )
         of_topic[start.partition] = start.offset
     return {topic: dict(sorted(offsets[topic].items())) for topic in sorted(offsets)}

@@ -349,11 +349,11 @@ def inventory_notes(inventory: Inventory, unindexed: pa.Table) -> Iterator[str]:
         what = plural(unindexed.num_rows, "remote segment")
         size_bytes = sum(unindexed["size_bytes"].to_pylist())
         yield (
-            f"{what} ({format_bytes(size_bytes)}) without index files: those that are asked are "
-            "read whole, once each; build --output makes index files"
+            f"{what} ({format_bytes(size_bytes)}) without index files: each requested one is read "
+            "completely, once; build --output writes index files"
         )
     if partitions := inventory.uncertain_starts:
         yield (
-            f"{plural(partitions, 'partition')} without a log directory: the log starts are lower "
-            "bounds, those of the first remote segments; --input adds what a broker knows"
+            f"{plural(partitions, 'partition')} without a log directory: the log start may be "
+            "after the start of the first remote segment; give the log directory with --input"
         )

@@ -81,7 +81,7 @@ def test_a_cell_without_a_key_is_an_invalid_query(tmp_path: Path) -> None:
         ),
         ('t,0,1,"x', "row 2, with the header, does not parse: .*unterminated quote"),
         ("t,0,1,a\nt,0,1,\xe4\n", "row 3, with the header, does not parse: Invalid unicode"),
-        ("t,0,1,a\r\nt,0,2,b\n", "a row does not parse: .*end alike"),
+        ("t,0,1,a\r\nt,0,2,b\n", "a row does not parse: .*equal line ends"),
     ],
 )
 def test_a_row_that_does_not_parse_is_refused_with_its_line(

@@ -163,7 +163,10 @@ def test_a_folder_of_other_things_is_never_replaced(
 def test_a_file_and_a_folder_do_not_replace_each_other(work: Path, queries: Queries) -> None:
     (work / "out").write_bytes(OLD)
     (work / "out.csv").mkdir()
-    for name, message in (("out", "a file is not replaced"), ("out.csv", "a folder of other")):
+    for name, message in (
+        ("out", "a folder does not replace a file"),
+        ("out.csv", "a folder with other"),
+    ):
         with pytest.raises(InputError, match=message):
             AnswerTarget(str(work / name), queries, overwrite=True)
 
