@@ -28,7 +28,7 @@ from kafka_index.core.job.result import ReportSink
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.parameters import time_range_ms
-from kafka_index.core.query.bounds import EARLIEST, LATEST, Bound, ReadBounds, first_as_late
+from kafka_index.core.query.bounds import EARLIEST, LATEST, Bound, ReadBounds, first_at_or_after
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import (
     SEARCHED_SPLIT_BYTES,
@@ -86,7 +86,7 @@ def plan_records(
             config=LogConfig().for_topic(files.topic),
             max_decompressed_bytes=settings.max_decompressed_bytes,
         ) as log:
-            wanted = _as_late(log, resolve_range(log, bounds, settings), settings)
+            wanted = _from_start_time(log, resolve_range(log, bounds, settings), settings)
             records = None
             if last is not None:
                 first_offset, records = _last_records(log, wanted, settings, last)
@@ -97,14 +97,14 @@ def plan_records(
         return PartitionRecords(error=without_frames(error))
 
 
-def _as_late(log: PartitionLog, wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
+def _from_start_time(log: PartitionLog, wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
     """Return a range without the offsets before the first record at or after the start time."""
     times = settings.record_filter
     # Valid records may follow a corrupt end.
     if times is None or not times.from_ms or log.segments[-1].end_damage is not None:
         return wanted
     try:
-        first = first_as_late(log, times.from_ms)
+        first = first_at_or_after(log, times.from_ms)
     except CorruptLogError:
         # The read reaches the corruption and skips it.
         return wanted

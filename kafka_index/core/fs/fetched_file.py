@@ -245,7 +245,7 @@ class FetchedFile:
         runs = _runs(missing)
         if not len(runs):
             return requested
-        _kept.make_room(self)
+        _kept.evict_others(self)
         for first, end in _joined(runs):
             self._wanted[first:end] = True
             for page in range(first, end, MAX_PIECE_BYTES // _PAGE):
@@ -298,7 +298,7 @@ class _Kept:
         self._lock = threading.Lock()
         self._files: OrderedDict[int, ref[FetchedFile]] = OrderedDict()
 
-    def make_room(self, file: FetchedFile) -> None:
+    def evict_others(self, file: FetchedFile) -> None:
         """Release the least recently read files if all together exceed the limit."""
         with self._lock:
             self._files[id(file)] = ref(file)

@@ -267,7 +267,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
             found=offset,
         )
 
-    def _make_room(self, entries: int) -> None:
+    def _grow(self, entries: int) -> None:
         """Extend a growing file for this many more entries, up to its maximum size."""
         self._check_writable()
         self._check_open()
@@ -378,7 +378,7 @@ class OffsetIndex(AbstractIndex):
     ) -> tuple[int, KafkaIndexError | None]:
         """Run `append_many`, but return the number of appended entries and the next error."""
         with self._lock:
-            self._make_room(len(offsets))
+            self._grow(len(offsets))
             accepted = append_offset_entries(
                 self._mapping.data,
                 self._entries,
@@ -519,7 +519,7 @@ class TimeIndex(AbstractIndex):
         """Run `maybe_append_many`, but return the number of accepted entries and the next error."""
         with self._lock:
             full_entries = INT32_MAX if skip_full_check else self._max_entries - 1
-            self._make_room(len(offsets))
+            self._grow(len(offsets))
             accepted, self._entries, last_row = append_time_entries(
                 self._mapping.data,
                 self._entries,

@@ -282,7 +282,7 @@ class TransactionIndex(Closeable):
         with self._lock:
             self._check_open()
             self._file.check_writable()
-            self._check_whole()
+            self._check_complete()
             last_offsets = entries["last_offset"].astype(np.int64)
             ascends = np.ones(len(entries), bool)
             ascends[1:] = last_offsets[1:] > last_offsets[:-1]
@@ -429,7 +429,7 @@ class TransactionIndex(Closeable):
                 found=int(entries["version"][unknown[0]]),
             )
 
-    def _check_whole(self) -> None:
+    def _check_complete(self) -> None:
         if self.torn_bytes:
             raise CorruptIndexError(
                 "the file ends inside an entry, so nothing can be appended",

@@ -252,13 +252,13 @@ def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> Non
 def _resolve(log: PartitionLog, bound: Bound) -> int | None:
     """Return the offset of a bound, None for the end of the log."""
     if bound.is_timestamp:
-        return first_as_late(log, bound.value)
+        return first_at_or_after(log, bound.value)
     if bound.value == EARLIEST:
         return log.log_start_offset
     return None if bound.value == LATEST else bound.value
 
 
-def first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
+def first_at_or_after(log: PartitionLog, timestamp_ms: int) -> int | None:
     """Return the offset of the first record at or after a time, None if there is none.
 
     Raises `CorruptLogError` if a corruption precedes it.

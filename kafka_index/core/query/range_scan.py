@@ -182,11 +182,11 @@ def _windows_of(file: ByteSource, *, headers_only: bool) -> tuple[Callable[[int,
 class DamagedEnd:
     """The end of a corrupt log, with its first corruption.
 
-    `sound_offset` follows the last batch before the corruption, `end_offset` the last readable
+    `valid_end_offset` follows the last batch before the corruption, `end_offset` the last readable
     batch.
     """
 
-    sound_offset: int
+    valid_end_offset: int
     end_offset: int
     error: CorruptLogError
 
@@ -203,14 +203,14 @@ def damaged_end(log: PartitionLog) -> DamagedEnd | None:
         return None
     whole = LogRange(last.file, 0, last.file.log_size_bytes, last.base_offset, last.base_offset)
     error = None
-    sound = end = max(last.base_offset, log.log_start_offset)
+    valid_end = end = max(last.base_offset, log.log_start_offset)
     for found in RangeScan(whole, verify_crc=True).windows():
         if isinstance(found, CorruptLogError):
             error = error or found
             continue
         end = max(end, int(found.batches.last_offset[-1]) + 1)
-        sound = sound if error else end
+        valid_end = valid_end if error else end
     if error is None:
         path, position = last.file.log_path, stop.position_bytes
         error = CorruptLogError(stop.text, path=path, position_bytes=position)
-    return DamagedEnd(sound, end, error)
+    return DamagedEnd(valid_end, end, error)

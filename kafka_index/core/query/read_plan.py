@@ -142,11 +142,11 @@ def plan_partition(
     offsets = resolve_range(log, bounds, settings)
     if within is not None:
         offsets = offsets.within(*within)
-    pieces = [offsets]
+    parts = [offsets]
     if max_split_records is not None:
-        pieces = _divide(log, offsets, max_split_records)
-    for piece in pieces:
-        yield from split_range(log, piece, settings, max_split_bytes=max_split_bytes)
+        parts = _divide(log, offsets, max_split_records)
+    for part in parts:
+        yield from split_range(log, part, settings, max_split_bytes=max_split_bytes)
 
 
 def read_partition(
@@ -246,9 +246,9 @@ def _transactions(
     if damaged is None:
         return read_transactions(log.files, first_offset, log.end_offset, last_offset)
     bound = log.files.high_watermark
-    end = damaged.sound_offset if bound is None else min(damaged.sound_offset, bound)
+    end = damaged.valid_end_offset if bound is None else min(damaged.valid_end_offset, bound)
     found = read_transactions(log.files, first_offset, end, last_offset)
-    is_hidden = bound is None or bound > damaged.sound_offset
+    is_hidden = bound is None or bound > damaged.valid_end_offset
     return replace(found, damage=damaged.error) if is_hidden and not found.damage else found
 
 
@@ -349,7 +349,9 @@ def split_ranges(
     """Yield groups of ranges with at most `max_bytes`, if batches allow."""
     group: list[LogRange] = []
     room = max_bytes or 0
-    for part in ranges if max_bytes is None else _cut(log, ranges, max_bytes, strict=strict):
+    for part in (
+        ranges if max_bytes is None else _split_large(log, ranges, max_bytes, strict=strict)
+    ):
         if max_bytes is not None and group and part.size_bytes > room:
             yield tuple(group)
             group, room = [], max_bytes
@@ -359,16 +361,16 @@ def split_ranges(
         yield tuple(group)
 
 
-def _cut(
+def _split_large(
     log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int, *, strict: bool
 ) -> Iterator[LogRange]:
     """Yield ranges of about equal size, none much larger than `max_bytes`."""
     segments = {segment.base_offset: segment for segment in log.segments}
     for part in ranges:
-        pieces = -(-part.size_bytes // max_bytes)
+        parts = -(-part.size_bytes // max_bytes)
         starts = [(part.start_bytes, part.start_offset)]
-        if pieces > 1:
-            wanted = part.start_bytes + part.size_bytes * np.arange(1, pieces) // pieces
+        if parts > 1:
+            wanted = part.start_bytes + part.size_bytes * np.arange(1, parts) // parts
             segment = segments[part.segment.base_offset]
             starts += [
                 found

@@ -74,7 +74,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
 from kafka_index.core.records.batch_table import ScanStop
 
 # With fewer queries per batch, grouping them costs more than it saves.
-_MIN_QUERIES_PER_RUN = 2
+_MIN_QUERIES_PER_GROUP = 2
 _LENGTH = field_position(RECORD_BATCH_HEADER, "length")
 _LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
 #: Maximum size of data that the queries of one read prefetch, per thread.
@@ -340,10 +340,10 @@ class LogSegment(Closeable):
             is_whole = len(rows) == len(answers)
             same = slice(None) if is_whole else rows
             answers.status[same] = Status.FOUND
-            if located.runs is not None:
+            if located.groups is not None:
                 located.values[SEGMENT_BASE_OFFSET] = self.base_offset
-                run_of_row = np.empty(len(rows) if is_whole else 0, np.int32)
-                put_back_runs(located.values, located.runs, rows, run_of_row, answers.values)
+                group_of_row = np.empty(len(rows) if is_whole else 0, np.int32)
+                put_back_runs(located.values, located.groups, rows, group_of_row, answers.values)
                 return np.zeros(len(rows), np.bool_)
             answers.values[SEGMENT_BASE_OFFSET][same] = self.base_offset
             for column in range(SEGMENT_BASE_OFFSET + 1, len(located.values)):
@@ -455,27 +455,27 @@ class Located:
     """The batches and index entries that a segment has found for n queries.
 
     `values` are as in `Answers.values`. `batches` are positions: `AT_END` for none, `damage_at` for
-    a corruption before the batch, and 0 at index level. `runs`, if queries with the same result
+    a corruption before the batch, and 0 at index level. `groups`, if queries with the same result
     share a column, has the column of each query.
     """
 
     values: Longs
     batches: Longs
-    runs: Longs | None = None
+    groups: Longs | None = None
 
-    def in_runs(self, resolve: Resolve) -> Located:
+    def grouped(self, resolve: Resolve) -> Located:
         """Merge neighbouring queries with the same batch and index entry into one column."""
-        runs, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
-        firsts = firsts[: number_runs(self.batches, self.values[ENTRY_OFFSET], runs, firsts)]
+        groups, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
+        firsts = firsts[: number_runs(self.batches, self.values[ENTRY_OFFSET], groups, firsts)]
         values = Answers.empty(len(firsts), resolve).values
         for column in (ENTRY_OFFSET, ENTRY_POSITION):
             values[column] = self.values[column][firsts]
-        return Located(values, self.batches[firsts], runs)
+        return Located(values, self.batches[firsts], groups)
 
     def expanded(self) -> Located:
-        if self.runs is None:
+        if self.groups is None:
             return self
-        return Located(self.values[:, self.runs], self.batches[self.runs])
+        return Located(self.values[:, self.groups], self.batches[self.groups])
 
     def read_headers(self, log: SegmentLog) -> None:
         values = self.values
@@ -501,7 +501,7 @@ class Located:
         )
 
 
-class _Misfit(Exception):  # noqa: N818, because the walk is repeated without the file
+class _Mismatch(Exception):  # noqa: N818, because the search is repeated without the file
     """An entry of an index file does not match the log."""
 
     def __init__(self, suffix: str, reason: str) -> None:
@@ -527,8 +527,8 @@ def locate(
         try:
             parts = _request_parts(log, indexes, targets, resolve, starting_offset)
             return Located.joined([once(part) for part in parts])
-        except _Misfit as misfit:
-            indexes.refuse(misfit.suffix, misfit.reason)
+        except _Mismatch as mismatch:
+            indexes.refuse(mismatch.suffix, mismatch.reason)
 
 
 def _locate_once(
@@ -541,24 +541,24 @@ def _locate_once(
     size_bytes = indexes.log_size_bytes
     # If many offsets have the same result, only their index entries are needed until the seek is
     # done.
-    has_runs = (
+    is_grouped = (
         starting_offset is None
         and resolve is Resolve.BATCH
         and _shares_batches(log, size_bytes, len(targets))
     )
-    values = Answers.empty(len(targets), Resolve.INDEX if has_runs else resolve).values
+    values = Answers.empty(len(targets), Resolve.INDEX if is_grouped else resolve).values
     located = Located(values, np.zeros(len(targets), np.int64))
     if starting_offset is None:
-        _walk_to_offsets(log, indexes, size_bytes, targets, resolve, located)
+        _seek_offsets(log, indexes, size_bytes, targets, resolve, located)
     else:
-        _walk_to_timestamps(log, indexes, size_bytes, starting_offset, targets, resolve, located)
+        _seek_timestamps(log, indexes, size_bytes, starting_offset, targets, resolve, located)
     if resolve is Resolve.INDEX:
         return located
     if resolve is Resolve.RECORD:
         _fetch_batches(log, size_bytes, located.batches)
         log.decoder.find_records(targets, located, size_bytes, starting_offset=starting_offset)
-    if has_runs:
-        located = located.in_runs(resolve)
+    if is_grouped:
+        located = located.grouped(resolve)
     located.read_headers(log)
     log.check_faults()
     return located
@@ -569,7 +569,7 @@ def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
     if log.is_fetched or size_bytes < LOG_OVERHEAD_BYTES:
         return False
     length = int.from_bytes(log.array[_LENGTH : _LENGTH + _LENGTH_BYTES].tobytes(), signed=True)
-    return queries * (LOG_OVERHEAD_BYTES + length) >= _MIN_QUERIES_PER_RUN * size_bytes
+    return queries * (LOG_OVERHEAD_BYTES + length) >= _MIN_QUERIES_PER_GROUP * size_bytes
 
 
 def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve) -> Located:
@@ -594,7 +594,7 @@ def _read_largest(
     return located
 
 
-def _walk_to_offsets(
+def _seek_offsets(
     log: SegmentLog,
     indexes: SegmentIndexes,
     size_bytes: int,
@@ -611,7 +611,7 @@ def _walk_to_offsets(
     if resolve is Resolve.INDEX:
         return
 
-    def misfit(query: int) -> int:
+    def mismatch(query: int) -> int:
         entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
         return _damaged_entry(log, indexes, *entry)
 
@@ -622,12 +622,12 @@ def _walk_to_offsets(
         values[ENTRY_OFFSET],
         values[ENTRY_POSITION],
         located.batches,
-        misfit=misfit,
+        misfit=mismatch,
         first_offset_at=log.first_offset_at,
     )
 
 
-def _walk_to_timestamps(
+def _seek_timestamps(
     log: SegmentLog,
     indexes: SegmentIndexes,
     size_bytes: int,
@@ -680,7 +680,7 @@ def _walk_to_timestamps(
                 timestamp, offset = (
                     int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET)
                 )
-                raise _Misfit(
+                raise _Mismatch(
                     TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
                 )
             state[batch_seek.STATE_TIMES_HOLD] = 1
@@ -690,7 +690,7 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     """Return the position of a mismatching entry if the log, not the index, is corrupt.
 
     The log is corrupt if the entry is after the end of the valid batches, the batches before lead
-    exactly to its position, and no valid batch follows. Otherwise raises `_Misfit`.
+    exactly to its position, and no valid batch follows. Otherwise raises `_Mismatch`.
     """
     log.check_faults()
     if position >= indexes.log_size_bytes:
@@ -704,7 +704,7 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     log.check_faults()
     if is_damaged:
         return position
-    raise _Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
+    raise _Mismatch(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
 
 
 def _request_parts(

@@ -721,7 +721,7 @@ class PartitionLog(Closeable):
     def _count_behind_gaps(self, segment: LogSegment, targets: Longs, located: Located) -> None:
         """Report missing offsets for which the next batch is the result."""
         bases = located.values[BATCH_BASE_OFFSET]
-        found = bases if located.runs is None else bases[located.runs]
+        found = bases if located.groups is None else bases[located.groups]
         behind = (found > targets) & (targets >= self.files.cleaned_to)
         count = int(np.count_nonzero(behind))
         if count:

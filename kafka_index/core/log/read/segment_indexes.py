@@ -169,7 +169,7 @@ class FetchedIndexes:
                 self._files.pop(path, None)
             raise
         finally:
-            self._make_room()
+            self._evict()
 
     def build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
         """Return the indexes of a key, built by the first thread that requests them.
@@ -192,7 +192,7 @@ class FetchedIndexes:
         try:
             return future.result()
         finally:
-            self._make_room()
+            self._evict()
 
     def _read_or_build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
         folder = self._folder
@@ -215,7 +215,7 @@ class FetchedIndexes:
             self._files.move_to_end(path)
             return future
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         with self._lock:
             _trim(self._files)
             _trim(self._built)
@@ -327,8 +327,8 @@ class SegmentIndexes:
             self.request(with_times=True)
             index = self.time_index
             if self._largest is None:
-                whole = self.stop is None or (self.stop.is_tail and self._segment.is_last)
-                self._largest = Largest(*index.last_entry, is_certain=whole)
+                is_certain = self.stop is None or (self.stop.is_tail and self._segment.is_last)
+                self._largest = Largest(*index.last_entry, is_certain=is_certain)
                 if self._has_unindexed:
                     self._largest = self._largest_with_unindexed(self._largest)
         return self._largest
@@ -410,11 +410,11 @@ class SegmentIndexes:
         self._findings.add(INDEX_REFUSED, path, reason)
 
     def _load_offset_index(self) -> OffsetIndex:
-        loaded = self._load_file(OFFSET_INDEX_SUFFIX, OffsetIndex, self._misfit_of_offsets)
+        loaded = self._load_file(OFFSET_INDEX_SUFFIX, OffsetIndex, self._offset_mismatch)
         return loaded or self._build()[0]
 
     def _load_time_index(self) -> TimeIndex:
-        loaded = self._load_file(TIME_INDEX_SUFFIX, TimeIndex, self._misfit_of_times)
+        loaded = self._load_file(TIME_INDEX_SUFFIX, TimeIndex, self._time_mismatch)
         if loaded is None:
             # The largest timestamp must come from the index in use.
             self._largest = None
@@ -422,7 +422,7 @@ class SegmentIndexes:
         return loaded
 
     def _load_file(
-        self, suffix: str, kind: type[_Index], misfit: Callable[[_Index], str | None]
+        self, suffix: str, kind: type[_Index], mismatch: Callable[[_Index], str | None]
     ) -> _Index | None:
         path = self._path(suffix)
         if suffix in self._missing:
@@ -451,7 +451,7 @@ class SegmentIndexes:
             index.sanity_check()
             slot = index.find_disorder()
             reason = (
-                misfit(index)
+                mismatch(index)
                 if slot == NOT_FOUND
                 else f"entry {slot} is not above the one before it"
             )
@@ -463,7 +463,7 @@ class SegmentIndexes:
         self._refuse(suffix, path, reason)
         return None
 
-    def _misfit_of_offsets(self, index: OffsetIndex) -> str | None:
+    def _offset_mismatch(self, index: OffsetIndex) -> str | None:
         log = self._log
         last_position = 0
         if index.entries:
@@ -492,7 +492,7 @@ class SegmentIndexes:
             return False
         return log.complete(lambda: bool(log.array[-_END_BYTES:].any()))
 
-    def _misfit_of_times(self, index: TimeIndex) -> str | None:
+    def _time_mismatch(self, index: TimeIndex) -> str | None:
         log = self._log
         address, size = log.address, log.size_bytes
         position = 0

@@ -67,7 +67,7 @@ class SegmentCache:
     def use(self, segment: Closeable) -> None:
         """Record the use of a segment; close others if necessary."""
         if id(segment) not in self._open:
-            self._make_room()
+            self._evict()
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
         if self._on_use is not None:
@@ -96,7 +96,7 @@ class SegmentCache:
     def forget(self, segment: Closeable) -> None:
         self._open.pop(id(segment), None)
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         with self._guard:
             elsewhere = sum(len(cache) for cache in self._all) - len(self)
         limit = max(1, min(self._max_open, _max_segments() - elsewhere))
