@@ -260,7 +260,8 @@ def test_docs_command_prints_a_page_unchanged(name: str) -> None:
 def test_docs_command_without_a_page_lists_all_pages() -> None:
     lines = run_here("help").stdout.splitlines()
     assert [line.split()[0] for line in lines] == sorted(PAGES)
-    assert next(line for line in lines if line.startswith("dump ")).endswith("  Look into files")
+    dump = next(line for line in lines if line.startswith("dump "))
+    assert dump.endswith("  Print the contents of files")
 
 
 def test_unknown_page_is_wrong_usage_and_the_error_names_the_command_that_lists_them() -> None:
