@@ -42,7 +42,7 @@ _NULL = "-"
 # Control characters and characters without a glyph.
 _CONTROLS = r"\p{C}"
 _WRITE_CHARS = 64 * 1024
-_CUT = "…"
+_ELLIPSIS = "…"
 # Columns printed as times.
 _TIMES = frozenset(
     {
@@ -120,7 +120,7 @@ class TablePrinter:
 
 
 class DumpPrinter(TablePrinter):
-    """Prints the rows of several files; remarks and titles appear in table output only.
+    """Prints the rows of several files; notes and titles appear in table output only.
 
     `RecordText` formats keys and values of records.
     """
@@ -155,14 +155,14 @@ class DumpPrinter(TablePrinter):
         super().rows(batch if self._as_json else _readable_times(_readable_batches(batch)))
 
     def records(self, records: PrintedRecords, select: SelectedRows | None) -> None:
-        pieces = self._text.lines(records, None if select is None else select.select)
+        parts = self._text.lines(records, None if select is None else select.select)
         if self._columns is not None:
-            pieces = _cut(pieces, self._columns)
+            parts = _truncate(parts, self._columns)
         waiting: list[str] = []
         size = 0
-        for piece in pieces:
-            waiting.append(piece)
-            size += len(piece)
+        for part in parts:
+            waiting.append(part)
+            size += len(part)
             if size >= _WRITE_CHARS:
                 self._stream.write("".join(waiting))
                 waiting.clear()
@@ -265,15 +265,15 @@ def _time_texts(column: pa.Array) -> pa.Array:
     return pc.coalesce(texts, numbers)
 
 
-def _cut(pieces: Iterable[str], width: int) -> Iterator[str]:
+def _truncate(parts: Iterable[str], width: int) -> Iterator[str]:
     """Truncate lines to the width of the terminal."""
     used = 0
-    for piece in pieces:
-        ends = piece.endswith("\n")
-        text = piece.removesuffix("\n")
+    for part in parts:
+        ends = part.endswith("\n")
+        text = part.removesuffix("\n")
         if used < width and text:
             room = width - used
-            yield text if len(text) <= room else text[: room - 1] + _CUT
+            yield text if len(text) <= room else text[: room - 1] + _ELLIPSIS
         used += len(text)
         if ends:
             yield "\n"

@@ -69,7 +69,7 @@ class Progress:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._screen = threading.Lock()
-        self._drawn: Display | None = None
+        self._shown_display: Display | None = None
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
@@ -139,9 +139,9 @@ class Progress:
         return f"{min(share, 1.0):4.0%}  " + "  ".join(parts)
 
     def _erase(self) -> None:
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            drawn.stop()
+        display, self._shown_display = self._shown_display, None
+        if display is not None:
+            display.stop()
 
     def _share(self) -> float:
         """Return the completed fraction, 0 if the total is unknown."""
@@ -190,9 +190,9 @@ class Progress:
 
     def _draw(self, display: Display) -> None:
         """Draw the line, again after a pause; do nothing on a terminal without cursor movement."""
-        if self._drawn is None and display.console.is_interactive:
+        if self._shown_display is None and display.console.is_interactive:
             display.start()
-            self._drawn = display
+            self._shown_display = display
         task = display.task_ids[0]
         display.console.width, _ = terminal_size(self._stream)
         display.update(task, completed=self._share(), description=self.line(), refresh=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.cli.record_text import PIECE_BYTES, decoded_row, pieces_of
+from kafka_index.cli.record_text import PART_BYTES, decoded_row, split_bytes
 from kafka_index.core.errors import ConfigError, printable
 from kafka_index.core.query.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
 
@@ -42,10 +42,10 @@ class _Place:
 
     def plain(self, data: memoryview) -> Iterable[str]:
         """Yield bytes unchanged; on a terminal without control characters."""
-        if len(data) <= PIECE_BYTES and not self.is_shown:
+        if len(data) <= PART_BYTES and not self.is_shown:
             return (str(data, "utf-8", BYTES_AS_TEXT),)
-        pieces = (str(piece, "utf-8", BYTES_AS_TEXT) for piece in pieces_of(data))
-        return map(printable, pieces) if self.is_shown else pieces
+        parts = (str(part, "utf-8", BYTES_AS_TEXT) for part in split_bytes(data))
+        return map(printable, parts) if self.is_shown else parts
 
     def headers(self, row: Row) -> Iterator[str]:
         """Yield the parts of headers, like ``print_headers`` in kcat's format.c."""

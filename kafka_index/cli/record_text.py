@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TEXT, HEX, NONE = BytesForm
 
 #: Keys and values above this size are written in parts of this size.
-PIECE_BYTES = 64 * 1024
+PART_BYTES = 64 * 1024
 #: ``ControlRecordType``.
 _CONTROL_TYPES = (
     "abort",
@@ -52,7 +52,7 @@ _CONTROL_TYPES = (
 # Longer binary keys and values are truncated to this size on a terminal.
 _SHORT_BYTES = 24
 _CONTROL_KEY_BYTES = 4
-_MARKER_VALUE_BYTES = 6
+_TRANSACTION_MARKER_BYTES = 6
 _GAP = "  "
 
 
@@ -70,7 +70,7 @@ def _value(
 ) -> Iterable[str]:
     if data is None:
         return ("null",)
-    if len(data) > PIECE_BYTES:
+    if len(data) > PART_BYTES:
         return _large_value(data, form, quote, before_hex, after_hex)
     if form == TEXT:
         try:
@@ -85,22 +85,22 @@ def _large_value(
 ) -> Iterator[str]:
     if form == TEXT and _is_text(data):
         yield '"'
-        for text in codecs.iterdecode(pieces_of(data), "utf-8"):
+        for text in codecs.iterdecode(split_bytes(data), "utf-8"):
             yield quote(text)[1:-1]
         yield '"'
         return
-    yield from chain((before_hex,), (piece.hex() for piece in pieces_of(data)), (after_hex,))
+    yield from chain((before_hex,), (part.hex() for part in split_bytes(data)), (after_hex,))
 
 
-def pieces_of(data: memoryview) -> Iterator[bytes]:
+def split_bytes(data: memoryview) -> Iterator[bytes]:
     """Yield bytes in parts small enough to be held as text."""
-    for start in range(0, len(data), PIECE_BYTES):
-        yield bytes(data[start : start + PIECE_BYTES])
+    for start in range(0, len(data), PART_BYTES):
+        yield bytes(data[start : start + PART_BYTES])
 
 
 def _is_text(data: memoryview) -> bool:
     try:
-        for _ in codecs.iterdecode(pieces_of(data), "utf-8"):
+        for _ in codecs.iterdecode(split_bytes(data), "utf-8"):
             pass
     except UnicodeDecodeError:
         return False
@@ -314,9 +314,9 @@ def _coordinator_epoch(row: Row) -> int | None:
         _CONTROL_TYPES[CONTROL_COMMIT],
     )
     value = b"" if row.value is None else row.value
-    if not ends_transaction or len(value) < _MARKER_VALUE_BYTES:
+    if not ends_transaction or len(value) < _TRANSACTION_MARKER_BYTES:
         return None
-    return int.from_bytes(value[2:_MARKER_VALUE_BYTES], "big", signed=True)
+    return int.from_bytes(value[2:_TRANSACTION_MARKER_BYTES], "big", signed=True)
 
 
 def _control_text(row: Row) -> str:
@@ -383,9 +383,9 @@ class FoundText(RecordText):
     def _shown(self, data: MaybeBytes, form: str) -> Iterable[str]:
         """Yield the parts of a key or value; on a terminal only the start of a long binary one."""
         if self._is_terminal and form == TEXT and data is not None:
-            whole = memoryview(data)
-            if len(whole) > 2 * _SHORT_BYTES and not _is_text(whole):
-                return "0x", whole[:_SHORT_BYTES].hex(), f"... ({len(whole):,} bytes)"
+            content = memoryview(data)
+            if len(content) > 2 * _SHORT_BYTES and not _is_text(content):
+                return "0x", content[:_SHORT_BYTES].hex(), f"... ({len(content):,} bytes)"
         return super()._shown(data, form)
 
     def _place_of(self, row: Row) -> tuple[str, ...]:

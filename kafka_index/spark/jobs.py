@@ -245,19 +245,21 @@ def job_failure(error: Exception, hint: str) -> Exception:
     """
     from pyspark.errors import PythonException
 
-    whole = _whole_text(error)
-    lacking = _LACKING.search(whole)
+    messages = _all_messages(error)
+    lacking = _LACKING.search(messages)
     if lacking is not None:
         return EngineError(lacking[0], hint=DEPENDENCY_HINT)
-    missing = _MISSING.search(_traceback(whole))
+    missing = _MISSING.search(_traceback(messages))
     if missing is not None and not missing[1].startswith(f"{_PACKAGE}."):
         name = missing[1].partition(".")[0]
         return EngineError(
-            f"the Python of an executor lacks the package {name}{_where(whole)}",
+            f"the Python of an executor lacks the package {name}{_executor_text(messages)}",
             hint=DEPENDENCY_HINT,
         )
     if not isinstance(error, PythonException):
-        return EngineError(f"the Spark job failed{_where(whole)}: {_reason(whole)}", hint=hint)
+        return EngineError(
+            f"the Spark job failed{_executor_text(messages)}: {_reason(messages)}", hint=hint
+        )
     reason = _reason(str(error))
     message = f"the Spark job failed: {reason}"
     # Spark forwards only the task's traceback; its last line starts with the exception class.
@@ -292,7 +294,7 @@ def _class_of(module: str, name: str) -> type[BaseException] | None:
 
 def failure_reason(error: Exception) -> str:
     """Return the line of a Spark error that contains its cause."""
-    return _reason(_whole_text(error))
+    return _reason(_all_messages(error))
 
 
 def without_package(reason: str) -> str:
@@ -300,7 +302,7 @@ def without_package(reason: str) -> str:
     return _JAVA_PACKAGE.sub("", reason.lstrip(": ")).rstrip(".")
 
 
-def _whole_text(error: Exception) -> str:
+def _all_messages(error: Exception) -> str:
     """Return all messages of an error, including the JVM's causes."""
     texts = [str(error)]
     cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
@@ -320,7 +322,7 @@ def _traceback(text: str) -> str:
     return raised[-1] if raised else ""
 
 
-def _where(text: str) -> str:
+def _executor_text(text: str) -> str:
     """Return the executor on which a task failed last, if known."""
     lost = _LOST_TASK.findall(text)
     return f" on {lost[-1]}" if lost else ""

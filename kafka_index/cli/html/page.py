@@ -173,7 +173,7 @@ class PageWriter:
         self._kept_rows = self._rows = 0
         self._segments: Iterable[pa.RecordBatch] = ()
         self._conclusion: Conclusion | None = None
-        self._is_whole = True
+        self._is_complete = True
 
     def write_table(self, table: pa.Table) -> None:
         severities = rank_rows(table, self._columns)
@@ -204,7 +204,7 @@ class PageWriter:
 
     def interrupt(self) -> None:
         """Record that the run was interrupted, so that rows are incomplete."""
-        self._conclusion, self._is_whole = None, False
+        self._conclusion, self._is_complete = None, False
 
     def close(self) -> None:
         text = PageText(self._command, self._columns, self._totals, self._about, self._conclusion)
@@ -213,12 +213,12 @@ class PageWriter:
         # The columns are packed; the rows are not needed any more.
         self._kept, rows = [], None
         if not self._columns.rows_are_segments:
-            batches = [with_times(batch, reading=self._is_whole) for batch in self._segments]
+            batches = [with_times(batch, reading=self._is_complete) for batch in self._segments]
             segments = pa.Table.from_batches(batches, SEGMENT_SCHEMA)
             shown = segments.slice(0, MAX_ROWS)
             parts.append(Part("segments", pack_columns(shown), len(shown), len(segments)))
         with open(self._path, "w", encoding="utf-8") as file:
-            file.writelines(text.pieces(parts, self._folder))
+            file.writelines(text.lines(parts, self._folder))
 
     def _count(self, table: pa.Table, found: pa.ChunkedArray, severities: NDArray[np.int8]) -> None:
         totals = self._totals
@@ -453,7 +453,7 @@ class PageText:
         self._about = about
         self._conclusion = conclusion
 
-    def pieces(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
+    def lines(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
         folder = bokeh / "server" / "static" / "js"
         # In the order in which a page runs them.
         libraries = [(folder / f"{name}.min.js").read_bytes() for name in _SCRIPTS]
