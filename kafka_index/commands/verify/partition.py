@@ -366,46 +366,8 @@ class PartitionVerification:
         is_tiered = partition in self._settings.tiered
         missing = self._missing_offsets(rows, {} if is_tiered else lost_ends)
         checker = LogChecker(missing)
-        found: list[Finding] = []
-        has_indexes = any(c.has_offset_index or c.has_time_index for c in self._checks)
-        aborted = [_aborted(built, check) for check in self._checks]
-        next_aborted = next_starts(aborted, self._open_from(folded))
-        for check, row, expected, next_start in zip(
-            self._checks, rows, aborted, next_aborted, strict=True
-        ):
-            found.append(checker.classify(check, row))
-            found += check.findings
-            is_known = checker.is_state_known and folded.error is None
-            if has_indexes:
-                found += self._missing_indexes(check)
-            found += self._transactions(
-                check, expected, next_start, has_indexes=has_indexes, is_known=is_known
-            )
-        start = max(self._log_start(), self._checks[0].segment.base_offset)
-        end = checker.end_offset
-        if not is_segment_path(segments[-1].log_path):
-            is_complete = checker.is_state_known and folded.snapshots is not None
-            recovered = (each.base_offset for each in segments if self._startup(each).is_recovered)
-            config = self._settings.config
-            found += classify_snapshots(
-                partition,
-                self._index_directory,
-                built if is_complete else None,
-                ProducerExpiration(config.producer_id_expiration_ms, self._settings.now_ms),
-                (start, end),
-                [each.base_offset for each in segments],
-                is_clean=self._root.is_clean,
-                is_compacted=missing.cleaning.is_compacted is True,
-                recovered_from=next(recovered, None),
-            )
-        if not is_segment_path(self._index_directory):
-            found += epoch_findings(
-                partition,
-                self._index_directory,
-                [epochs for check in self._checks for epochs in check.header_facts.epochs.ranges],
-                (self._log_start(), end),
-                has_indexes=has_indexes,
-            )
+        found = list(self._segment_findings(checker, rows, built, folded))
+        found += self._state_findings(checker, None if folded.snapshots is None else built)
         lost_bases = lost_ends if is_tiered else missing.lost_bases
         for one in other_files(partition, segments, entries, lost_bases):
             is_unread = unread is not None and unread.path == one.path
@@ -415,20 +377,77 @@ class PartitionVerification:
             found += classify_partition_metadata(
                 partition, directory, topic, is_known=self._root.has_root_files
             )
+        end = checker.end_offset
         if end is not None:
             found += checkpoint_findings(self._root, partition, end)
         found = self._shortened(self._with_refusal(found, entries))
-        partition_row = self._partition_row(found, start, end, folded.error)
+        partition_row = self._partition_row(found, end, folded.error)
         if checker.has_unread_log or unread:
             partition_row = replace(
                 partition_row, file_class=FileClass.UNREADABLE, effect=_INCOMPLETE, retriable=True
             )
-        return PartitionFindings(self._verified(checker, found, start), (*found, partition_row))
+        return PartitionFindings(self._verified(checker, found), (*found, partition_row))
 
-    def _verified(
-        self, checker: LogChecker, found: Sequence[Finding], start: int
-    ) -> VerifiedPartition:
-        """Return the result of the partition; `start` is its log start offset."""
+    @property
+    def _has_indexes(self) -> bool:
+        return any(check.has_offset_index or check.has_time_index for check in self._checks)
+
+    @property
+    def _start_offset(self) -> int:
+        return max(self._log_start(), self._checks[0].segment.base_offset)
+
+    def _segment_findings(
+        self,
+        checker: LogChecker,
+        rows: Sequence[SegmentReport],
+        built: Mapping[str, bytes],
+        folded: MergedPartition,
+    ) -> Iterator[Finding]:
+        """Yield the findings of logs and their indexes."""
+        has_indexes = self._has_indexes
+        aborted = [_aborted(built, check) for check in self._checks]
+        next_aborted = next_starts(aborted, self._open_from(folded))
+        for check, row, expected, next_start in zip(
+            self._checks, rows, aborted, next_aborted, strict=True
+        ):
+            yield checker.classify(check, row)
+            yield from check.findings
+            is_known = checker.is_state_known and folded.error is None
+            if has_indexes:
+                yield from self._missing_indexes(check)
+            yield from self._transactions(
+                check, expected, next_start, has_indexes=has_indexes, is_known=is_known
+            )
+
+    def _state_findings(
+        self, checker: LogChecker, built: Mapping[str, bytes] | None
+    ) -> Iterator[Finding]:
+        """Yield the findings of producer snapshots and leader epochs, after those of segments."""
+        partition, segments, end = self._partition, self._segments, checker.end_offset
+        if not is_segment_path(segments[-1].log_path):
+            recovered = (each.base_offset for each in segments if self._startup(each).is_recovered)
+            config = self._settings.config
+            yield from classify_snapshots(
+                partition,
+                self._index_directory,
+                built if checker.is_state_known else None,
+                ProducerExpiration(config.producer_id_expiration_ms, self._settings.now_ms),
+                (self._start_offset, end),
+                [each.base_offset for each in segments],
+                is_clean=self._root.is_clean,
+                is_compacted=checker.missing.cleaning.is_compacted is True,
+                recovered_from=next(recovered, None),
+            )
+        if not is_segment_path(self._index_directory):
+            yield from epoch_findings(
+                partition,
+                self._index_directory,
+                [epochs for check in self._checks for epochs in check.header_facts.epochs.ranges],
+                (self._log_start(), end),
+                has_indexes=self._has_indexes,
+            )
+
+    def _verified(self, checker: LogChecker, found: Sequence[Finding]) -> VerifiedPartition:
         partition, latest = self._partition, self._settings.now_ms + CLOCK_SKEW_MS
         future = [each for each in self._checks if each.header_facts.max_timestamp_ms > latest]
         gaps = tuple(
@@ -442,7 +461,7 @@ class PartitionVerification:
             any(one.harmful for one in found),
             tuple(checker.lost),
             FoundGaps(gaps, sum(checker.missing.unnamed.values())),
-            start,
+            self._start_offset,
             checker.end_offset,
             sum(each.log_size_bytes for each in self._segments),
             len(future),
@@ -581,7 +600,6 @@ class PartitionVerification:
     def _partition_row(
         self,
         found: Sequence[Finding],
-        start: int,
         end: int | None,
         error: KafkaIndexError | None,
     ) -> Finding:
@@ -594,7 +612,7 @@ class PartitionVerification:
             harmful=bool(harmful),
         )
         end_text = "an unknown end" if end is None else end
-        row = replace(row, found=f"offsets {start} to {end_text}")
+        row = replace(row, found=f"offsets {self._start_offset} to {end_text}")
         if error is not None and is_retriable(error):
             return row.unreadable(error)
         stray = next((one for one in harmful if one.is_stray), None)
