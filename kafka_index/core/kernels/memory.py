@@ -1,7 +1,8 @@
 """Memory access by address inside compiled loops: read, write and copy.
 
 Passing an array to a function updates its reference count, which for 80-byte batches is most of the
-time of a scan. The caller of a kernel keeps the array alive; the kernel checks the bounds.
+time of a scan. `borrowed` arrays have none. The caller of a kernel keeps the array alive; the
+kernel checks the bounds.
 """
 
 from __future__ import annotations
@@ -30,6 +31,27 @@ _WIDEST = 64
 def record_type(*names: str) -> np.dtype[Any]:
     """Return a dtype of integers whose fields are attributes in Python and in numba."""
     return np.dtype((np.record, [(name, np.int64) for name in names]))
+
+
+def _borrower() -> Any:
+    """Return an intrinsic that returns an array without its reference count."""
+
+    @numba.extending.intrinsic
+    def borrow(_context: Any, array: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            value = context.make_array(array)(context, builder, arguments[0])
+            for owner in ("meminfo", "parent"):
+                setattr(value, owner, ir.Constant(getattr(value, owner).type, None))
+            return value._getvalue()  # noqa: SLF001, numba's own method
+
+        return array(array), generate
+
+    return borrow
+
+
+#: Return a parameter of a kernel as an array that other functions take without updating its
+#: reference count. An array that the kernel creates itself would be freed.
+borrowed = _borrower()
 
 
 def _reader(bits: int, *, swap: bool = True, offset: int = 0, signed: bool = True) -> Any:

@@ -1,11 +1,11 @@
 """Avro schemas: their types in Arrow, and the decoding of many datums at a time.
 
-`AvroSchema` parses a schema. `AvroSchema.decoder` compiles it, or the members of it that are
-wanted, to the operations of `core.kernels.avro`. A record within itself becomes JSON text, which
-fastavro decodes: no type of Arrow is recursive.
+`AvroSchema` parses a schema. `AvroSchema.decoder` compiles it, or selected members of it, to the
+operations of `core.kernels.avro`. A recursive record becomes JSON text, which fastavro decodes: no
+type of Arrow is recursive.
 
-Source: Avro's specification. Its names and aliases, logical types, and the top-level ``bytes`` of
-Confluent's serializers, which have no length.
+Source: Avro's specification, for names, aliases and logical types. A top-level ``bytes`` has no
+length, as in Confluent's serializers.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ import io
 import json
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_index.core.errors import BadSchemaError
+from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.kernels import avro as ops
-from kafka_index.core.schema.align import ELEMENT, Form, Member, Selection, Shape
-from kafka_index.core.schema.bodies import (
-    Bodies,
-    Decoded,
-    import_extra,
-    masked,
-)
-from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop
+from kafka_index.core.kernels.typed_columns import DECODED, TRAILING
+from kafka_index.core.schema.align import Form, Member, Selection, Shape
+from kafka_index.core.schema.bodies import Bodies, Decoded, import_extra, masked
+from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop, row_errors
 from kafka_index.core.schema.wire import Reason
 
-_PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+#: The sizes of the primitive types; 0 for a variable size.
+_PRIMITIVES = {
+    "null": 0,
+    "boolean": 1,
+    "int": 0,
+    "long": 0,
+    "float": 4,
+    "double": 8,
+    "bytes": 0,
+    "string": 0,
+}
 _NAMED = ("record", "error", "enum", "fixed")
 _MAX_PRECISION = 38
-_INT128_BYTES = 16
 _UUID_BYTES = 16
 _MAX_DEPTH = 200
-# Rows have memory for a fixed value whether they hold it or not.
+# Each row has memory for a fixed value, even if it is null.
 _MAX_FIXED_BYTES = 1 << 20
-# Python converts integers of 4,300 digits to text.
-_MOST_DIGITS = 4096
-_UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
-
-#: The statuses of rows as the codes of their errors.
-_ERRORS: Mapping[int, Reason] = {
-    ops.TRUNCATED: Reason.TRUNCATED,
-    ops.TRAILING: Reason.TRAILING,
-    ops.BAD_UTF8: Reason.BAD_UTF8,
-    ops.BAD_INDEX: Reason.BAD_INDEX,
-    ops.BAD_LENGTH: Reason.TRUNCATED,
-    ops.BAD_VARINT: Reason.TRUNCATED,
-    ops.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
-    ops.TOO_DEEP: Reason.TOO_LARGE,
-    ops.TOO_LARGE: Reason.TOO_LARGE,
+# Python converts integers of at most 4,300 digits to text.
+_MAX_DIGITS = 4096
+# The level of values that are skipped.
+_SKIPPED = -1
+# Values of variable size have lengths of 4 bytes.
+_LENGTH_BYTES = 4
+_OPERANDS = {
+    **dict.fromkeys(("int", "long", "enum"), ops.VARINT),
+    **dict.fromkeys(("bytes", "string"), ops.SIZED_BYTES),
 }
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A type of a schema; that of a record may be within itself."""
+    """A type of a schema. A record may contain itself."""
 
     kind: str
     name: str = ""
@@ -79,17 +79,17 @@ class _Node:
 
 
 class _Parser:
-    """Parses schemas whose names may be those of others."""
+    """Parses schemas, each of which may use the named types of the schemas before it."""
 
     def __init__(self) -> None:
-        self.named: dict[str, _Node] = {}
+        self._named: dict[str, _Node] = {}
 
     def parse(self, schema: Any, namespace: str = "", depth: int = 0) -> _Node:  # noqa: PLR0911
         if depth > _MAX_DEPTH:
             raise BadSchemaError("an Avro schema that is nested too deeply")
         match schema:
             case str():
-                return self._of_name(schema, namespace)
+                return self._referenced(schema, namespace)
             case []:
                 raise BadSchemaError("a union of Avro has no type")
             case list():
@@ -98,68 +98,67 @@ class _Parser:
                 return self._record(schema, namespace, depth)
             case {"type": "enum", "symbols": list(symbols)}:
                 node = _Node("enum", symbols=tuple(map(_utf8, symbols)))
-                self._name(node, schema, namespace)
+                self._define(node, schema, namespace)
                 return node
             case {"type": "fixed", "size": int(size)} if 0 <= size <= _MAX_FIXED_BYTES:
                 node = _with_logical(_Node("fixed", size=size), schema)
-                self._name(node, schema, namespace)
+                self._define(node, schema, namespace)
                 return node
-            case {"type": "array", "items": items}:
-                return _Node("array", children=[self.parse(items, namespace, depth + 1)])
-            case {"type": "map", "values": values}:
-                return _Node("map", children=[self.parse(values, namespace, depth + 1)])
+            case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
+                return _Node(schema["type"], children=[self.parse(inner, namespace, depth + 1)])
             case {"type": str(kind)} if kind in _PRIMITIVES:
-                return _with_logical(_Node(kind), schema)
+                return _with_logical(_Node(kind, size=_PRIMITIVES[kind]), schema)
             case {"type": str() | dict() | list() as inner} if inner not in _NAMED:
                 return self.parse(inner, namespace, depth + 1)
         raise BadSchemaError("not an Avro schema", found=json.dumps(schema)[:200])
 
-    def _of_name(self, name: str, namespace: str) -> _Node:
+    def _referenced(self, name: str, namespace: str) -> _Node:
         if name in _PRIMITIVES:
-            return _Node(name)
-        for full in (name if "." in name or not namespace else f"{namespace}.{name}", name):
-            if full in self.named:
-                return self.named[full]
+            return _Node(name, size=_PRIMITIVES[name])
+        for full_name in (name if "." in name or not namespace else f"{namespace}.{name}", name):
+            if full_name in self._named:
+                return self._named[full_name]
         raise BadSchemaError("an Avro schema names a type that it does not define", found=name)
 
-    def _name(self, node: _Node, schema: Mapping[str, Any], namespace: str) -> str:
-        """Register a named type; return the namespace of what it contains."""
+    def _define(self, node: _Node, schema: Mapping[str, Any], namespace: str) -> str:
+        """Register a named type; return the namespace of the types in it."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
             raise BadSchemaError("a named Avro type has no name", found=json.dumps(schema)[:200])
         if "." not in name:
-            own = schema.get("namespace", namespace)
-            name = f"{own}.{name}" if own else name
-        _utf8(name)
-        inner = name.rpartition(".")[0]
-        node.name = name
+            namespace = schema.get("namespace", namespace)
+            name = f"{namespace}.{name}" if namespace else name
+        node.name = _utf8(name)
+        namespace = name.rpartition(".")[0]
         node.aliases = tuple(
-            alias if "." in alias or not inner else f"{inner}.{alias}" for alias in _aliases(schema)
+            alias if "." in alias or not namespace else f"{namespace}.{alias}"
+            for alias in _aliases(schema)
         )
-        if name in self.named and node.kind != "record":
-            # The same definition twice, as references that repeat it have it.
-            return inner
-        self.named[name] = node
-        return inner
+        if node.kind == "record":
+            self._named[name] = node
+        else:
+            # References may repeat a definition.
+            self._named.setdefault(name, node)
+        return namespace
 
     def _record(self, schema: Mapping[str, Any], namespace: str, depth: int) -> _Node:
         node = _Node("record")
-        inner = self._name(node, schema, namespace)
+        namespace = self._define(node, schema, namespace)
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise BadSchemaError("an Avro record has no fields", found=node.name)
-        for one in fields:
-            if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+        for member in fields:
+            if not isinstance(member, dict) or not isinstance(member.get("name"), str):
                 raise BadSchemaError("a field of an Avro record has no name", found=node.name)
-            kind = self.parse(one.get("type"), inner, depth + 1)
-            node.fields.append((one["name"], kind, _aliases(one)))
+            kind = self.parse(member.get("type"), namespace, depth + 1)
+            node.fields.append((member["name"], kind, _aliases(member)))
         if len({name for name, *_ in node.fields}) < len(node.fields):
             raise BadSchemaError("two fields of an Avro record have one name", found=node.name)
         return node
 
 
 def _utf8(name: Any) -> str:
-    """Return a name as text; raises `ValueError` for one that Arrow does not hold."""
+    """Return a name as text; raises `ValueError` for a lone surrogate, which Arrow rejects."""
     return str(name).encode().decode()
 
 
@@ -173,50 +172,78 @@ def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
     logical = schema.get("logicalType")
     if logical == "decimal":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if node.kind not in ("bytes", "fixed"):
+            return node
         if not (isinstance(precision, int) and isinstance(scale, int)):
             return node
-        if 0 <= scale <= precision <= _MOST_DIGITS:
-            node.precision, node.scale = precision, scale
-            if precision > 0 and node.kind in ("bytes", "fixed"):
-                node.logical = "decimal"
-    elif (node.kind, logical) in _LOGICAL_TYPES:
-        node.logical = str(logical)
-    elif (node.kind, logical, node.size) == ("fixed", "uuid", _UUID_BYTES):
-        node.logical = "uuid"
+        if 0 <= scale <= precision <= _MAX_DIGITS and precision > 0:
+            node.logical, node.precision, node.scale = "decimal", precision, scale
+    elif (node.kind, logical) in _LEAVES or (
+        (node.kind, logical, node.size) == ("fixed", "uuid", _UUID_BYTES)
+    ):
+        node.logical = str(logical or "")
     return node
 
 
-_LOGICAL_TYPES: Mapping[tuple[str, str], tuple[pa.DataType, int, int]] = {
-    ("int", "date"): (pa.date32(), ops.DATE, 1),
-    ("int", "time-millis"): (pa.time64("us"), ops.TIME, 1000),
-    ("long", "time-micros"): (pa.time64("us"), ops.TIME, 1),
-    ("long", "timestamp-millis"): (_UTC_US, ops.TIMESTAMP, 1000),
-    ("long", "timestamp-micros"): (_UTC_US, ops.TIMESTAMP, 1),
-    ("long", "local-timestamp-millis"): (_LOCAL_US, ops.TIMESTAMP, 1000),
-    ("long", "local-timestamp-micros"): (_LOCAL_US, ops.TIMESTAMP, 1),
+class _Leaf(NamedTuple):
+    """A type without members: its Arrow type, and the operation that decodes it.
+
+    Numbers from `lowest` to `highest` are valid; they are multiplied by `factor`.
+    """
+
+    type: pa.DataType
+    code: int
+    lowest: int = 0
+    highest: int = 0
+    factor: int = 1
+
+
+_DAY_MS = 86_400_000
+# The years 1 to 9999, the range of Protobuf and of the readers of tables.
+_FIRST_DAY, _END_DAY = -719_162, 2_932_897
+_UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+def _timestamp(kind: pa.DataType, factor: int) -> _Leaf:
+    day = _DAY_MS * 1000 // factor
+    return _Leaf(kind, ops.NUMBER, _FIRST_DAY * day, _END_DAY * day - 1, factor)
+
+
+#: The leaves by type and logical type, except decimals, enums and fixed types.
+_LEAVES: Mapping[tuple[str, str], _Leaf] = {
+    ("boolean", ""): _Leaf(pa.bool_(), ops.BOOL),
+    ("int", ""): _Leaf(pa.int32(), ops.NUMBER, -(1 << 31), (1 << 31) - 1),
+    ("int", "date"): _Leaf(pa.date32(), ops.NUMBER, _FIRST_DAY, _END_DAY - 1),
+    ("int", "time-millis"): _Leaf(pa.time64("us"), ops.NUMBER, 0, _DAY_MS - 1, 1000),
+    ("long", ""): _Leaf(pa.int64(), ops.NUMBER, -INT64_MAX - 1, INT64_MAX),
+    ("long", "time-micros"): _Leaf(pa.time64("us"), ops.NUMBER, 0, _DAY_MS * 1000 - 1),
+    ("long", "timestamp-millis"): _timestamp(_UTC_US, 1000),
+    ("long", "timestamp-micros"): _timestamp(_UTC_US, 1),
+    ("long", "local-timestamp-millis"): _timestamp(_LOCAL_US, 1000),
+    ("long", "local-timestamp-micros"): _timestamp(_LOCAL_US, 1),
+    ("float", ""): _Leaf(pa.float32(), ops.FIXED),
+    ("double", ""): _Leaf(pa.float64(), ops.FIXED),
+    ("bytes", ""): _Leaf(pa.binary(), ops.BYTES),
+    ("string", ""): _Leaf(pa.string(), ops.STRING),
 }
-_SIMPLE: Mapping[str, tuple[pa.DataType, int]] = {
-    "boolean": (pa.bool_(), ops.BOOL),
-    "int": (pa.int32(), ops.INT),
-    "long": (pa.int64(), ops.LONG),
-    "float": (pa.float32(), ops.FLOAT),
-    "double": (pa.float64(), ops.DOUBLE),
-    "bytes": (pa.binary(), ops.BYTES),
-    "string": (pa.string(), ops.STRING),
-}
-_WIDTHS = {
-    ops.BOOL: 1,
-    ops.INT: 4,
-    ops.FLOAT: 4,
-    ops.ENUM: 4,
-    ops.LONG: 8,
-    ops.DATE: 4,
-    ops.TIME: 8,
-    ops.TIMESTAMP: 8,
-    ops.DOUBLE: 8,
-    ops.DECIMAL_BYTES: 16,
-    ops.DECIMAL_FIXED: 16,
-}
+
+
+def _leaf_of(node: _Node) -> _Leaf:
+    if node.logical == "decimal" and node.precision <= _MAX_PRECISION:
+        # The absolute value is less than this number.
+        high, low = divmod(10**node.precision, 1 << 64)
+        kind = pa.decimal128(node.precision, node.scale)
+        return _Leaf(kind, ops.DECIMAL, low - (low >> 63 << 64), high)
+    is_text = node.logical in ("decimal", "uuid")
+    match node.kind:
+        case "enum":
+            return _Leaf(pa.string(), ops.ENUM, 0, len(node.symbols) - 1)
+        case "fixed":
+            kind = pa.binary(node.size) if node.size else pa.binary()
+            return _Leaf(pa.string() if is_text else kind, ops.FIXED)
+        case "bytes" if is_text:
+            return _Leaf(pa.string(), ops.BYTES)
+    return _LEAVES[node.kind, node.logical]
 
 
 class AvroSchema:
@@ -227,7 +254,7 @@ class AvroSchema:
     text : str
         The schema in JSON.
     references : sequence of str
-        The schemas whose types it names, each after those that it needs itself.
+        The schemas whose types it uses, each after the schemas that it refers to.
 
     Raises
     ------
@@ -244,15 +271,15 @@ class AvroSchema:
             self.shape = _shape_of(self._root, ()).checked()
         except (ValueError, RecursionError) as error:
             raise BadSchemaError(f"not an Avro schema: {error}", found=text[:200]) from error
-        named = _other(self._root) if _is_nullable(self._root) else self._root
+        named = _non_null(self._root) if _is_nullable(self._root) else self._root
         #: The full name of the record, or the kind of any other type.
-        self.name = named.name or _member_name(named)
+        self.name = named.name or named.kind
         #: The earlier names of the record.
         self.aliases = named.aliases
 
     def decoder(self, selection: Selection = None) -> AvroDecoder:
-        """Return the decoder of the members that are wanted."""
-        return AvroDecoder(self._root, selection)
+        """Return the decoder of the selected members."""
+        return AvroDecoder(self._root, self.shape, selection)
 
 
 def _is_nullable(node: _Node) -> bool:
@@ -261,301 +288,263 @@ def _is_nullable(node: _Node) -> bool:
     return len(kinds) == 2 and kinds.count("null") == 1
 
 
-def _other(node: _Node) -> _Node:
-    """Return the type of a nullable union that is not null."""
+def _non_null(node: _Node) -> _Node:
+    """Return the other type of a nullable union."""
     return next(child for child in node.children if child.kind != "null")
 
 
 def _branch_names(node: _Node) -> list[str | None]:
     """Return the names of the members for the branches of a union; None for null."""
+    short_names = [child.name.rpartition(".")[2] or child.kind for child in node.children]
+    lower_names = [name.lower() for name in short_names]
     names: list[str | None] = []
-    short = [_member_name(child) for child in node.children]
-    for child, name in zip(node.children, short, strict=True):
+    for child, short_name in zip(node.children, short_names, strict=True):
         if child.kind == "null":
             names.append(None)
             continue
-        is_unique = [one.lower() for one in short].count(name.lower()) == 1
-        full = name if is_unique else (child.name or name).replace(".", "_")
-        while full.lower() in {one.lower() for one in names if one is not None}:
-            full += "_"
-        names.append(full)
+        is_unique = lower_names.count(short_name.lower()) == 1
+        name = short_name if is_unique else (child.name or short_name).replace(".", "_")
+        while name.lower() in {earlier.lower() for earlier in names if earlier is not None}:
+            name += "_"
+        names.append(name)
     return names
 
 
-def _member_name(node: _Node) -> str:
-    return node.name.rpartition(".")[2] or node.kind
-
-
-def _shape_of(node: _Node, above: tuple[_Node, ...]) -> Shape:  # noqa: PLR0911
-    """Return the shape of a type within others."""
-    if node.kind == "record":
-        if node in above or not node.fields:
-            return Shape.of_leaf(pa.string())
-        inner = (*above, node)
-        return Shape.of_struct(
-            [Member(name, _shape_of(kind, inner), aliases) for name, kind, aliases in node.fields]
-        ).checked()
-    if node.kind == "array":
-        return Shape.of_list(_shape_of(node.children[0], above))
-    if node.kind == "map":
-        return Shape.of_map(Shape.of_leaf(pa.string()), _shape_of(node.children[0], above))
-    if node.kind == "union":
-        if len(node.children) == 1:
-            return _shape_of(node.children[0], above)
-        if _is_nullable(node):
-            return _shape_of(_other(node), above)
-        names = _branch_names(node)
-        return Shape.of_struct(
-            [
-                Member(name, _shape_of(child, above))
-                for name, child in zip(names, node.children, strict=True)
-                if name is not None
-            ],
-            Form.UNION,
-        )
-    return Shape.of_leaf(_leaf_type(node))
-
-
-def _leaf_type(node: _Node) -> pa.DataType:  # noqa: PLR0911
-    if node.kind == "null":
-        return pa.null()
-    if node.logical == "decimal":
-        if node.precision > _MAX_PRECISION:
-            return pa.string()
-        return pa.decimal128(node.precision, node.scale)
-    if node.kind == "enum" or node.logical == "uuid":
-        return pa.string()
-    if node.kind == "fixed":
-        return pa.binary(node.size) if node.size else pa.binary()
-    if node.logical:
-        return _LOGICAL_TYPES[node.kind, node.logical][0]
-    return _SIMPLE[node.kind][0]
-
-
-def _least_size(node: _Node, above: tuple[_Node, ...] = ()) -> int:  # noqa: PLR0911
-    """Return the least number of bytes of a value; 0 for values that never have any."""
+def _shape_of(node: _Node, parents: tuple[_Node, ...]) -> Shape:  # noqa: PLR0911
     match node.kind:
         case "null":
-            return 0
-        case "float":
-            return 4
-        case "double":
-            return 8
-        case "fixed":
-            return node.size
+            return Shape.of_leaf(pa.null())
         case "record":
-            if node in above:
-                return 0
-            return sum(_least_size(kind, (*above, node)) for _, kind, _ in node.fields)
-        case "union" if len(node.children) == 1 or not node.children:
-            return 1
-    return 1
+            if node in parents or not node.fields:
+                return Shape.of_leaf(pa.string())
+            inner = (*parents, node)
+            members = [Member(name, _shape_of(kind, inner), old) for name, kind, old in node.fields]
+            return Shape.of_struct(members).checked()
+        case "array":
+            return Shape.of_list(_shape_of(node.children[0], parents))
+        case "map":
+            return Shape.of_map(Shape.of_leaf(pa.string()), _shape_of(node.children[0], parents))
+        case "union" if len(node.children) == 1 or _is_nullable(node):
+            child = node.children[0] if len(node.children) == 1 else _non_null(node)
+            return _shape_of(child, parents)
+        case "union":
+            branches = zip(_branch_names(node), node.children, strict=True)
+            return Shape.of_struct(
+                [Member(name, _shape_of(child, parents)) for name, child in branches if name],
+                Form.UNION,
+            )
+    return Shape.of_leaf(_leaf_of(node).type)
+
+
+def _lowest_size(node: _Node, parents: tuple[_Node, ...] = ()) -> int:
+    """Return the lowest number of bytes of a value."""
+    if node.kind == "record":
+        if node in parents:
+            return 0
+        return sum(_lowest_size(kind, (*parents, node)) for _, kind, _ in node.fields)
+    return node.size if node.kind in ("null", "fixed") else max(node.size, 1)
 
 
 @dataclass(slots=True)
 class _Column(ColumnSpec):
-    """A column that a decoder fills, and how its array is made."""
+    """A column that a decoder fills, and the columns of its members, keys or elements."""
 
     node: _Node = field(default_factory=lambda: _Node("null"))
-    #: For the element or value of an array or map, and its key.
     children: list[_Column] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    form: str = ""
+
+
+class _Compiler:
+    """Compiles a type to operations, and to the columns that these fill."""
+
+    def __init__(self, root: _Node, selection: Selection) -> None:
+        self.operations: list[list[int]] = []
+        self.columns: list[_Column] = []
+        self.level_count = 1
+        self._routines: dict[int, int] = {}
+        self._calls: list[tuple[_Node, int]] = []
+        if root.kind == "bytes" and not root.logical:
+            self.root = self._add_column(root, 0, _LENGTH_BYTES, has_data=True)
+            self._emit(ops.BYTES, ops.REMAINING_BYTES, column=self.root)
+        else:
+            self.root = self._compile(root, selection, 0, ())
+        self._emit(ops.END)
+        self._compile_routines()
+
+    def _emit(
+        self,
+        code: int,
+        operand: int = ops.NO_OPERAND,
+        *,
+        column: _Column | None = None,
+        level: int = 0,
+        argument: int = 0,
+        target: int = 0,
+        lowest: int = 0,
+        highest: int = 0,
+    ) -> int:
+        number = -1 if column is None else column.number
+        self.operations.append([code, operand, number, level, argument, target, lowest, highest])
+        return len(self.operations) - 1
+
+    def _set_target(self, operation: int) -> None:
+        """Set the target of an operation to the operation that follows."""
+        self.operations[operation][ops.TARGET] = len(self.operations)
+
+    def _add_column(
+        self, node: _Node, level: int, width: int = 0, *, has_data: bool = False
+    ) -> _Column:
+        column = _Column(-1, level, width, has_data, node=node)
+        if level != _SKIPPED:
+            column.number = len(self.columns)
+            self.columns.append(column)
+        return column
+
+    def _compile(
+        self, node: _Node, selection: Selection, level: int, parents: tuple[_Node, ...]
+    ) -> _Column:
+        match node.kind:
+            case "record" if level == _SKIPPED:
+                # A routine, because the record may contain itself.
+                self._call(node)
+                return self._add_column(node, level)
+            case "record" if node in parents or not node.fields:
+                # Its bytes become JSON text.
+                column = self._add_column(node, level, _LENGTH_BYTES, has_data=True)
+                self._emit(ops.CAPTURE)
+                self._call(node)
+                self._emit(ops.CAPTURE_END, column=column, level=level)
+                return column
+            case "record":
+                column = self._add_column(node, level)
+                for name, kind, _ in node.fields:
+                    self._compile_member(column, name, kind, selection, (*parents, node))
+                return column
+            case "array" | "map":
+                return self._compile_blocks(node, selection, level, parents)
+            case "union":
+                return self._compile_union(node, selection, level, parents)
+        return self._compile_leaf(node, level)
+
+    def _compile_member(
+        self,
+        parent: _Column,
+        name: str | None,
+        node: _Node,
+        selection: Selection,
+        parents: tuple[_Node, ...],
+    ) -> _Column:
+        """Compile a member of a record or union; null of a union has no name."""
+        if name is None or (selection is not None and name not in selection):
+            return self._compile(node, None, _SKIPPED, parents)
+        column = self._compile(node, selection and selection[name], parent.level, parents)
+        parent.children.append(column)
+        return column
+
+    def _compile_leaf(self, node: _Node, level: int) -> _Column:
+        if node.kind == "null":
+            return self._add_column(node, level)
+        operand = _OPERANDS.get(node.kind, ops.FIXED_BYTES)
+        if level == _SKIPPED:
+            self._emit(ops.SKIP, operand, argument=node.size)
+            return self._add_column(node, level)
+        kind, code, lowest, highest, factor = _leaf_of(node)
+        if code in (ops.BYTES, ops.STRING) or (node.kind == "fixed" and not node.size):
+            column = self._add_column(node, level, _LENGTH_BYTES, has_data=True)
+        elif code == ops.ENUM:
+            column = self._add_column(node, level, pa.int32().byte_width)
+        elif code == ops.FIXED:
+            column = self._add_column(node, level, node.size)
+        else:
+            column = self._add_column(node, level, max(kind.bit_width // 8, 1))
+        self._emit(
+            code,
+            operand,
+            column=column,
+            level=level,
+            argument=factor if operand == ops.VARINT else node.size,
+            lowest=lowest,
+            highest=highest,
+        )
+        return column
+
+    def _compile_blocks(
+        self, node: _Node, selection: Selection, level: int, parents: tuple[_Node, ...]
+    ) -> _Column:
+        column = self._add_column(node, level, _LENGTH_BYTES)
+        inner_level, value = _SKIPPED, node.children[0]
+        if level != _SKIPPED:
+            inner_level = self.level_count
+            self.level_count += 1
+        lowest = _lowest_size(value) + (node.kind == "map")
+        start = self._emit(ops.BLOCKS, column=column, level=inner_level, lowest=lowest)
+        if node.kind == "map":
+            column.children.append(self._compile_leaf(_Node("string"), inner_level))
+        selection = selection and selection[""]
+        column.children.append(self._compile(value, selection, inner_level, parents))
+        self._emit(ops.BLOCKS_END, level=inner_level, target=start)
+        self._set_target(start)
+        return column
+
+    def _compile_union(
+        self, node: _Node, selection: Selection, level: int, parents: tuple[_Node, ...]
+    ) -> _Column:
+        if _is_nullable(node):
+            null = int(node.children[1].kind == "null")
+            start = self._emit(ops.NULLABLE, ops.VARINT, level=level, argument=null)
+            column = self._compile(_non_null(node), selection, level, parents)
+            column.is_nullable = True
+            self.operations[start][ops.COLUMN] = column.number
+            self._set_target(start)
+            return column
+        is_single = len(node.children) == 1
+        column = self._add_column(node, _SKIPPED if is_single else level)
+        column.is_nullable = True
+        start = self._emit(
+            ops.UNION, ops.VARINT, column=column, level=level, highest=len(node.children) - 1
+        )
+        for _ in node.children:
+            self._emit(ops.BRANCH)
+        if is_single:
+            self._set_target(start + 1)
+            return self._compile(node.children[0], selection, level, parents)
+        jumps = []
+        branches = zip(_branch_names(node), node.children, strict=True)
+        for branch, (name, child) in enumerate(branches, start + 1):
+            self._set_target(branch)
+            member = self._compile_member(column, name, child, selection, parents)
+            member.is_nullable = True
+            self.operations[branch][ops.COLUMN] = member.number
+            self.operations[branch][ops.ARGUMENT] = int(name is not None)
+            jumps.append(self._emit(ops.JUMP))
+        for jump in jumps:
+            self._set_target(jump)
+        return column
+
+    def _call(self, node: _Node) -> None:
+        self._calls.append((node, self._emit(ops.CALL)))
+
+    def _compile_routines(self) -> None:
+        """Compile the skipping of the records that are called."""
+        while self._calls:
+            node, call = self._calls.pop()
+            if id(node) not in self._routines:
+                self._routines[id(node)] = len(self.operations)
+                for _, kind, _ in node.fields:
+                    self._compile(kind, None, _SKIPPED, ())
+                self._emit(ops.RETURN)
+            self.operations[call][ops.TARGET] = self._routines[id(node)]
 
 
 class AvroDecoder:
     """Decodes datums of a schema to an array of Arrow."""
 
-    def __init__(self, root: _Node, selection: Selection) -> None:
-        self._operations: list[list[int]] = []
-        self._columns: list[_Column] = []
-        self._level_of_parent: list[int] = [0]
-        self._routines: dict[int, int] = {}
-        self._pending: list[tuple[_Node, list[int]]] = []
-        self._root = root
-        if root.kind == "bytes" and not root.logical:
-            self._top = self._new_column(root, 0, 4, has_data=True)
-            self._emit(ops.REST, self._top.number)
-        else:
-            self._top = self._compile(root, selection, 0, ())
-        self._emit(ops.END)
-        self._compile_routines()
-        code = np.array(self._operations, np.int64)
-        self._loop = Loop(ops.decode_avro, (code,), self._columns, len(self._level_of_parent))
+    def __init__(self, root: _Node, shape: Shape, selection: Selection) -> None:
+        compiled = _Compiler(root, selection)
+        self._root = compiled.root
+        self._type = shape.select(selection).type
+        operations = np.array(compiled.operations, np.int64)
+        self._loop = Loop(ops.decode_avro, (operations,), compiled.columns, compiled.level_count)
 
-    # ------------------------------------------------------------------ operations
-    def _emit(
-        self,
-        code: int,
-        column: int = -1,
-        argument: int = 0,
-        target: int = 0,
-        level: int = 0,
-        least: int = 0,
-    ) -> int:
-        self._operations.append([code, column, argument, target, level, least])
-        return len(self._operations) - 1
-
-    def _new_column(
-        self, node: _Node, level: int, width: int, *, has_data: bool = False, form: str = "leaf"
-    ) -> _Column:
-        column = _Column(len(self._columns), level, width, has_data, node=node, form=form)
-        self._columns.append(column)
-        return column
-
-    def _new_level(self) -> int:
-        self._level_of_parent.append(0)
-        return len(self._level_of_parent) - 1
-
-    def _compile(
-        self, node: _Node, selection: Selection, level: int, above: tuple[_Node, ...]
-    ) -> _Column:
-        match node.kind:
-            case "record":
-                if node in above or not node.fields:
-                    return self._capture(node, level)
-                column = self._new_column(node, level, 0, form="struct")
-                for name, kind, _ in node.fields:
-                    if selection is not None and name not in selection:
-                        self._skip(kind)
-                        continue
-                    wanted = None if selection is None else selection[name]
-                    column.names.append(name)
-                    column.children.append(self._compile(kind, wanted, level, (*above, node)))
-                return column
-            case "array" | "map":
-                return self._blocks(node, selection, level, above)
-            case "union":
-                return self._union(node, selection, level, above)
-        return self._leaf(node, level)
-
-    def _leaf(self, node: _Node, level: int) -> _Column:
-        if node.kind == "null":
-            return self._new_column(node, level, 0, form="null")
-        code, argument, width, has_data = _leaf_operation(node)
-        column = self._new_column(node, level, width, has_data=has_data)
-        # A decimal is less than this number.
-        high, low = divmod(10**node.precision, 1 << 64) if width == _INT128_BYTES else (0, 0)
-        self._emit(code, column.number, argument, high, level, low - (low >> 63 << 64))
-        return column
-
-    def _blocks(
-        self, node: _Node, selection: Selection, level: int, above: tuple[_Node, ...]
-    ) -> _Column:
-        inner = self._new_level()
-        column = self._new_column(node, level, 4, form=node.kind)
-        value = node.children[0]
-        least = _least_size(value) + (node.kind == "map")
-        start = self._emit(ops.BLOCKS, column.number, level=inner, least=least)
-        if node.kind == "map":
-            column.children.append(self._leaf(_Node("string"), inner))
-        wanted = None if selection is None else selection[""]
-        column.children.append(self._compile(value, wanted, inner, above))
-        end = self._emit(ops.BLOCKS_END, -1, target=start, level=inner)
-        self._operations[start][ops.TARGET] = end + 1
-        return column
-
-    def _union(
-        self, node: _Node, selection: Selection, level: int, above: tuple[_Node, ...]
-    ) -> _Column:
-        if len(node.children) == 1:
-            self._emit(ops.UNION, -1, 1, level=level)
-            branch = self._emit(ops.BRANCH)
-            self._operations[branch][ops.TARGET] = branch + 1
-            return self._compile(node.children[0], selection, level, above)
-        if _is_nullable(node):
-            null = next(at for at, one in enumerate(node.children) if one.kind == "null")
-            start = self._emit(ops.NULLABLE, argument=null, level=level)
-            column = self._compile(_other(node), selection, level, above)
-            column.is_nullable = True
-            self._operations[start][ops.COLUMN] = column.number
-            self._operations[start][ops.TARGET] = len(self._operations)
-            return column
-        column = self._new_column(node, level, 0, form="struct")
-        column.is_nullable = True
-        self._emit(ops.UNION, column.number, len(node.children), level=level)
-        branches = [self._emit(ops.BRANCH) for _ in node.children]
-        jumps = []
-        names = _branch_names(node)
-        for branch, name, child in zip(branches, names, node.children, strict=True):
-            self._operations[branch][ops.TARGET] = len(self._operations)
-            # Null has no member.
-            self._operations[branch][ops.ARGUMENT] = int(name is not None)
-            if name is not None and (selection is None or name in selection):
-                wanted = None if selection is None else selection[name]
-                member = self._compile(child, wanted, level, above)
-                member.is_nullable = True
-                self._operations[branch][ops.COLUMN] = member.number
-                column.names.append(name)
-                column.children.append(member)
-            else:
-                self._skip(child)
-            jumps.append(self._emit(ops.JUMP))
-        for jump in jumps:
-            self._operations[jump][ops.TARGET] = len(self._operations)
-        return column
-
-    def _capture(self, node: _Node, level: int) -> _Column:
-        """Compile a record within itself: its bytes are kept, and become JSON text later."""
-        column = self._new_column(node, level, 4, has_data=True, form="json")
-        self._emit(ops.CAPTURE)
-        self._call(node)
-        self._emit(ops.CAPTURE_END, column.number, level=level)
-        return column
-
-    def _call(self, node: _Node) -> None:
-        self._pending.append((node, self._operations[self._emit(ops.CALL)]))
-
-    def _compile_routines(self) -> None:
-        """Compile the skipping of records that contain themselves."""
-        while self._pending:
-            node, call = self._pending.pop()
-            if id(node) not in self._routines:
-                self._routines[id(node)] = len(self._operations)
-                for _, kind, _ in node.fields:
-                    self._skip(kind)
-                self._emit(ops.RETURN)
-            call[ops.TARGET] = self._routines[id(node)]
-
-    def _skip(self, node: _Node) -> None:  # noqa: C901, PLR0912
-        match node.kind:
-            case "null":
-                pass
-            case "boolean":
-                self._emit(ops.SKIP_FIXED, argument=1)
-            case "int" | "long" | "enum":
-                self._emit(ops.SKIP_VARINT)
-            case "float":
-                self._emit(ops.SKIP_FIXED, argument=4)
-            case "double":
-                self._emit(ops.SKIP_FIXED, argument=8)
-            case "bytes" | "string":
-                self._emit(ops.SKIP_BYTES)
-            case "fixed":
-                self._emit(ops.SKIP_FIXED, argument=node.size)
-            case "record":
-                # A routine of its own: the record may contain itself.
-                self._call(node)
-            case "array" | "map":
-                least = _least_size(node.children[0]) + (node.kind == "map")
-                start = self._emit(ops.BLOCKS, level=-1, least=least)
-                if node.kind == "map":
-                    self._emit(ops.SKIP_BYTES)
-                self._skip(node.children[0])
-                end = self._emit(ops.BLOCKS_END, target=start, level=-1)
-                self._operations[start][ops.TARGET] = end + 1
-            case "union":
-                self._emit(ops.UNION, -1, len(node.children))
-                branches = [self._emit(ops.BRANCH) for _ in node.children]
-                jumps = []
-                for branch, child in zip(branches, node.children, strict=True):
-                    self._operations[branch][ops.TARGET] = len(self._operations)
-                    self._skip(child)
-                    jumps.append(self._emit(ops.JUMP))
-                for jump in jumps:
-                    self._operations[jump][ops.TARGET] = len(self._operations)
-
-    # ------------------------------------------------------------------ decoding
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
         """Decode the bodies of rows; the array has null for each row that failed.
 
@@ -563,37 +552,29 @@ class AvroDecoder:
         """
         rows = len(bodies)
         if rows == 1 and self._loop.widths[0] > max_bytes:
-            return self._refused(bodies, Reason.TOO_LARGE)
+            return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
         memory = ColumnMemory(self._loop, bodies, max_bytes)
         statuses = memory.run()
-        absent = (statuses != ops.DECODED) & (statuses != ops.TRAILING)
         try:
-            array = masked(_array(memory, self._top), absent)
-        except _FAILURES as error:
+            array = _array(memory, self._root, self._type)
+        except _JSON_ERRORS as error:
             if rows == 1:
-                return self._refused(bodies, _reason_of(error))
+                return Decoded(pa.nulls(1, self._type), {0: _json_reason(error)})
             half = rows // 2
             first = self.decode(bodies.slice(0, half), max_bytes)
             second = self.decode(bodies.slice(half, rows), max_bytes)
             errors = {half + row: reason for row, reason in second.errors.items()}
-            return Decoded(
-                pa.concat_arrays([first.array, second.array]), {**first.errors, **errors}
-            )
-        failed = np.flatnonzero(statuses > ops.ABSENT)
-        codes = zip(failed.tolist(), statuses[failed].tolist(), strict=True)
-        return Decoded(array, {row: _ERRORS[code] for row, code in codes})
-
-    def _refused(self, bodies: Bodies, reason: Reason) -> Decoded:
-        """Return a null for a row."""
-        kind = _array(ColumnMemory(self._loop, bodies.slice(0, 0), 0), self._top).type
-        return Decoded(pa.nulls(1, kind), {0: reason})
+            array = pa.concat_arrays([first.array, second.array])
+            return Decoded(array, {**first.errors, **errors})
+        absent = (statuses != DECODED) & (statuses != TRAILING)
+        return Decoded(masked(array, absent), row_errors(statuses))
 
 
-#: What fastavro raises over a record within itself, whose bytes the operations only skip.
-_FAILURES = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
+#: Errors of fastavro over a recursive record, whose values the operations do not check.
+_JSON_ERRORS = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
 
 
-def _reason_of(error: Exception) -> Reason:
+def _json_reason(error: Exception) -> Reason:
     match error:
         case UnicodeDecodeError():
             return Reason.BAD_UTF8
@@ -604,103 +585,70 @@ def _reason_of(error: Exception) -> Reason:
     return Reason.OUT_OF_RANGE
 
 
-def _leaf_operation(node: _Node) -> tuple[int, int, int, bool]:
-    """Return operation, argument, width of values, and whether there is data of variable size."""
-    if node.logical == "decimal" and node.precision <= _MAX_PRECISION:
-        code = ops.DECIMAL_BYTES if node.kind == "bytes" else ops.DECIMAL_FIXED
-        return code, node.size, _INT128_BYTES, False
-    if node.kind == "fixed":
-        return ops.FIXED, node.size, node.size, False
-    if node.kind == "enum":
-        return ops.ENUM, len(node.symbols), 4, False
-    if (node.kind, node.logical) in _LOGICAL_TYPES:
-        _, code, factor = _LOGICAL_TYPES[node.kind, node.logical]
-        return code, factor, _WIDTHS[code], False
-    code = _SIMPLE[node.kind][1]
-    has_data = code in (ops.BYTES, ops.STRING)
-    return code, 1, 4 if has_data else _WIDTHS[code], has_data
-
-
-def _array(memory: ColumnMemory, column: _Column) -> pa.Array:
+def _array(memory: ColumnMemory, column: _Column, kind: pa.DataType) -> pa.Array:
     """Return the array of a column."""
-    node = column.node
-    if column.form == "null":
+    if pa.types.is_null(kind):
         return pa.nulls(memory.count(column.level))
-    children = [_array(memory, child) for child in column.children]
-    if column.form == "struct":
-        pairs = zip(column.names, children, strict=True)
-        return memory.struct(column, [pa.field(name, one.type) for name, one in pairs], children)
-    if column.form == "array":
-        kind = pa.list_(pa.field(ELEMENT, children[0].type))
-        return memory.nested(column, kind, children[0])
-    if column.form == "map":
-        kind = pa.map_(pa.string(), pa.field("value", children[1].type))
+    if pa.types.is_struct(kind):
+        members = zip(column.children, kind, strict=True)
+        children = [_array(memory, child, member.type) for child, member in members]
+        return memory.struct(column, kind, children)
+    if pa.types.is_list(kind):
+        elements = _array(memory, column.children[0], kind.value_type)
+        return memory.nested(column, kind, elements)
+    if pa.types.is_map(kind):
+        types = (kind.key_type, kind.item_type)
+        pair = [_array(memory, *part) for part in zip(column.children, types, strict=True)]
         fields = [kind.key_field, kind.item_field]
-        return memory.nested(column, kind, pa.StructArray.from_arrays(children, fields=fields))
-    if column.has_data:
-        array = memory.binary(column, pa.string() if node.kind == "string" else pa.binary())
-        return _json_texts(array, node) if column.form == "json" else _wide_decimals(array, node)
-    return _fixed_array(memory, column)
+        return memory.nested(column, kind, pa.StructArray.from_arrays(pair, fields=fields))
+    return _leaf_array(memory, column, kind)
 
 
-def _fixed_array(memory: ColumnMemory, column: _Column) -> pa.Array:
-    """Return a column of values of a fixed width."""
+def _leaf_array(memory: ColumnMemory, column: _Column, kind: pa.DataType) -> pa.Array:
     node = column.node
     if node.kind == "enum":
+        symbols = pa.array(node.symbols or ("",), pa.string())
         numbers = memory.numbers(column, pa.int32())
-        if not node.symbols:
-            return pa.nulls(len(numbers), pa.string())
-        symbols = pa.array(node.symbols, pa.string())
         return pa.DictionaryArray.from_arrays(numbers, symbols).dictionary_decode()
-    is_decimal = node.logical == "decimal" and node.precision <= _MAX_PRECISION
-    if node.kind != "fixed" or is_decimal:
-        return memory.numbers(column, _leaf_type(node))
-    if not node.size:
-        # All that such a type holds, and null.
-        empty = pa.array([b""] * memory.count(column.level), pa.binary())
-        valid = memory.validity(column)[0]
-        return pa.Array.from_buffers(pa.binary(), len(empty), [valid, *empty.buffers()[1:]])
-    array = memory.numbers(column, pa.binary(node.size))
-    return _uuid_texts(array) if node.logical == "uuid" else _wide_decimals(array, node)
-
-
-def _uuid_texts(array: pa.Array) -> pa.Array:
-    texts = [None if one is None else str(uuid.UUID(bytes=one)) for one in array.to_pylist()]
+    if not pa.types.is_string(kind) or node.kind == "string":
+        return (memory.binary if column.has_data else memory.numbers)(column, kind)
+    if column.has_data:
+        array = memory.binary(column, pa.binary())
+    else:
+        array = memory.numbers(column, pa.binary(node.size))
+    as_text = _text_converter(node)
+    texts = [None if value is None else as_text(value) for value in array.to_pylist()]
     return pa.array(texts, pa.string())
 
 
-def _wide_decimals(array: pa.Array, node: _Node) -> pa.Array:
-    """Return decimals of more digits than Arrow's have, as text."""
-    if node.logical != "decimal":
-        return array
-    return pa.array(
-        [
-            None if one is None else _decimal_text(int.from_bytes(one, "big", signed=True), node)
-            for one in array.to_pylist()
-        ],
-        pa.string(),
-    )
+def _text_converter(node: _Node) -> Callable[[bytes], str | None]:
+    """Return the conversion of the bytes of a value to text."""
+    if node.kind == "record":
+        return _json_converter(node)
+    if node.logical == "uuid":
+        return lambda value: str(uuid.UUID(bytes=value))
+    return lambda value: _decimal_text(int.from_bytes(value, "big", signed=True), node.scale)
 
 
-def _decimal_text(number: int, node: _Node) -> str:
+def _decimal_text(number: int, scale: int) -> str:
     sign, digits, _ = decimal.Decimal(number).as_tuple()
-    return f"{decimal.Decimal((sign, digits, -node.scale)):f}"
+    return f"{decimal.Decimal((sign, digits, -scale)):f}"
 
 
 # ---------------------------------------------------------------------- JSON text
-def _json_texts(array: pa.Array, node: _Node) -> pa.Array:
-    """Return datums of a record as JSON texts, as fastavro decodes them."""
+def _json_converter(node: _Node) -> Callable[[bytes], str | None]:
+    """Return the conversion of datums of a record to JSON text by fastavro."""
     fastavro = import_extra("fastavro")
     schema = fastavro.parse_schema(_as_schema(node, set()))
-    texts: list[str | None] = []
-    for one in array.to_pylist():
-        if not one:
-            # No bytes are a record without fields, or one that a null or failed parent has.
-            texts.append(None if one is None or node.fields else "{}")
-            continue
-        value = fastavro.schemaless_reader(io.BytesIO(one), schema)
-        texts.append(json.dumps(json_value(value), ensure_ascii=False, allow_nan=False))
-    return pa.array(texts, pa.string())
+
+    def convert(datum: bytes) -> str | None:
+        if not datum:
+            # A record without fields, or a record in a parent that is null or failed.
+            return None if node.fields else "{}"
+        value = json_value(fastavro.schemaless_reader(io.BytesIO(datum), schema))
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+    return convert
 
 
 def json_value(value: Any) -> Any:  # noqa: PLR0911
@@ -709,9 +657,9 @@ def json_value(value: Any) -> Any:  # noqa: PLR0911
         case float() if not math.isfinite(value):
             return str(value)
         case dict():
-            return {str(key): json_value(one) for key, one in value.items()}
+            return {str(key): json_value(member) for key, member in value.items()}
         case list() | tuple():
-            return [json_value(one) for one in value]
+            return [json_value(element) for element in value]
         case bytes():
             return base64.b64encode(value).decode()
         case decimal.Decimal():
@@ -723,33 +671,32 @@ def json_value(value: Any) -> Any:  # noqa: PLR0911
     return value
 
 
-def _as_schema(node: _Node, known: set[str]) -> Any:  # noqa: PLR0911
-    """Return a type as a schema that fastavro parses, with all names defined in it."""
-    if node.name and node.name in known:
-        return node.name
+def _as_schema(node: _Node, defined: set[str]) -> Any:  # noqa: PLR0911
+    """Return a type as a schema for fastavro that defines all names in it."""
     if node.name:
-        known.add(node.name)
-    named = {"name": node.name}
+        if node.name in defined:
+            return node.name
+        defined.add(node.name)
+    named = {"type": node.kind, "name": node.name}
     match node.kind:
         case "record":
             fields = [
-                {"name": name, "type": _as_schema(kind, known)} for name, kind, _ in node.fields
+                {"name": name, "type": _as_schema(kind, defined)} for name, kind, _ in node.fields
             ]
-            return {"type": "record", **named, "fields": fields}
+            return {**named, "fields": fields}
         case "enum":
-            return {"type": "enum", **named, "symbols": list(node.symbols)}
-        case "fixed":
-            return {"type": "fixed", **named, "size": node.size, **_logical_of(node)}
+            return {**named, "symbols": list(node.symbols)}
         case "array":
-            return {"type": "array", "items": _as_schema(node.children[0], known)}
+            return {"type": "array", "items": _as_schema(node.children[0], defined)}
         case "map":
-            return {"type": "map", "values": _as_schema(node.children[0], known)}
+            return {"type": "map", "values": _as_schema(node.children[0], defined)}
         case "union":
-            return [_as_schema(child, known) for child in node.children]
-    return {"type": node.kind, **_logical_of(node)}
-
-
-def _logical_of(node: _Node) -> dict[str, Any]:
+            return [_as_schema(child, defined) for child in node.children]
+    schema: dict[str, Any] = {"type": node.kind}
+    if node.kind == "fixed":
+        schema = {**named, "size": node.size}
+    if node.logical:
+        schema["logicalType"] = node.logical
     if node.logical == "decimal":
-        return {"logicalType": "decimal", "precision": node.precision, "scale": node.scale}
-    return {"logicalType": node.logical} if node.logical else {}
+        schema |= {"precision": node.precision, "scale": node.scale}
+    return schema

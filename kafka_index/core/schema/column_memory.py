@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.core.kernels import avro as ops
+from kafka_index.core.kernels import typed_columns as ops
 from kafka_index.core.schema.bodies import Bodies, DecodedTooLargeError
+from kafka_index.core.schema.wire import Reason
 
+#: The errors of rows by their statuses.
+_REASONS: Mapping[int, Reason] = {
+    ops.TRAILING: Reason.TRAILING,
+    ops.TRUNCATED: Reason.TRUNCATED,
+    ops.BAD_UTF8: Reason.BAD_UTF8,
+    ops.BAD_INDEX: Reason.BAD_INDEX,
+    ops.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
+    ops.TOO_LARGE: Reason.TOO_LARGE,
+}
 #: The ends of lists in Arrow are int32.
 _MAX_ELEMENTS = (1 << 31) - 1
 
@@ -45,6 +55,12 @@ class Loop:
         return widths
 
 
+def row_errors(statuses: NDArray[np.uint8]) -> dict[int, Reason]:
+    """Return the errors of rows by their numbers."""
+    failed = np.flatnonzero(np.isin(statuses, list(_REASONS)))
+    return {int(row): _REASONS[int(statuses[row])] for row in failed}
+
+
 class ColumnMemory:
     """The memory of one call of a loop.
 
@@ -76,7 +92,7 @@ class ColumnMemory:
             if column.has_data:
                 # No column has more bytes than the bodies; what is not written takes no memory.
                 room = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
-                row[ops.DATA], row[ops.DATA_CAPACITY] = room.ctypes.data, self._size
+                row[ops.DATA] = room.ctypes.data
             self._data.append(room)
         self._set_addresses()
 
@@ -92,7 +108,8 @@ class ColumnMemory:
         """
         bodies, rows = self._bodies, len(self._bodies.starts)
         statuses = np.zeros(rows, np.uint8)
-        needs = np.zeros(3, np.int64)
+        frames = np.empty((ops.MAX_FRAMES, ops.FRAME_FIELDS), np.int64)
+        needs = np.zeros(2, np.int64)
         starts, row = bodies.starts, 0
         refused: list[int] = []
         while True:
@@ -104,12 +121,13 @@ class ColumnMemory:
                 *self._loop.code,
                 self._table,
                 self._levels,
+                frames,
                 statuses,
                 needs,
             )
             if row == rows:
                 break
-            if not self._grow(int(needs[0]), int(needs[2])):
+            if not self._grow(*needs.tolist()):
                 if rows > 1:
                     raise DecodedTooLargeError
                 starts = starts.copy()
@@ -188,12 +206,9 @@ class ColumnMemory:
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(kind, self.count(column.level), buffers, nulls)
 
-    def struct(
-        self, column: ColumnSpec, fields: Sequence[pa.Field], children: list[pa.Array]
-    ) -> pa.Array:
+    def struct(self, column: ColumnSpec, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
         """Return a struct of columns of its level."""
         validity, nulls = self.validity(column)
-        kind = pa.struct(fields)
         count = self.count(column.level)
         return pa.Array.from_buffers(kind, count, [validity], nulls, children=children)
 

@@ -1,11 +1,12 @@
 """Protobuf schemas: their types in Arrow, and the decoding of many messages at a time.
 
-`ProtobufFile` compiles the text of a schema, which grpcio-tools does. `ProtobufMessage` is one of
-its types. Its decoder makes the tables of `core.kernels.protobuf`, of the fields that are wanted.
-Rows that the compiled loop leaves out are decoded by upb, which is also the reference in tests.
+`ProtobufFile` compiles the text of a schema with grpcio-tools. `ProtobufMessage` is a type of the
+file. Its decoder makes the tables of `core.kernels.protobuf` for the selected fields. upb decodes
+the rows that the compiled loop leaves undecided, and is the reference in tests.
 
 Sources: the guides "Encoding" and "Field Presence" of Protocol Buffers, ``protoc``'s rules for map
-entries, and Confluent's ``ProtobufSchema`` and Karapace's ``serialize`` for what registries store.
+entries, and the formats of stored schemas in Confluent's ``ProtobufSchema`` and Karapace's
+``serialize``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +29,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.core.errors import BadSchemaError
-from kafka_index.core.kernels import avro as ops
 from kafka_index.core.kernels import protobuf as loop
+from kafka_index.core.kernels.typed_columns import DECODED, UNDECIDED
 from kafka_index.core.schema.align import Member, Selection, Shape
 from kafka_index.core.schema.bodies import (
     Bodies,
@@ -37,7 +39,7 @@ from kafka_index.core.schema.bodies import (
     import_extra,
     masked,
 )
-from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop
+from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop, row_errors
 from kafka_index.core.schema.wire import MessagePath, Reason
 
 _MAIN = "kafka_index_main.proto"
@@ -45,32 +47,41 @@ _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
 _MICROS = 1_000_000
 _MAX_DEPTH = 64
 # Messages with fields of higher numbers are decoded by upb.
-_MOST_NUMBERS = 4096
-# Numbers of enums below are positions in a list of all names.
-_MOST_SYMBOLS = 256
-# Python's objects of a message, for each of its bytes.
+_MAX_NUMBERS = 4096
+# Lower numbers of an enum are positions in a list of its names.
+_MAX_SYMBOLS = 256
+# Bytes of Python objects per byte of a message.
 _UPB_EXPANSION = 32
-_WITH_FIELDS = ("message", "timestamp", "wrapper")
 
 # Types of fields in descriptors (``FieldDescriptorProto.Type``).
-_GROUP, _MESSAGE, _BYTES, _ENUM, _INT32 = 10, 11, 12, 14, 5
-_SCALARS: Mapping[int, pa.DataType] = {
-    1: pa.float64(),
-    2: pa.float32(),
-    3: pa.int64(),
-    4: pa.uint64(),
-    5: pa.int32(),
-    6: pa.uint64(),
-    7: pa.uint32(),
-    8: pa.bool_(),
-    9: pa.string(),
-    12: pa.binary(),
-    13: pa.uint32(),
-    15: pa.int32(),
-    16: pa.int64(),
-    17: pa.int32(),
-    18: pa.int64(),
+_INT32, _STRING, _GROUP, _MESSAGE, _BYTES, _ENUM = 5, 9, 10, 11, 12, 14
+_SCALARS: Mapping[int, tuple[pa.DataType, int]] = {
+    1: (pa.float64(), loop.FIXED64),
+    2: (pa.float32(), loop.FIXED32),
+    3: (pa.int64(), loop.INT64),
+    4: (pa.uint64(), loop.INT64),
+    5: (pa.int32(), loop.INT32),
+    6: (pa.uint64(), loop.FIXED64),
+    7: (pa.uint32(), loop.FIXED32),
+    8: (pa.bool_(), loop.BOOL),
+    9: (pa.string(), loop.STRING),
+    12: (pa.binary(), loop.BYTES),
+    13: (pa.uint32(), loop.INT32),
+    15: (pa.int32(), loop.FIXED32),
+    16: (pa.int64(), loop.FIXED64),
+    17: (pa.int32(), loop.SINT32),
+    18: (pa.int64(), loop.SINT64),
 }
+# The bytes of the other values, or of their lengths, are 4.
+_WIDTHS = {loop.BOOL: 1, **dict.fromkeys((loop.INT64, loop.SINT64, loop.FIXED64), 8)}
+# The wire types of the other fields are 0.
+_WIRE_TYPES = {
+    loop.FIXED64: 1,
+    loop.FIXED32: 5,
+    **dict.fromkeys((loop.STRING, loop.BYTES, loop.MESSAGE), 2),
+}
+_PACKED = 1 << 2
+_MESSAGE_KINDS = {"timestamp": loop.TIME, "entry": loop.MAP_ENTRY}
 _WRAPPERS = tuple(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -79,7 +90,7 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 _AS_JSON = tuple(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any"))
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SYNTAX = re.compile(r"\s*(?:syntax|edition)\s*=")
-#: Files that Confluent's registry and protoc's users import without storing them.
+#: Files that schemas import although no registry stores them.
 _BUILT_IN = {
     "confluent/meta.proto": """syntax = "proto3"; package confluent;
 import "google/protobuf/descriptor.proto";
@@ -97,46 +108,50 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 
 
 class _BadValueError(Exception):
-    """A value that is of no type of Arrow."""
-
-
-#: What is raised over a message that is damaged.
-_FAILURES = (ValueError, _BadValueError, RecursionError)
+    """A value that its Arrow type cannot hold."""
 
 
 @dataclass(slots=True)
 class _Type:
-    """The type of a field, an element or a message."""
+    """The type of a field, of an element or of a message.
+
+    `kind` is ``message``, ``timestamp``, ``wrapper``, ``entry`` of a map, ``enum``, ``scalar``,
+    ``json``, or ``none`` for a field that is not decoded. `number` is the type in its descriptor.
+    """
 
     kind: str
     shape: Shape
-    #: The type of the field in the file of the decoder.
-    wire: int
+    number: int
     descriptor: Any = None
     fields: list[_Field] = field(default_factory=list)
+
+    @property
+    def code(self) -> int:
+        """The kind of its fields in the compiled loop."""
+        if self.kind == "json":
+            return loop.BYTES
+        return loop.MESSAGE if self.number == _MESSAGE else _SCALARS[self.number][1]
 
 
 @dataclass(slots=True)
 class _Field:
-    """A field of a message. `key` is that of a map, and `value` is an element of a list."""
+    """A field of a message; `value` is the type of an element if it is repeated."""
 
     name: str
     number: int
     value: _Type
-    is_list: bool = False
-    key: _Type | None = None
+    is_repeated: bool = False
     has_presence: bool = False
     oneof: str | None = None
 
     @property
     def shape(self) -> Shape:
-        if self.key is not None:
-            return Shape.of_map(self.key.shape, self.value.shape)
-        return Shape.of_list(self.value.shape) if self.is_list else self.value.shape
+        is_list = self.is_repeated and self.value.kind != "entry"
+        return Shape.of_list(self.value.shape) if is_list else self.value.shape
 
 
 class ProtobufFile:
-    """A compiled schema of Protobuf: the file, and those that it imports.
+    """A compiled schema of Protobuf: a file with its imports.
 
     Parameters
     ----------
@@ -152,71 +167,58 @@ class ProtobufFile:
     """
 
     def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
-        self._pb2 = import_extra("google.protobuf.descriptor_pb2")
-        files = self._compile(text, references or {})
         pool = import_extra("google.protobuf.descriptor_pool").DescriptorPool()
         try:
-            for file in files:
+            for file in _compile(text, references or {}):
                 for message in file.message_type:
                     _restore_maps(message)
                 pool.Add(file)
-            self._file = pool.FindFileByName(files[-1].name)
+                self._file = pool.FindFileByName(file.name)
         except (TypeError, KeyError) as error:
             raise BadSchemaError(f"not a Protobuf schema: {error}") from error
-        self._main = files[-1]
 
     def message(self, path: MessagePath) -> ProtobufMessage:
-        """Return a type by the positions in the file and in other types, or by its name.
+        """Return a type by its positions in the file and in enclosing types, or by its name.
 
-        Raises `IndexError` if there is none.
+        Raises `IndexError` if no type has the path.
         """
-        level, names = self._main.message_type, []
+        types = list(self._file.message_types_by_name.values())
+        descriptor = None
         for index in path:
             if isinstance(index, str):
                 return self.named(index)
-            found = level[index]
-            names.append(found.name)
-            level = found.nested_type
-        return self.named(".".join(names))
+            descriptor = types[index]
+            types = descriptor.nested_types
+        return ProtobufMessage(descriptor)
 
     def named(self, name: str) -> ProtobufMessage:
         """Return a type by its name in the file, or its full name.
 
-        Raises `IndexError` if there is none.
+        Raises `IndexError` if no type has the name.
         """
-        package = self._file.package
-        if package and name.startswith(f"{package}."):
-            name = name[len(package) + 1 :]
-        first, *rest = name.split(".")
+        first, *rest = name.removeprefix(f"{self._file.package}.").split(".")
         try:
-            found = self._file.message_types_by_name[first]
-            for one in rest:
-                found = found.nested_types_by_name[one]
+            descriptor = self._file.message_types_by_name[first]
+            for nested in rest:
+                descriptor = descriptor.nested_types_by_name[nested]
         except KeyError as error:
             raise IndexError(f"the schema has no message {name}") from error
-        return ProtobufMessage(found)
+        return ProtobufMessage(descriptor)
 
-    @property
-    def paths(self) -> list[tuple[int, ...]]:
-        """The positions of the types that are not within others."""
-        return [(number,) for number in range(len(self._main.message_type))]
 
-    def _compile(self, text: str, references: Mapping[str, str]) -> list[Any]:
-        """Return the descriptors of all files, each after those that it imports."""
-        ready = _descriptor_of(text, self._pb2)
-        files: list[Any] = []
-        with tempfile.TemporaryDirectory() as folder:
-            for name, content in {**_BUILT_IN, **references}.items():
-                _write(folder, name, content)
-            if ready is None:
-                return [
-                    self._pb2.FileDescriptorProto.FromString(one) for one in _compile(folder, text)
-                ]
-            for name in ready.dependency:
-                known = {file.name for file in files}
-                found = map(self._pb2.FileDescriptorProto.FromString, _protoc(folder, name))
-                files += [file for file in found if file.name not in known]
-        return [*files, ready]
+def _compile(text: str, references: Mapping[str, str]) -> list[Any]:
+    """Return the descriptors of a file and its imports, each after the files that it imports."""
+    parse = import_extra("google.protobuf.descriptor_pb2").FileDescriptorProto.FromString
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in {**_BUILT_IN, **references}.items():
+            _write(folder, name, content)
+        if (descriptor := _stored_descriptor(text, parse)) is None:
+            return list(map(parse, _compile_main(folder, text)))
+        files: dict[str, Any] = {}
+        for name in descriptor.dependency:
+            for file in map(parse, _protoc(folder, name)):
+                files.setdefault(file.name, file)
+    return [*files.values(), descriptor]
 
 
 def _write(folder: str, name: str, text: str) -> None:
@@ -230,25 +232,24 @@ def _write(folder: str, name: str, text: str) -> None:
         file.write(text if has_syntax else f'syntax = "proto2";{text}')
 
 
-def _descriptor_of(text: str, pb2: Any) -> Any:
-    """Return the descriptor that a text is in base64; None for source code."""
+def _stored_descriptor(text: str, parse: Callable[[bytes], Any]) -> Any:
+    """Return the descriptor that a text contains in base64; None for source code."""
     if re.search(r"[\s{;]", text.strip()):
         return None
     try:
-        return pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+        return parse(base64.b64decode(text, validate=True))
     except (ValueError, import_extra("google.protobuf.message").DecodeError):
         return None
 
 
-def _compile(folder: str, text: str) -> list[bytes]:
-    """Compile the text of a file, which may lack what Karapace leaves out."""
+def _compile_main(folder: str, text: str) -> list[bytes]:
     _write(folder, _MAIN, text)
     try:
         return list(_protoc(folder, _MAIN))
     except BadSchemaError:
         if _SYNTAX.match(_COMMENT.sub(" ", text)):
             raise
-        # Of proto2, its syntax and labels are left out; the bytes are the same in proto3.
+        # Karapace omits the syntax and the labels of proto2. The bytes are the same in proto3.
         _write(folder, _MAIN, f'syntax = "proto3";{text}')
         return list(_protoc(folder, _MAIN))
 
@@ -260,32 +261,33 @@ def _protoc(folder: str, name: str) -> Iterator[bytes]:
     own = os.path.join(os.path.dirname(protoc.__file__), "_proto")
     try:
         with warnings.catch_warnings():
-            # Of imports that are not used.
+            # protoc warns of unused imports.
             warnings.simplefilter("ignore")
             modules = compiler.get_protos(name.encode(), [folder.encode(), own.encode()])
     except (compiler.ProtocErrors, compiler.ProtocError) as error:
         reason = str(error).replace(f"{_MAIN}:", "line ").strip()
         raise BadSchemaError(f"not a Protobuf schema: {reason}") from error
     for _, module in modules:
-        # The compiler makes modules of Python: the descriptor is an argument of a call in each.
+        # The compiler returns Python modules. Each passes its descriptor to a function.
         for node in ast.walk(ast.parse(module)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "AddSerializedFile":
                 yield ast.literal_eval(node.args[0])
 
 
 def _restore_maps(message: Any) -> None:
-    """Make maps of the repeated entries that Karapace writes in their place."""
+    """Restore the maps that Karapace stores as repeated messages."""
     entries = {entry.name: entry for entry in message.nested_type}
-    for one in message.field:
-        name = "".join(part[:1].upper() + part[1:] for part in one.name.split("_")) + "Entry"
+    for member in message.field:
+        name = "".join(part[:1].upper() + part[1:] for part in member.name.split("_")) + "Entry"
         entry = entries.get(name)
-        if entry is None or one.label != one.LABEL_REPEATED or not one.type_name.endswith(name):
-            continue
-        if [(part.name, part.number) for part in entry.field] != [("key", 1), ("value", 2)]:
-            continue
-        is_plain = not (entry.nested_type or entry.enum_type or entry.oneof_decl)
-        key_type = entry.field[0].type
-        if is_plain and key_type not in (1, 2, _GROUP, _MESSAGE, _BYTES, _ENUM):
+        if (
+            entry is not None
+            and member.label == member.LABEL_REPEATED
+            and member.type_name.endswith(name)
+            and [(part.name, part.number) for part in entry.field] == [("key", 1), ("value", 2)]
+            and not (entry.nested_type or entry.enum_type or entry.oneof_decl)
+            and entry.field[0].type not in (1, 2, _GROUP, _MESSAGE, _BYTES, _ENUM)
+        ):
             entry.options.map_entry = True
     for nested in message.nested_type:
         _restore_maps(nested)
@@ -305,111 +307,97 @@ class ProtobufMessage:
         return self._type.shape
 
     def decoder(self, selection: Selection = None) -> MessageDecoder:
-        """Return the decoder of the fields that are wanted."""
+        """Return the decoder of the selected fields."""
         return MessageDecoder(self._descriptor, _selected(self._type, selection))
 
 
-def _type_of_message(descriptor: Any, above: tuple[str, ...]) -> _Type:
+def _type_of_message(descriptor: Any, parents: tuple[str, ...]) -> _Type:
     name = descriptor.full_name
-    if len(above) > _MAX_DEPTH:
+    names = [member.name for member in descriptor.fields]
+    if len(parents) > _MAX_DEPTH:
         raise BadSchemaError("a Protobuf schema is nested too deeply", found=name)
-    if name == _TIMESTAMP and [one.name for one in descriptor.fields] == ["seconds", "nanos"]:
+    if name in _AS_JSON or name in parents or not names:
+        return _Type("json", Shape.of_leaf(pa.string()), _MESSAGE, descriptor)
+    fields = [_field_of(member, (*parents, name)) for member in descriptor.fields]
+    if name == _TIMESTAMP and names == ["seconds", "nanos"]:
         shape = Shape.of_leaf(pa.timestamp("us", "UTC"))
-        fields = [_field_of(one, (name,)) for one in descriptor.fields]
         return _Type("timestamp", shape, _MESSAGE, descriptor, fields)
-    if name in _AS_JSON or name in above or not descriptor.fields:
-        return _Type("json", Shape.of_leaf(pa.string()), _BYTES, descriptor)
-    fields = [_field_of(one, (*above, name)) for one in descriptor.fields]
-    if name in _WRAPPERS and [one.name for one in fields] == ["value"]:
+    if name in _WRAPPERS and names == ["value"]:
         return _Type("wrapper", fields[0].shape, _MESSAGE, descriptor, fields)
-    shape = Shape.of_struct([Member(one.name, one.shape, number=one.number) for one in fields])
-    return _Type("message", shape.checked(), _MESSAGE, descriptor, fields)
+    members = [Member(member.name, member.shape, number=member.number) for member in fields]
+    return _Type("message", Shape.of_struct(members).checked(), _MESSAGE, descriptor, fields)
 
 
-def _field_of(one: Any, above: tuple[str, ...]) -> _Field:
-    kind = one.message_type
-    if kind is not None and kind.GetOptions().map_entry:
-        key, value = (_type_of_field(part, above) for part in kind.fields)
-        return _Field(one.name, one.number, value, key=key)
-    oneof = one.containing_oneof
+def _field_of(descriptor: Any, parents: tuple[str, ...]) -> _Field:
+    oneof = descriptor.containing_oneof
     return _Field(
-        one.name,
-        one.number,
-        _type_of_field(one, above),
-        is_list=one.is_repeated,
-        has_presence=one.has_presence,
-        oneof=None if oneof is None or len(oneof.fields) == 1 else oneof.name,
+        descriptor.name,
+        descriptor.number,
+        _type_of_field(descriptor, parents),
+        descriptor.is_repeated,
+        descriptor.has_presence,
+        None if oneof is None or len(oneof.fields) == 1 else oneof.name,
     )
 
 
-def _type_of_field(one: Any, above: tuple[str, ...]) -> _Type:
-    if one.type == _ENUM:
-        return _Type("enum", Shape.of_leaf(pa.string()), _INT32, one.enum_type)
-    if one.type in (_MESSAGE, _GROUP):
-        found = _type_of_message(one.message_type, above)
-        if one.type == _GROUP:
-            found.wire = _GROUP
-        return found
-    return _Type("scalar", Shape.of_leaf(_SCALARS[one.type]), one.type)
+def _type_of_field(descriptor: Any, parents: tuple[str, ...]) -> _Type:
+    message = descriptor.message_type
+    if descriptor.type == _ENUM:
+        return _Type("enum", Shape.of_leaf(pa.string()), _INT32, descriptor.enum_type)
+    if message is None:
+        return _Type("scalar", Shape.of_leaf(_SCALARS[descriptor.type][0]), descriptor.type)
+    if message.GetOptions().map_entry:
+        key, value = (
+            _Field(part.name, part.number, _type_of_field(part, parents)) for part in message.fields
+        )
+        return _Type("entry", Shape.of_map(key.shape, value.shape), _MESSAGE, fields=[key, value])
+    return replace(_type_of_message(message, parents), number=descriptor.type)
 
 
 def _selected(kind: _Type, selection: Selection) -> _Type:
-    """Return a type with the fields that are wanted only."""
-    if selection is None or kind.kind != "message":
+    """Return a type with the selected fields only."""
+    if selection is None or kind.kind not in ("message", "entry"):
         return kind
+    shape = kind.shape.select(selection)
+    if kind.kind == "entry":
+        key, value = kind.fields
+        value = replace(value, value=_selected(value.value, selection[""]))
+        return replace(kind, shape=shape, fields=[key, value])
     fields = []
-    oneofs = {one.oneof for one in kind.fields if one.name in selection} - {None}
-    for one in kind.fields:
-        if one.name not in selection and one.oneof in oneofs:
-            # It ends what other members of its oneof had before.
-            nothing = _Type("none", Shape.of_leaf(pa.null()), one.value.wire)
-            fields.append(_Field(one.name, one.number, nothing, oneof=one.oneof))
-        elif one.name in selection:
-            wanted = selection[one.name]
-            if (one.is_list or one.key is not None) and wanted is not None:
-                wanted = wanted[""]
-            value = _selected(one.value, wanted)
-            fields.append(
-                _Field(
-                    one.name,
-                    one.number,
-                    value,
-                    one.is_list,
-                    one.key,
-                    one.has_presence,
-                    one.oneof,
-                )
-            )
-    return _Type(kind.kind, kind.shape.select(selection), kind.wire, kind.descriptor, fields)
+    oneofs = {member.oneof for member in kind.fields if member.name in selection} - {None}
+    for member in kind.fields:
+        if member.name in selection:
+            inner = selection[member.name]
+            if member.is_repeated and member.value.kind != "entry":
+                inner = inner and inner[""]
+            fields.append(replace(member, value=_selected(member.value, inner)))
+        elif member.oneof in oneofs:
+            # It clears the earlier members of its oneof.
+            nothing = _Type("none", Shape.of_leaf(pa.null()), member.value.number)
+            fields.append(replace(member, value=nothing, is_repeated=False))
+    return replace(kind, shape=shape, fields=fields)
 
 
 def _needs_upb(kind: _Type) -> bool:
-    """Return whether a message has groups, or fields of high numbers."""
-    return kind.wire == _GROUP or any(
-        one.number >= _MOST_NUMBERS or _needs_upb(one.value) for one in kind.fields
+    """Return whether a message has groups, or fields with high numbers."""
+    return kind.number == _GROUP or any(
+        member.number >= _MAX_NUMBERS or _needs_upb(member.value) for member in kind.fields
     )
 
 
-@dataclass(slots=True)
-class _Part:
-    """A value, or a list of values, and the columns that it is made of."""
-
-    kind: _Type
-    column: ColumnSpec
-    children: list[_Part] = field(default_factory=list)
-    fields: list[_Field] = field(default_factory=list)
+#: Makes the array of a value from the columns that the loop filled.
+_Builder: TypeAlias = Callable[[ColumnMemory], pa.Array]
 
 
-class _Tables:
-    """The tables of the compiled loop for a type of messages."""
+class _Compiler:
+    """The tables of the compiled loop for a type of messages, and the builder of its array."""
 
     def __init__(self, root: _Type) -> None:
         self.columns: list[ColumnSpec] = []
-        self.levels = 1
+        self.level_count = 1
         self._messages: list[list[int]] = []
         self._entries: list[list[list[int]]] = []
-        self.root = _Part(root, self._column(0, 0))
-        self._add_message(root.fields, 0, loop.ANY_MESSAGE, self.root)
+        self.build = self._add_value(root, 0, [0] * loop.ENTRY_FIELDS, has_presence=False)
 
     @property
     def code(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -421,250 +409,122 @@ class _Tables:
         entries = [entry for own in self._entries for entry in own]
         return np.array(self._messages, np.int64), np.array(entries, np.int64)
 
-    def _column(
+    def _add_column(
         self, level: int, width: int, *, has_data: bool = False, is_nullable: bool = False
     ) -> ColumnSpec:
         self.columns.append(ColumnSpec(len(self.columns), level, width, has_data, is_nullable))
         return self.columns[-1]
 
-    def _add_message(self, fields: list[_Field], level: int, kind: int, part: _Part) -> int:
-        """Add a message whose fields become children of a part; return its number."""
+    def _add_message(self, kind: _Type, level: int) -> tuple[int, list[_Builder]]:
+        """Add a message; return its number, and the builders of its fields."""
         number = len(self._messages)
-        count = max((one.number for one in fields), default=0) + 1
-        own = [[0] * loop.ENTRY_FIELDS for _ in range(count)]
-        self._messages.append([0, count, level, kind])
-        self._entries.append(own)
+        count = max((member.number for member in kind.fields), default=0) + 1
+        entries = [[0] * loop.ENTRY_FIELDS for _ in range(count)]
+        form = _MESSAGE_KINDS.get(kind.kind, loop.ANY_MESSAGE)
+        self._messages.append([0, count, level, form])
+        self._entries.append(entries)
         oneofs: dict[str, tuple[int, int]] = {}
-        for one in fields:
-            entry = own[one.number]
-            entry[loop.WIRE_TYPES] = _wire_types(one)
+        builders = []
+        for member in kind.fields:
+            entry = entries[member.number]
+            wire_type = _WIRE_TYPES.get(member.value.code, 0)
+            # Numbers in a list may be packed.
+            packed = _PACKED if member.is_repeated else 0
+            entry[loop.WIRE_TYPES] = 1 << wire_type | packed
             entry[loop.ELEMENTS] = entry[loop.LIST] = entry[loop.ONEOF] = -1
-            if one.oneof is not None:
-                column, case = oneofs.get(one.oneof, (-1, 0))
-                if column < 0:
-                    column = self._column(level, 4).number
-                oneofs[one.oneof] = column, case + 1
-                entry[loop.ONEOF], entry[loop.CASE] = column, case + 1
-            if one.value.kind == "none":
+            if member.oneof is not None:
+                column, case = oneofs.get(member.oneof) or (self._add_column(level, 4).number, 0)
+                oneofs[member.oneof] = column, case + 1
+                entry[loop.ONEOF], entry[loop.CASE] = oneofs[member.oneof]
+            if member.value.kind == "none":
                 entry[loop.FIELD_KIND] = loop.NONE
-                continue
-            part.fields.append(one)
-            if one.is_list or one.key is not None:
-                part.children.append(self._add_list(one, level, entry))
+            elif member.is_repeated:
+                builders.append(self._add_list(member, level, entry))
             else:
-                has_presence = one.has_presence
-                part.children.append(self._add_value(one.value, level, entry, has_presence))
-        return number
+                has_presence = member.has_presence
+                builders.append(
+                    self._add_value(member.value, level, entry, has_presence=has_presence)
+                )
+        return number, builders
 
-    def _add_list(self, one: _Field, level: int, entry: list[int]) -> _Part:
-        inner = self.levels
-        self.levels += 1
-        lengths = self._column(level, 4)
-        entry[loop.ELEMENTS], entry[loop.LIST] = inner, lengths.number
-        part = _Part(one.value, lengths)
-        if one.key is None:
-            part.children.append(self._add_value(one.value, inner, entry, has_presence=False))
-            return part
-        pair = [_Field("key", 1, one.key), _Field("value", 2, one.value)]
-        entry[loop.FIELD_KIND], entry[loop.COLUMN] = loop.MESSAGE, -1
-        entry[loop.CHILD] = self._add_message(pair, inner, loop.MAP_ENTRY, part)
-        part.fields = []
-        return part
+    def _add_list(self, member: _Field, level: int, entry: list[int]) -> _Builder:
+        lengths, inner_level = self._add_column(level, 4), self.level_count
+        self.level_count += 1
+        entry[loop.ELEMENTS], entry[loop.LIST] = inner_level, lengths.number
+        build = self._add_value(member.value, inner_level, entry, has_presence=False)
+        kind = member.shape.type
+        if member.value.kind == "entry":
+            return lambda memory: _map_array(memory, lengths, kind, build(memory))
+        return lambda memory: memory.nested(lengths, kind, build(memory))
 
     def _add_value(
-        self,
-        kind: _Type,
-        level: int,
-        entry: list[int],
-        has_presence: bool,  # noqa: FBT001
-    ) -> _Part:
-        entry[loop.PRESENCE] = int(has_presence)
-        if kind.kind in _WITH_FIELDS:
-            part = _Part(kind, self._column(level, 0, is_nullable=has_presence))
-            is_time = kind.kind == "timestamp"
-            form = loop.TIME if is_time else loop.ANY_MESSAGE
-            entry[loop.FIELD_KIND] = loop.MESSAGE
-            entry[loop.CHILD] = self._add_message(kind.fields, level, form, part)
+        self, kind: _Type, level: int, entry: list[int], *, has_presence: bool
+    ) -> _Builder:
+        if kind.code == loop.MESSAGE:
+            column = self._add_column(level, 0, is_nullable=has_presence)
+            entry[loop.CHILD], builders = self._add_message(kind, level)
+            build = partial(_message_array, column=column, kind=kind, builders=builders)
         else:
-            code = loop.BYTES if kind.kind == "json" else _KINDS[kind.wire]
-            width = _WIDTHS[code]
-            has_data = code in (loop.STRING, loop.BYTES)
-            column = self._column(level, width, has_data=has_data, is_nullable=has_presence)
-            part = _Part(kind, column)
-            entry[loop.FIELD_KIND] = code
-        entry[loop.COLUMN] = part.column.number
-        return part
+            has_data = kind.code in (loop.STRING, loop.BYTES)
+            width = _WIDTHS.get(kind.code, 4)
+            column = self._add_column(level, width, has_data=has_data, is_nullable=has_presence)
+            build = partial(_leaf_array, column=column, kind=kind)
+        entry[loop.FIELD_KIND], entry[loop.COLUMN] = kind.code, column.number
+        entry[loop.NULLABLE] = int(has_presence)
+        return build
 
 
-_KINDS = {
-    1: loop.FIXED64,
-    2: loop.FIXED32,
-    3: loop.INT64,
-    4: loop.INT64,
-    5: loop.INT32,
-    6: loop.FIXED64,
-    7: loop.FIXED32,
-    8: loop.BOOL,
-    9: loop.STRING,
-    12: loop.BYTES,
-    13: loop.INT32,
-    15: loop.FIXED32,
-    16: loop.FIXED64,
-    17: loop.SINT32,
-    18: loop.SINT64,
-}
-_WIDTHS = {
-    loop.INT64: 8,
-    loop.SINT64: 8,
-    loop.FIXED64: 8,
-    loop.BOOL: 1,
-    **dict.fromkeys((loop.INT32, loop.SINT32, loop.FIXED32, loop.STRING, loop.BYTES), 4),
-}
-
-
-class MessageDecoder:
-    """Decodes messages of a type to an array of Arrow."""
-
-    def __init__(self, descriptor: Any, kind: _Type) -> None:
-        self._descriptor = descriptor
-        self._type = kind
-        self._decode_error: type[Exception] = import_extra("google.protobuf.message").DecodeError
-        self._loop: Loop | None = None
-        if kind.kind == "message" and not _needs_upb(kind):
-            self._tables = tables = _Tables(kind)
-            self._loop = Loop(loop.decode_messages, tables.code, tables.columns, tables.levels)
-
-    def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
-        """Decode the bodies of rows; the array has null for each row that failed.
-
-        Raises `DecodedTooLargeError` if the values of more than one row need more memory.
-        """
-        if self._loop is None:
-            size_bytes = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
-            if size_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
-                raise DecodedTooLargeError
-            return Decoded(*self._decode_with_upb(bodies))
-        memory = ColumnMemory(self._loop, bodies, max_bytes)
-        statuses = memory.run()
-        try:
-            array = self._array(memory, self._tables.root)
-        except (*_FAILURES, self._decode_error):
-            # A message that becomes JSON text is damaged.
-            return Decoded(*self._decode_with_upb(bodies))
-        array = masked(array, statuses != ops.DECODED)
-        errors = dict.fromkeys(np.flatnonzero(statuses == ops.BAD_UTF8).tolist(), Reason.BAD_UTF8)
-        errors |= dict.fromkeys(
-            np.flatnonzero(statuses == ops.TOO_LARGE).tolist(), Reason.TOO_LARGE
-        )
-        odd = np.flatnonzero(statuses == loop.ODD)
-        if len(odd):
-            others, found = self._decode_with_upb(bodies.of_rows(odd))
-            places = np.arange(len(bodies))
-            places[odd] = len(bodies) + np.arange(len(odd))
-            array = pa.concat_arrays([array, others]).take(pa.array(places))
-            errors |= {int(odd[row]): reason for row, reason in found.items()}
-        return Decoded(array, errors)
-
-    # ------------------------------------------------------------------ arrays
-    def _array(self, memory: ColumnMemory, part: _Part) -> pa.Array:
-        """Return the array of a message."""
-        children = []
-        for one, own in zip(part.fields, part.children, strict=True):
-            if one.key is not None:
-                pair = [self._value(memory, each) for each in own.children]
-                children.append(_map_array(memory, own.column, one.shape.type, pair))
-            elif one.is_list:
-                values = self._value(memory, own.children[0])
-                children.append(memory.nested(own.column, one.shape.type, values))
-            else:
-                children.append(self._value(memory, own))
-        return memory.struct(part.column, list(part.kind.shape.type), children)
-
-    def _value(self, memory: ColumnMemory, part: _Part) -> pa.Array:
-        kind, column = part.kind, part.column
-        match kind.kind:
-            case "message":
-                return self._array(memory, part)
-            case "enum":
-                return _enum_texts(memory.numbers(column, pa.int32()), kind.descriptor)
-            case "json":
-                return _json_texts(memory.binary(column, pa.binary()), kind.descriptor)
-            case "wrapper" | "timestamp":
-                valid = memory.validity(column)[0]
-                values = _value_of_known(kind, [self._value(memory, one) for one in part.children])
-                buffers = [valid, *values.buffers()[1:]]
-                return pa.Array.from_buffers(values.type, len(values), buffers)
-        if pa.types.is_string(kind.shape.type) or pa.types.is_binary(kind.shape.type):
-            return memory.binary(column, kind.shape.type)
-        return memory.numbers(column, kind.shape.type)
-
-    # ------------------------------------------------------------------ upb
-    def _decode_with_upb(self, bodies: Bodies) -> tuple[pa.Array, dict[int, Reason]]:
-        message = import_extra("google.protobuf.message_factory").GetMessageClass(self._descriptor)
-        values: list[Any] = []
-        errors: dict[int, Reason] = {}
-        for row in range(len(bodies)):
-            value = None
-            if bodies.starts[row] >= 0:
-                try:
-                    value = python_value(message.FromString(bodies.bytes_of(row)), self._type)
-                except (*_FAILURES, self._decode_error) as error:
-                    errors[row] = _reason_of(error)
-            values.append(value)
-        return pa.array(values, self._type.shape.type), errors
-
-
-def python_value(message: Any, kind: _Type) -> Any:
-    """Return a message of upb as the value that Arrow takes for its type."""
+def _message_array(
+    memory: ColumnMemory, column: ColumnSpec, kind: _Type, builders: list[_Builder]
+) -> pa.Array:
+    children = [build(memory) for build in builders]
     match kind.kind:
-        case "json":
-            return _json_text(message.SerializeToString(), type(message))
-        case "timestamp":
-            return _micros(message.seconds, message.nanos)
+        case "message":
+            return memory.struct(column, kind.shape.type, children)
+        case "entry":
+            fields = [kind.shape.type.key_field, kind.shape.type.item_field]
+            return pa.StructArray.from_arrays(children, fields=fields)
         case "wrapper":
-            return message.value
-    found: dict[str, Any] = {}
-    for one in kind.fields:
-        if one.value.kind == "none":
-            continue
-        value = getattr(message, one.name)
-        if one.key is not None:
-            found[one.name] = [
-                (_python_scalar(key, one.key), _python_scalar(each, one.value))
-                for key, each in sorted(value.items(), key=lambda pair: pair[0])
-            ]
-        elif one.is_list:
-            found[one.name] = [_python_scalar(each, one.value) for each in value]
-        elif one.has_presence and not message.HasField(one.name):
-            found[one.name] = None
-        else:
-            found[one.name] = _python_scalar(value, one.value)
-    return found
+            (values,) = children
+        case _:
+            seconds, nanos = (np.asarray(child) for child in children)
+            times = seconds * _MICROS + nanos.astype(np.int64) // 1000
+            values = pa.array(times).view(kind.shape.type)
+    # The value is null if the message is.
+    buffers = [memory.validity(column)[0], *values.buffers()[1:]]
+    return pa.Array.from_buffers(values.type, len(values), buffers)
 
 
-def _python_scalar(value: Any, kind: _Type) -> Any:
-    if kind.kind == "scalar":
-        if isinstance(value, bytes) and kind.wire != _BYTES:
-            # Of proto2, upb checks no text.
-            raise ValueError("invalid UTF-8")
-        return value
+def _leaf_array(memory: ColumnMemory, column: ColumnSpec, kind: _Type) -> pa.Array:
     if kind.kind == "enum":
-        names = kind.descriptor.values_by_number
-        return names[value].name if value in names else str(value)
-    return python_value(value, kind)
+        return _enum_names(memory.numbers(column, pa.int32()), kind.descriptor)
+    if kind.kind == "json":
+        message = _message_class(kind.descriptor)
+        bodies = memory.binary(column, pa.binary()).to_pylist()
+        return pa.array(
+            [None if body is None else _json_text(message, body) for body in bodies], pa.string()
+        )
+    return (memory.binary if column.has_data else memory.numbers)(column, kind.shape.type)
 
 
-def _micros(seconds: int, nanos: int) -> int:
-    if not _MIN_SECONDS <= seconds <= _MAX_SECONDS:
-        raise _BadValueError
-    return seconds * _MICROS + nanos // 1000
+def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
+    """Return the names of the numbers of an enum; a number without a name as text."""
+    names = descriptor.values_by_number
+    lowest, highest = (value.as_py() for value in pc.min_max(numbers).values())
+    if lowest is not None and lowest >= 0 and highest < _MAX_SYMBOLS:
+        distinct = range(highest + 1)
+        positions = numbers
+    else:
+        found = pc.unique(numbers.drop_null())
+        distinct, positions = found.to_pylist(), pc.index_in(numbers, found)
+    texts = [names[n].name if n in names else str(n) for n in distinct]
+    return pa.DictionaryArray.from_arrays(positions, pa.array(texts, pa.string())).cast(pa.string())
 
 
 def _map_array(
-    memory: ColumnMemory, column: ColumnSpec, kind: pa.DataType, pair: list[pa.Array]
+    memory: ColumnMemory, column: ColumnSpec, kind: pa.DataType, entries: pa.Array
 ) -> pa.Array:
-    """Return maps with their entries by key; of entries with one key, the last counts."""
-    entries = pa.StructArray.from_arrays(pair, fields=[kind.key_field, kind.item_field])
+    """Return maps with their entries sorted by key; of entries with one key, the last remains."""
     sizes = memory.values(column).view(np.int32)
     if len(entries) < 2 or sizes.max() < 2:
         return memory.nested(column, kind, entries)
@@ -681,22 +541,99 @@ def _map_array(
     return memory.nested(column, kind, entries)
 
 
-def _value_of_known(kind: _Type, children: list[pa.Array]) -> pa.Array:
-    """Return the value of a wrapper, or the time of seconds and nanoseconds."""
-    if kind.kind == "wrapper":
-        return children[0]
-    seconds, nanos = (np.asarray(child) for child in children)
-    times = seconds * _MICROS + nanos.astype(np.int64) // 1000
-    return pa.array(times).view(pa.timestamp("us", "UTC"))
+class MessageDecoder:
+    """Decodes messages of a type to an array of Arrow."""
+
+    def __init__(self, descriptor: Any, kind: _Type) -> None:
+        self._type = kind
+        self._class = _message_class(descriptor)
+        decode_error: type[Exception] = import_extra("google.protobuf.message").DecodeError
+        self._failures = (ValueError, _BadValueError, RecursionError, decode_error)
+        self._compiled: _Compiler | None = None
+        if kind.kind == "message" and not _needs_upb(kind):
+            self._compiled = found = _Compiler(kind)
+            self._loop = Loop(loop.decode_messages, found.code, found.columns, found.level_count)
+
+    def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
+        """Decode the bodies of rows; the array has null for each row that failed.
+
+        Raises `DecodedTooLargeError` if the values of more than one row need more memory.
+        """
+        if self._compiled is None:
+            size_bytes = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
+            if size_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
+                raise DecodedTooLargeError
+            return self._decode_with_upb(bodies)
+        memory = ColumnMemory(self._loop, bodies, max_bytes)
+        statuses = memory.run()
+        try:
+            array = self._compiled.build(memory)
+        except self._failures:
+            # A message that becomes JSON text is damaged.
+            return self._decode_with_upb(bodies)
+        array = masked(array, statuses != DECODED)
+        errors = row_errors(statuses)
+        undecided = np.flatnonzero(statuses == UNDECIDED)
+        if len(undecided):
+            others = self._decode_with_upb(bodies.of_rows(undecided))
+            places = np.arange(len(bodies))
+            places[undecided] = len(bodies) + np.arange(len(undecided))
+            array = pa.concat_arrays([array, others.array]).take(pa.array(places))
+            errors |= {int(undecided[row]): reason for row, reason in others.errors.items()}
+        return Decoded(array, errors)
+
+    def _decode_with_upb(self, bodies: Bodies) -> Decoded:
+        values: list[Any] = []
+        errors: dict[int, Reason] = {}
+        for row in range(len(bodies)):
+            value = None
+            if bodies.starts[row] >= 0:
+                try:
+                    value = _python_value(self._class.FromString(bodies.bytes_of(row)), self._type)
+                except self._failures as error:
+                    errors[row] = _reason_of(error)
+            values.append(value)
+        return Decoded(pa.array(values, self._type.shape.type), errors)
 
 
-def _wire_types(one: _Field) -> int:
-    """Return a bit for each wire type that a field may have."""
-    if one.key is not None or one.value.wire in (9, _MESSAGE, _BYTES):
-        return 1 << 2
-    own = 1 << {1: 1, 2: 5, 6: 1, 7: 5, 15: 5, 16: 1, _GROUP: 3}.get(one.value.wire, 0)
-    # Numbers in a list may be packed.
-    return own | 1 << 2 if one.is_list else own
+def _message_class(descriptor: Any) -> Any:
+    return import_extra("google.protobuf.message_factory").GetMessageClass(descriptor)
+
+
+def _python_value(value: Any, kind: _Type) -> Any:
+    """Return a value of upb as the value that Arrow takes for its type."""
+    match kind.kind:
+        case "scalar":
+            if isinstance(value, bytes) and kind.number != _BYTES:
+                # upb does not check the strings of proto2.
+                raise ValueError("invalid UTF-8")
+            return value
+        case "enum":
+            names = kind.descriptor.values_by_number
+            return names[value].name if value in names else str(value)
+        case "json":
+            return _json_text(type(value), value.SerializeToString())
+        case "timestamp":
+            if not _MIN_SECONDS <= value.seconds <= _MAX_SECONDS:
+                raise _BadValueError
+            return value.seconds * _MICROS + value.nanos // 1000
+        case "wrapper":
+            return value.value
+    fields = (member for member in kind.fields if member.value.kind != "none")
+    return {member.name: _python_field(value, member) for member in fields}
+
+
+def _python_field(message: Any, member: _Field) -> Any:
+    value = getattr(message, member.name)
+    if member.value.kind == "entry":
+        key, item = (part.value for part in member.value.fields)
+        pairs = sorted(value.items(), key=lambda pair: pair[0])
+        return [(_python_value(one, key), _python_value(other, item)) for one, other in pairs]
+    if member.is_repeated:
+        return [_python_value(element, member.value) for element in value]
+    if member.has_presence and not message.HasField(member.name):
+        return None
+    return _python_value(value, member.value)
 
 
 def _reason_of(error: Exception) -> Reason:
@@ -708,33 +645,13 @@ def _reason_of(error: Exception) -> Reason:
     return Reason.TRUNCATED if "EOF" in text or "orrupt" in text else Reason.BAD_VALUE
 
 
-def _enum_texts(array: pa.Array, descriptor: Any) -> pa.Array:
-    """Return the names of the numbers of an enum; a number without a name as text."""
-    names = descriptor.values_by_number
-    least, most = (one.as_py() for one in pc.min_max(array).values())
-    if least is not None and least >= 0 and most < _MOST_SYMBOLS:
-        distinct = range(most + 1)
-        positions = array
-    else:
-        found = pc.unique(array.drop_null())
-        distinct, positions = found.to_pylist(), pc.index_in(array, found)
-    texts = [names[n].name if n in names else str(n) for n in distinct]
-    return pa.DictionaryArray.from_arrays(positions, pa.array(texts, pa.string())).cast(pa.string())
-
-
-def _json_texts(array: pa.Array, descriptor: Any) -> pa.Array:
-    message = import_extra("google.protobuf.message_factory").GetMessageClass(descriptor)
-    texts = [None if one is None else _json_text(one, message) for one in array.to_pylist()]
-    return pa.array(texts, pa.string())
-
-
-def _json_text(body: bytes, message: Any) -> str:
-    """Return a message in the JSON of Protobuf; raises `ValueError` if it is damaged."""
+def _json_text(message: Any, body: bytes) -> str:
+    """Return a body in the JSON of Protobuf; raises an error if it is damaged."""
     json_format = import_extra("google.protobuf.json_format")
-    found = message.FromString(body)
+    parsed = message.FromString(body)
     try:
         value = json_format.MessageToDict(
-            found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            parsed, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
     except (AttributeError, TypeError, ValueError, json_format.Error):
         # An Any of a type that no schema has, or a number that JSON does not have.
