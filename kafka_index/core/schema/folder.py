@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec import json as msgspec_json
+from msgspec.structs import astuple
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.state_files import MALFORMED, decoder_of
@@ -34,7 +35,6 @@ from kafka_index.core.schema.registry import (
     SubjectSettings,
     SubjectVersion,
     TopicSchema,
-    VersionState,
     guid_of,
 )
 
@@ -47,12 +47,6 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _NAMED = ("record", "error", "enum", "fixed")
 
 
-class _Version(Struct, forbid_unknown_fields=True):
-    subject: str
-    version: int
-    state: VersionState = VersionState.LIVE
-
-
 class _Reference(Struct, forbid_unknown_fields=True):
     name: str
     subject: str
@@ -60,16 +54,16 @@ class _Reference(Struct, forbid_unknown_fields=True):
 
 
 class _Entry(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A schema of the folder; only the file is needed."""
+    """A schema of the folder; only the file is required."""
 
     file: str
     id: int | None = None
     type: SchemaType | None = None
     guid: str | None = None
     context: str = DEFAULT_CONTEXT
-    subjects: list[_Version] | None = None
-    references: list[_Reference] | None = None
-    rule_types: list[str] = []
+    subjects: tuple[SubjectVersion, ...] | None = None
+    references: tuple[_Reference, ...] | None = None
+    rule_types: tuple[str, ...] = ()
 
 
 class _Topic(Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -79,16 +73,10 @@ class _Topic(Struct, omit_defaults=True, forbid_unknown_fields=True):
     value: str | None = None
 
 
-class _Settings(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    compatibility: str | None = None
-    mode: str | None = None
-    alias: str | None = None
-
-
 class _Manifest(Struct, omit_defaults=True, forbid_unknown_fields=True):
     topics: dict[str, _Topic] = {}
     schemas: list[_Entry] | None = None
-    settings: dict[str, _Settings] = {}
+    settings: dict[str, SubjectSettings] = {}
 
 
 def schemas_of_folder(path: str) -> Schemas:
@@ -133,10 +121,7 @@ def schemas_of_folder(path: str) -> Schemas:
         schemas,
         origin=path,
         topics=topics,
-        settings={
-            subject: SubjectSettings(one.compatibility, one.mode, one.alias)
-            for subject, one in manifest.settings.items()
-        },
+        settings=manifest.settings,
         has_foreign_ids=True,
         main=schemas[0] if len(schemas) == 1 else None,
     )
@@ -324,10 +309,10 @@ class _Folder:
             if entry.references is None:
                 references = self.references(entry.file, names, kind)
             else:
-                references = [
-                    SchemaReference(one.name, one.subject, one.version) for one in entry.references
-                ]
-            versions = [_Version(entry.file, 1)] if entry.subjects is None else entry.subjects
+                references = [SchemaReference(*astuple(one)) for one in entry.references]
+            subjects = entry.subjects
+            if subjects is None:
+                subjects = (SubjectVersion(entry.file, 1),)
             found.append(
                 Schema(
                     entry.id,
@@ -335,9 +320,9 @@ class _Folder:
                     kind,
                     text,
                     tuple(references),
-                    tuple(SubjectVersion(one.subject, one.version, one.state) for one in versions),
+                    subjects,
                     entry.context,
-                    tuple(entry.rule_types),
+                    entry.rule_types,
                 )
             )
         return found
@@ -397,7 +382,7 @@ def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> lis
     """
     entries: list[_Entry] = []
     written: set[str] = set()
-    settings: dict[str, _Settings] = {}
+    settings: dict[str, SubjectSettings] = {}
     for schema in chosen:
         name = _file_name(schema, written)
         written.add(name)
@@ -409,15 +394,13 @@ def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> lis
                 schema.type,
                 schema.guid,
                 schema.context,
-                [_Version(*version) for version in schema.subjects],
-                [_Reference(one.name, one.subject, one.version) for one in schema.references],
-                list(schema.rule_types),
+                schema.subjects,
+                tuple(_Reference(*astuple(reference)) for reference in schema.references),
+                schema.rule_types,
             )
         )
         subjects = {version.subject for version in schema.subjects}
-        for subject in subjects & schemas.settings.keys():
-            one = schemas.settings[subject]
-            settings[subject] = _Settings(one.compatibility, one.mode, one.alias)
+        settings |= {name: schemas.settings[name] for name in subjects & schemas.settings.keys()}
     manifest = _Manifest(schemas=entries, settings=settings)
     _write(os.path.join(folder, MANIFEST), msgspec_json.format(msgspec_json.encode(manifest)))
     names = [*written, MANIFEST]
@@ -433,8 +416,8 @@ def written_names(folder: str) -> set[str]:
 def _file_name(schema: Schema, taken: set[str]) -> str:
     """Return a name for the file of a schema, which tells its first version."""
     if schema.subjects:
-        subject, version, _ = schema.subjects[0]
-        name = f"{quote(subject, safe='')[:_MAX_NAME_BYTES]}-v{version}"
+        first = schema.subjects[0]
+        name = f"{quote(first.subject, safe='')[:_MAX_NAME_BYTES]}-v{first.version}"
     else:
         name = f"id-{schema.schema_id}"
     file = f"{name.lstrip('.')}{schema.type.ending}"

@@ -1,4 +1,4 @@
-"""The schemas of a run: by id, by GUID, by subject and version, with their references.
+"""The schemas of a run, by id, by GUID, and by subject and version, with their references.
 
 Source: Confluent's ``InMemoryCache``, ``QualifiedSubject``, ``AbstractSchemaProvider`` and ``MD5``.
 """
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from kafka_index.core.errors import BadSchemaError, UnknownSchemaError
 
-#: The context of subjects that name none.
+#: The context of subjects without a context in their names.
 DEFAULT_CONTEXT = "."
 #: The version of a reference to the latest version of its subject.
 LATEST_VERSION = -1
@@ -35,17 +37,17 @@ class SchemaType(StrEnum):
 
 
 class VersionState(StrEnum):
-    """The state of a version of a subject; the schema of each can be read."""
+    """The state of a version of a subject. Its schema is readable in each state."""
 
     LIVE = "live"
-    #: Soft-deleted: the registry hides it, and still serves it by its id.
+    #: Soft-deleted: the registry hides the version, and still serves its schema by id.
     DELETED = "deleted"
-    #: Hard-deleted or replaced: only the log still has it, until it is compacted.
+    #: Hard-deleted or replaced: the log has its schema until compaction removes it.
     GONE = "gone"
 
 
 class KeyKind(StrEnum):
-    """What a record names its schema by."""
+    """The kind of id by which a record refers to its schema."""
 
     #: A Confluent id, of 4 bytes.
     ID = "id"
@@ -60,7 +62,7 @@ class KeyKind(StrEnum):
 
 
 class SchemaKey(NamedTuple):
-    """What a record names its schema by: a number, or a UUID as text."""
+    """The id by which a record refers to its schema: a number, or a UUID as text."""
 
     kind: KeyKind
     value: int | str
@@ -71,12 +73,11 @@ class SchemaKey(NamedTuple):
         return not isinstance(self.value, int) or self.value > 0
 
     def __str__(self) -> str:
-        """Return the key as messages show it."""
+        """Return the key for messages."""
         return f"{self.kind.value.replace('_', ' ')} {self.value}"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaReference:
+class SchemaReference(Struct, frozen=True):
     """A reference to a version of a subject.
 
     The name is the full name of a type (Avro), an import path (Protobuf), or a ``$ref`` (JSON).
@@ -87,17 +88,12 @@ class SchemaReference:
     version: int
 
 
-class SubjectVersion(NamedTuple):
+class SubjectVersion(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A version of a subject; the subject is unqualified in the default context."""
 
     subject: str
     version: int
     state: VersionState = VersionState.LIVE
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the registry hides the version or no longer has it."""
-        return self.state is not VersionState.LIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +103,13 @@ class Schema:
     Attributes
     ----------
     schema_id : int or None
-        The id, which counts for each context on its own; None for a file without one.
+        The id, which is unique in its context; None for a file without an id.
     guid : str
         The UUID that Confluent computes from the text, the references, the metadata and the rules.
     subjects : tuple of SubjectVersion
-        The versions of subjects that have this schema, or had it.
+        The versions of subjects that have, or had, this schema.
     rule_types : tuple of str
-        The types of the rules of its rule set: fields under an ``ENCRYPT`` rule hold ciphertext.
+        The types of the rules of its rule set. Fields under an ``ENCRYPT`` rule are ciphertext.
     """
 
     schema_id: int | None
@@ -138,7 +134,7 @@ class Schema:
 class SchemaProblem:
     """A record or file that was not understood, or contradicts another.
 
-    `offset` is that of the record, None for a file or a damaged batch.
+    `offset` is the offset of the record, None for a file or a corrupt batch.
     """
 
     offset: int | None
@@ -154,19 +150,20 @@ class SchemaProblem:
         return ": ".join([*place, self.reason])
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectSettings:
-    """What a registry was told of a subject; None for what it was not told."""
+class SubjectSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The settings of a subject in a registry; None for a setting without a value.
+
+    `alias` is another subject, whose schemas the registry serves for this subject.
+    """
 
     compatibility: str | None = None
     mode: str | None = None
-    #: The subject that this one stands for.
     alias: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """The schema of a topic's keys or values, as a folder maps it; `type_name` picks a type."""
+    """The schema of a topic's keys or values in a folder; `type_name` selects a type of it."""
 
     schema: Schema
     type_name: str | None = None
@@ -182,22 +179,22 @@ class Version(NamedTuple):
 
 
 class Schemas:
-    """The schemas of a run: small, picklable, and made once.
+    """The schemas of a run: small, immutable and picklable.
 
     Parameters
     ----------
     schemas : iterable of Schema
-        In the order in which they were written: of two with an id, the later counts.
+        In the order in which they were written. The later of two schemas with one id applies.
     origin : str
-        Where they come from, for messages.
+        The source of the schemas, for messages.
     unreadable, conflicts : iterable of SchemaProblem
-        What was not understood, and ids or offsets that were used twice.
+        Records and files that were not understood, and records that reuse the id of another schema.
     settings : mapping of str to SubjectSettings
-        By subject; those of the registry itself under an empty name.
+        By subject; the settings of the registry itself under an empty name.
     main : Schema, optional
-        The schema of a source that has only one, besides those that it refers to.
+        The only schema of the source, apart from the schemas that it refers to.
     topics : mapping of (str, bool) to TopicSchema
-        The schemas of topics, by name and whether they are of keys.
+        The schemas of topics, by the name of the topic and whether they are schemas of keys.
     has_foreign_ids : bool
         Whether ids of Apicurio and UUIDs of Glue are looked up among the ids and GUIDs.
     skipped : mapping of str to int
@@ -228,9 +225,9 @@ class Schemas:
         self.skipped = dict(skipped or {})
         self._by_id: dict[tuple[str, int], Schema] = {}
         self._by_guid: dict[str, Schema] = {}
-        self._by_version: dict[tuple[str, int], Version] = {}
-        #: Schemas whose id another schema has too: which of them a record means is unknown.
+        #: Schemas that share their id with another schema.
         self.ambiguous: frozenset[Schema] = frozenset()
+        versions: dict[str, dict[int, Version]] = defaultdict(dict)
         for schema in self.all:
             if schema.schema_id is not None:
                 name = (schema.context, schema.schema_id)
@@ -241,14 +238,16 @@ class Schemas:
             known = self._by_guid.get(schema.guid)
             if known is None or known.context != DEFAULT_CONTEXT:
                 self._by_guid[schema.guid] = schema
-            for subject, version, state in schema.subjects:
-                held = self._by_version.get((subject, version))
+            for one in schema.subjects:
+                earlier = versions[one.subject].get(one.version)
                 # A version that was replaced has two schemas.
-                if held is None or held.state is VersionState.GONE:
-                    self._by_version[subject, version] = Version(subject, version, state, schema)
-        self._versions: dict[str, list[Version]] = defaultdict(list)
-        for found in sorted(self._by_version.values(), key=lambda one: (one.subject, one.version)):
-            self._versions[found.subject].append(found)
+                if earlier is None or earlier.state is VersionState.GONE:
+                    versions[one.subject][one.version] = Version(
+                        one.subject, one.version, one.state, schema
+                    )
+        self._versions = {
+            subject: dict(sorted(found.items())) for subject, found in sorted(versions.items())
+        }
 
     def __len__(self) -> int:
         return len(self.all)
@@ -279,8 +278,7 @@ class Schemas:
     def find(self, key: SchemaKey, context: str = DEFAULT_CONTEXT) -> Schema:
         """Return the schema that a record names; raises `UnknownSchemaError` if there is none.
 
-        The ids of Apicurio and Glue have nothing to do with those of a registry that has only its
-        own, such as that of ``_schemas``.
+        Ids of Apicurio and Glue are unrelated to the ids in ``_schemas``.
         """
         if key.kind in (KeyKind.ID, KeyKind.GUID) or self.has_foreign_ids:
             if isinstance(key.value, int):
@@ -299,12 +297,12 @@ class Schemas:
         return UnknownSchemaError(f"no schema has {key}{where}", path=self.origin or None)
 
     def subjects(self) -> list[str]:
-        """Return the names of all subjects, sorted, those with deleted versions only too."""
-        return sorted(self._versions)
+        """Return the names of all subjects, sorted; also subjects with only deleted versions."""
+        return list(self._versions)
 
     def versions_of(self, subject: str) -> list[Version]:
-        """Return the versions of a subject in ascending order, with deleted ones."""
-        return list(self._versions.get(subject, ()))
+        """Return the versions of a subject in ascending order, with deleted versions."""
+        return list(self._versions.get(subject, {}).values())
 
     def topic_schema(self, topic: str, *, is_key: bool) -> TopicSchema | None:
         """Return the schema that a folder maps to the keys or values of a topic."""
@@ -313,8 +311,8 @@ class Schemas:
     def references_of(self, schema: Schema) -> dict[str, Schema]:
         """Return all schemas that a schema refers to, also indirectly, by name.
 
-        A schema follows those that it refers to. Of two references with a name, the first counts.
-        Raises `BadSchemaError` if one of them is missing, or refers to itself.
+        A schema follows the schemas that it refers to. The first of two references with one name
+        applies. Raises `BadSchemaError` for a missing or circular reference.
         """
         found: dict[str, Schema] = {}
         open_schemas = [schema]
@@ -343,7 +341,7 @@ class Schemas:
         return found
 
     def fault_of(self, schema: Schema) -> str | None:
-        """Return why a schema cannot be used: its references, or another schema with its id."""
+        """Return why a schema is unusable: a reference, or another schema with its id."""
         try:
             self.references_of(schema)
         except BadSchemaError as error:
@@ -354,10 +352,10 @@ class Schemas:
         subject = qualify(reference.subject, schema.context)
         if reference.version == LATEST_VERSION:
             versions = self.versions_of(subject)
-            live = [one for one in versions if one.state is VersionState.LIVE]
+            live = [version for version in versions if version.state is VersionState.LIVE]
             version = next(iter(reversed(live or versions)), None)
         else:
-            version = self._by_version.get((subject, reference.version))
+            version = self._versions.get(subject, {}).get(reference.version)
         if version is None:
             raise BadSchemaError(
                 f"{schema.label} refers to {reference.name!r}, which is version "
@@ -384,10 +382,9 @@ def unqualified(subject: str) -> str:
 def qualify(subject: str, context: str) -> str:
     """Return the subject that a schema of a context refers to.
 
-    A subject that names a context stays as it is (``QualifiedSubject.qualifySubjectWithParent``).
+    A subject with its own context is unchanged (``QualifiedSubject.qualifySubjectWithParent``).
     """
-    own = context_of(subject)
-    if own != DEFAULT_CONTEXT:
+    if context_of(subject) != DEFAULT_CONTEXT:
         return subject
     plain = unqualified(subject)
     return plain if context == DEFAULT_CONTEXT else f":{context}:{plain}"
@@ -399,9 +396,9 @@ def guid_of(
     metadata: Mapping[str, Any] | None = None,
     rule_set: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the GUID of a schema, which Confluent computes and stores nowhere (``MD5.ofSchema``).
+    """Return the GUID of a schema, which Confluent computes but does not store (``MD5.ofSchema``).
 
-    Metadata and rules are as a record of ``_schemas`` has them.
+    Metadata and rules have the form of a record of ``_schemas``.
     """
     digest = hashlib.md5(text.encode(), usedforsecurity=False)
     for reference in references:

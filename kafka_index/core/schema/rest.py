@@ -1,7 +1,7 @@
-"""The schemas of a registry that runs, by Confluent's REST API.
+"""The schemas of a running registry, by Confluent's REST API.
 
 Karapace, Apicurio (under ``/apis/ccompat/v7``) and Redpanda have the same API. All schemas are read
-at once, page by page: a run sees one state of the registry, and its tasks ask nothing.
+at the beginning of a run, page by page. Tasks send no requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kafka_index.core.schema.schemas_topic import SchemaRecord, SchemasTopic
 USER_VARIABLE = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _ALL_CONTEXTS = ":*:"
-# The most schemas of a response of Confluent (schema.search.max.limit).
+# The maximum of Confluent (schema.search.max.limit).
 _PAGE = 1000
 _TIMEOUT_SECONDS = 30
 _MAX_RESPONSE_BYTES = 1 << 30
@@ -35,20 +35,20 @@ _Listed = dict[tuple[str, int], SchemaRecord]
 def schemas_of_url(url: str) -> Schemas:
     """Read all schemas of a registry, with soft-deleted ones.
 
-    Raises `InputError` if there is no registry at the URL, and `ReadError` if it does not answer.
+    Raises `InputError` if the URL is not that of a registry, and `ReadError` if requests fail.
     """
     base = url.rstrip("/")
-    found = SchemasTopic()
-    everything = _list(base, with_deleted=True)
+    topic = SchemasTopic()
+    listed = _list(base, with_deleted=True)
     live = _list(base, with_deleted=False)
-    # A version that was registered meanwhile is in the second list only.
-    for number, (name, record) in enumerate((everything | live).items()):
+    # Only the second list has a version that was registered between the two requests.
+    for number, (name, record) in enumerate((listed | live).items()):
         record.deleted = name not in live
         try:
-            found.write(*name, record, number)
+            topic.add_version(*name, record, number)
         except ValueError as error:
-            found.unreadable.append(SchemaProblem(None, f"{name[0]} {name[1]}: {error}", base))
-    return found.schemas(base, has_foreign_ids=True)
+            topic.unreadable.append(SchemaProblem(None, f"{name[0]} {name[1]}: {error}", base))
+    return topic.schemas(base, has_foreign_ids=True)
 
 
 def _list(base: str, *, with_deleted: bool) -> _Listed:
@@ -62,7 +62,7 @@ def _list(base: str, *, with_deleted: bool) -> _Listed:
         }
         page = _get(f"{base}/schemas?{urlencode(query)}", base)
         new = {name: record for name, record in page.items() if name not in found}
-        # A server may have smaller pages, and Karapace has none: it returns everything each time.
+        # Pages may be smaller than the limit. Karapace ignores the limit and returns all schemas.
         if not new:
             return found
         found |= new
@@ -73,7 +73,7 @@ def _get(url: str, base: str) -> _Listed:
     user = os.environ.get(USER_VARIABLE)
     if user:
         token = base64.b64encode(user.encode()).decode()
-        # It does not follow a redirection to another host.
+        # The header is not sent after a redirect.
         request.add_unredirected_header("Authorization", f"Basic {token}")
     try:
         with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310

@@ -1,8 +1,9 @@
-"""The schemas of a registry from its own topic, ``_schemas``, inside a dump.
+"""The schemas of a registry from its own topic, ``_schemas``, in a dump.
 
-The last record of a key counts for the registry. For data all records count, also those of versions
-that were deleted or replaced: their schemas are read as long as the log has them. Sources:
-Confluent's ``KafkaStore``, ``KafkaStoreMessageHandler`` and ``SchemaValue``, Karapace's
+A registry uses only the last record of a key. Data may need the schemas of all records, so those of
+deleted and replaced versions are read too, until compaction removes them.
+
+Sources: Confluent's ``KafkaStore``, ``KafkaStoreMessageHandler`` and ``SchemaValue``, Karapace's
 ``KafkaSchemaReader``.
 """
 
@@ -16,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import MsgspecError, Struct
 
@@ -50,21 +51,15 @@ class _Key(Struct):
     version: int | None = None
 
 
-class _Reference(Struct):
-    name: str
-    subject: str
-    version: int
-
-
 class SchemaRecord(Struct, rename="camel"):
-    """The value of a ``SCHEMA`` record; a REST API answers with the same members."""
+    """The value of a ``SCHEMA`` record; the responses of the REST API have the same members."""
 
     id: int
     schema: str
     subject: str | None = None
     version: int | None = None
     schema_type: str | None = None
-    references: list[_Reference] | None = None
+    references: list[SchemaReference] | None = None
     metadata: dict[str, Any] | None = None
     rule_set: dict[str, Any] | None = None
     md5: str | None = None
@@ -86,7 +81,7 @@ class _Delete(Struct):
     subject: str | None = None
 
 
-# Records of other key types say nothing of schemas: they are passed over, and counted.
+# Records of other key types are skipped and counted.
 _VALUES: Mapping[str, type[Struct]] = {
     "SCHEMA": SchemaRecord,
     "CONFIG": _Config,
@@ -95,19 +90,18 @@ _VALUES: Mapping[str, type[Struct]] = {
 }
 
 
-def schema_of(record: SchemaRecord, context: str) -> Schema:
-    """Return the schema of a record of the topic, or of a REST API, without subjects.
-
-    Raises `ValueError` for a type of schema that is not known.
-    """
-    references = tuple(
-        SchemaReference(one.name, one.subject, one.version) for one in record.references or ()
-    )
+def _parse_schema(record: SchemaRecord, context: str) -> Schema:
+    references = tuple(record.references or ())
     rule_types = {str(rule.get("type")) for rule in rules_of(record.rule_set or {})}
+    try:
+        # Confluent omits the type of Avro.
+        kind = SchemaType(record.schema_type or SchemaType.AVRO)
+    except ValueError:
+        raise ValueError(f"unknown type of schema {record.schema_type!r}") from None
     return Schema(
         record.id,
         record.guid or _guid(record, references),
-        _type_of(record.schema_type),
+        kind,
         record.schema,
         references,
         context=context,
@@ -115,16 +109,8 @@ def schema_of(record: SchemaRecord, context: str) -> Schema:
     )
 
 
-def _type_of(name: str | None) -> SchemaType:
-    try:
-        # Confluent leaves out the type of Avro.
-        return SchemaType(name or SchemaType.AVRO)
-    except ValueError:
-        raise ValueError(f"unknown type of schema {name!r}") from None
-
-
 def _guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
-    """Return the GUID: the MD5 that newer registries store, or what they would compute."""
+    """Return the GUID: the MD5 that newer registries store, or the MD5 that they would compute."""
     try:
         stored = base64.b64decode(record.md5 or "", validate=True)
     except (binascii.Error, ValueError):
@@ -134,7 +120,7 @@ def _guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
     try:
         return guid_of(record.schema, references, record.metadata, record.rule_set)
     except (AttributeError, TypeError):
-        # Metadata of other types than Confluent's: no registry computes a GUID of it.
+        # Confluent's registry computes no GUID of malformed metadata.
         return guid_of(record.schema, references)
 
 
@@ -144,49 +130,40 @@ _SchemaName = tuple[str, int, str]
 
 @dataclass(slots=True)
 class _Version:
-    """What was written of a version: the last record counts, and None is a hard delete."""
+    """A version of a subject: its schema, None after a hard delete, and all schemas that it had."""
 
-    offset: int = -1
     schema: _SchemaName | None = None
     is_deleted: bool = False
-    earlier: dict[_SchemaName, None] = field(default_factory=dict)
+    all: set[_SchemaName] = field(default_factory=set)
 
-    def add(self, offset: int, schema: _SchemaName | None, *, is_deleted: bool) -> None:
-        if schema is not None:
-            self.earlier[schema] = None
-        if offset >= self.offset:
-            self.offset, self.schema, self.is_deleted = offset, schema, is_deleted
+    def state_of(self, schema: _SchemaName) -> VersionState:
+        if schema != self.schema:
+            return VersionState.GONE
+        return VersionState.DELETED if self.is_deleted else VersionState.LIVE
 
-    def states(
-        self, deletes: Sequence[tuple[int, int]], number: int
-    ) -> Iterator[tuple[_SchemaName, VersionState]]:
-        """Yield the schemas of version `number` with their states, after deletes of the subject."""
-        for schema in self.earlier:
-            if schema != self.schema:
-                yield schema, VersionState.GONE
-            elif self.is_deleted or any(
-                offset > self.offset and number <= last for offset, last in deletes
-            ):
-                yield schema, VersionState.DELETED
-            else:
-                yield schema, VersionState.LIVE
+
+class _Record(NamedTuple):
+    """A record that was understood. `value` is a schema, a value of `_VALUES`, or None."""
+
+    offset: int
+    path: str
+    key: _Key
+    value: Any
+    is_deleted: bool = False
 
 
 class SchemasTopic:
-    """Collects the records of ``_schemas``; their offsets decide, not the order of the calls."""
+    """Collects the records of ``_schemas`` in any order, and replays them by offset."""
 
     def __init__(self) -> None:
-        self._schemas: dict[_SchemaName, tuple[int, Schema]] = {}
-        self._of_id: dict[tuple[str, int], tuple[int, Schema]] = {}
-        self._versions: dict[tuple[str, int], _Version] = defaultdict(_Version)
-        self._deletes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        self._settings: dict[tuple[str, str], tuple[int, Any]] = {}
+        self._records: list[_Record] = []
+        #: Replicas of the topic have equal schemas.
+        self._distinct: dict[Schema, Schema] = {}
         self.skipped: Counter[str] = Counter()
         self.unreadable: list[SchemaProblem] = []
-        self.conflicts: list[SchemaProblem] = []
 
     def add(self, record: LogRecord, path: str = "") -> None:
-        """Apply a record; one that is not understood is noted."""
+        """Add a record; note a record that is not understood."""
         if record.is_control:
             return
         try:
@@ -196,89 +173,121 @@ class SchemasTopic:
                 self.skipped[key.keytype] += 1
                 return
             # Karapace deletes with a value of 0 bytes.
-            value = decoder_of(kind).decode(record.value) if record.value else None
-            self._apply(key, value, record.offset, path)
+            value: Any = decoder_of(kind).decode(record.value) if record.value else None
+            if kind is SchemaRecord:
+                self.add_version(key.subject, key.version, value, record.offset, path)
+            else:
+                self._records.append(_Record(record.offset, path, key, value))
         except (*MALFORMED, ValueError) as error:
             self.unreadable.append(SchemaProblem(record.offset, _reason_of(error), path))
 
-    def _apply(self, key: _Key, value: Any, offset: int, path: str) -> None:
-        match key.keytype:
-            case "SCHEMA":
-                if key.subject is None or key.version is None:
-                    raise ValueError("the key of a schema has no subject or version")
-                self.write(key.subject, key.version, value, offset, path)
-            case "DELETE_SUBJECT":
-                if key.subject is not None and value is not None:
-                    self._deletes[key.subject].append((offset, value.version))
-            case _:
-                name = (key.keytype, key.subject or "")
-                if offset >= self._settings.get(name, (-1, None))[0]:
-                    self._settings[name] = offset, value
-
-    def write(
-        self, subject: str, version: int, value: SchemaRecord | None, offset: int, path: str = ""
+    def add_version(
+        self,
+        subject: str | None,
+        version: int | None,
+        value: SchemaRecord | None,
+        offset: int,
+        path: str = "",
     ) -> None:
-        """Set the schema of a version, or delete it for good.
+        """Add the schema of a version, or its hard delete.
 
-        Raises `ValueError` for a type of schema that is not known.
+        Raises `ValueError` for a version without a number, and for an unknown type of schema.
         """
-        if value is None:
-            self._versions[subject, version].add(offset, None, is_deleted=True)
-            return
-        schema = schema_of(value, context_of(subject))
-        name = (schema.context, value.id, schema.guid)
-        self._versions[subject, version].add(offset, name, is_deleted=bool(value.deleted))
-        known_offset, known = self._of_id.get(name[:2], (offset, schema))
-        if (known.type, known.text, known.references) != (
-            schema.type,
-            schema.text,
-            schema.references,
-        ):
-            reason = f"id {value.id} has another schema than at offset {known_offset}"
-            self.conflicts.append(SchemaProblem(offset, reason, path))
-        if offset >= known_offset:
-            self._of_id[name[:2]] = offset, schema
-        if offset >= self._schemas.get(name, (-1, schema))[0]:
-            self._schemas[name] = offset, schema
+        if subject is None or version is None:
+            raise ValueError("the key of a schema has no subject or version")
+        schema, is_deleted = None, False
+        if value is not None:
+            schema, is_deleted = _parse_schema(value, context_of(subject)), bool(value.deleted)
+            schema = self._distinct.setdefault(schema, schema)
+        key = _Key("SCHEMA", subject, version)
+        self._records.append(_Record(offset, path, key, schema, is_deleted))
 
     def schemas(self, origin: str, *, has_foreign_ids: bool = False) -> Schemas:
         """Return all schemas that were ever written, with their versions."""
-        found: dict[_SchemaName, list[SubjectVersion]] = defaultdict(list)
-        for (subject, number), version in self._versions.items():
-            for name, state in version.states(self._deletes.get(subject, ()), number):
-                found[name].append(SubjectVersion(subject, number, state))
-        # The last schema of an id is the one that counts.
-        ordered = sorted(self._schemas.items(), key=lambda item: item[1][0])
+        replay = _Replay()
+        for record in sorted(self._records, key=lambda record: record.offset):
+            replay.apply(record)
         return Schemas(
-            (replace(schema, subjects=tuple(sorted(found[name]))) for name, (_, schema) in ordered),
+            replay.schemas(),
             origin=origin,
             unreadable=self.unreadable,
-            conflicts=self.conflicts,
-            settings=self._subject_settings(),
+            conflicts=replay.conflicts,
+            settings=replay.settings(),
             has_foreign_ids=has_foreign_ids,
             skipped=self.skipped,
         )
 
-    def _subject_settings(self) -> dict[str, SubjectSettings]:
-        settings: dict[str, SubjectSettings] = {}
-        for (keytype, subject), (_, value) in sorted(
-            self._settings.items(), key=lambda item: item[0]
+
+class _Replay:
+    """The state of a registry after records in the order of their offsets."""
+
+    def __init__(self) -> None:
+        # In the order of their last records.
+        self._schemas: dict[_SchemaName, Schema] = {}
+        self._by_id: dict[tuple[str, int], tuple[int, Schema]] = {}
+        self._versions: dict[str, dict[int, _Version]] = defaultdict(lambda: defaultdict(_Version))
+        self._configs: dict[str, _Config | None] = {}
+        self._modes: dict[str, _Mode | None] = {}
+        self.conflicts: list[SchemaProblem] = []
+
+    def apply(self, record: _Record) -> None:
+        subject, value = record.key.subject or "", record.value
+        match record.key.keytype:
+            case "SCHEMA":
+                self._write(record, self._versions[subject][record.key.version or 0])
+            case "DELETE_SUBJECT" if value is not None:
+                for number, version in self._versions[subject].items():
+                    version.is_deleted |= number <= value.version
+            case "CONFIG":
+                self._configs[subject] = value
+            case "MODE":
+                self._modes[subject] = value
+
+    def _write(self, record: _Record, version: _Version) -> None:
+        schema: Schema | None = record.value
+        version.schema, version.is_deleted = None, record.is_deleted
+        if schema is None or schema.schema_id is None:
+            return
+        version.schema = name = (schema.context, schema.schema_id, schema.guid)
+        version.all.add(name)
+        self._schemas.pop(name, None)
+        self._schemas[name] = schema
+        offset, other = self._by_id.get(name[:2], (0, schema))
+        if (other.type, other.text, other.references) != (
+            schema.type,
+            schema.text,
+            schema.references,
         ):
-            if value is None:
-                continue
-            before = settings.get(subject, SubjectSettings())
-            settings[subject] = (
-                replace(before, mode=value.mode)
-                if keytype == "MODE"
-                else replace(before, compatibility=value.compatibility_level, alias=value.alias)
-            )
-        return settings
+            reason = f"id {schema.schema_id} has another schema than at offset {offset}"
+            self.conflicts.append(SchemaProblem(record.offset, reason, record.path))
+        self._by_id[name[:2]] = record.offset, schema
+
+    def schemas(self) -> Iterator[Schema]:
+        subjects: dict[_SchemaName, list[SubjectVersion]] = defaultdict(list)
+        for subject, versions in self._versions.items():
+            for number, version in versions.items():
+                for name in version.all:
+                    found = SubjectVersion(subject, number, version.state_of(name))
+                    subjects[name].append(found)
+        for name, schema in self._schemas.items():
+            yield replace(schema, subjects=tuple(sorted(subjects[name])))
+
+    def settings(self) -> dict[str, SubjectSettings]:
+        found = {}
+        for subject in {*self._configs, *self._modes}:
+            config, mode = self._configs.get(subject), self._modes.get(subject)
+            if config is not None or mode is not None:
+                config, mode = config or _Config(), mode or _Mode()
+                found[subject] = SubjectSettings(
+                    config.compatibility_level, mode.mode, config.alias
+                )
+        return found
 
 
 def _reason_of(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "JSON that is nested too deeply"
-    # Malformed UTF-8 is a ValueError too, of another text.
+    # Invalid UTF-8 is a ValueError too.
     is_malformed = isinstance(error, MsgspecError | UnicodeError)
     return f"not a record of a registry: {error}" if is_malformed else str(error)
 
@@ -288,8 +297,7 @@ def schemas_of_dump(
 ) -> Schemas:
     """Read the schemas from the topic of a registry in a dump.
 
-    All records of its log are read, also those of deleted and replaced versions. Raises
-    `InputError` if the topic is not in the input or a path cannot be read.
+    Raises `InputError` if the topic is not in the input or a path cannot be read.
     """
     segments = list_dump(paths, topics=re.compile(re.escape(topic))).segments
     found = SchemasTopic()
