@@ -25,7 +25,7 @@ NOT_FOR_LOCAL_LOGS = (
     "core.fs.object_store",
     "core.kernels.decompress",
     "core.logdir.paged_listing",
-    "core.records.batch_iteration",
+    "core.records.record_decoder",
     "core.schema.decode",
 )
 SLOW = ("pandas", "pyspark", "rich", "obstore", "hdfs_native")

@@ -29,7 +29,7 @@ import pyarrow as pa
 import kafka_index
 from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.query import range_scan
-from kafka_index.core.records import batch_iteration
+from kafka_index.core.records import record_decoder
 from kafka_index.core.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
 from tests.support.random_records import Drawing, RandomLog, draw_log
 
@@ -71,7 +71,7 @@ _COLUMN_SETS: tuple[tuple[str, ...], ...] = (
 class Sizes(NamedTuple):
     """The amounts that a decoder has at a time; the first are the product's own."""
 
-    chunk_records: int = batch_iteration.CHUNK_RECORDS
+    chunk_records: int = record_decoder.CHUNK_RECORDS
     chunk_bytes: int = 4 << 20
     arena_bytes: int = 4 << 20
     spare: int = 1024
@@ -337,16 +337,16 @@ def _items(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[Row | Da
 
 def _set_sizes(stack: ExitStack, sizes: Sizes) -> None:
     for target, name, value in (
-        (batch_iteration, "_CHUNK_BYTES", sizes.chunk_bytes),
-        (batch_iteration, "_ARENA_BYTES", sizes.arena_bytes),
-        (batch_iteration, "_MIN_SPARE", sizes.spare),
+        (record_decoder, "_CHUNK_BYTES", sizes.chunk_bytes),
+        (record_decoder, "_ARENA_BYTES", sizes.arena_bytes),
+        (record_decoder, "_MIN_SPARE", sizes.spare),
         (range_scan, "_LOCAL_WINDOW_BYTES", sizes.window_bytes),
     ):
         stack.enter_context(patch.object(target, name, value))
-    defaults = dict(batch_iteration.RecordDecoder.__init__.__kwdefaults__ or {})
+    defaults = dict(record_decoder.RecordDecoder.__init__.__kwdefaults__ or {})
     defaults["chunk_records"] = sizes.chunk_records
     stack.enter_context(
-        patch.object(batch_iteration.RecordDecoder.__init__, "__kwdefaults__", defaults)
+        patch.object(record_decoder.RecordDecoder.__init__, "__kwdefaults__", defaults)
     )
 
 

@@ -12,9 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.commands.build.log_build import build_segment_files
-from kafka_index.core.records.batch_iteration import CHUNK_RECORDS, BatchDamage, RecordDecoder
 from kafka_index.core.records.decompression import DecompressionBudget
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import (
+    CHUNK_RECORDS,
+    BatchDamage,
+    RecordChunk,
+    RecordDecoder,
+    RecordParts,
+)
 from kafka_index.core.records.record_sections import first_offset, open_records
 from tests.support.segments import PACKERS, batch, packed, record
 

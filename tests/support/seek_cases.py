@@ -112,7 +112,7 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
     state = batch_seek.new_state()
     unpacked: list[int] = []
     while True:
-        code = batch_seek.walk_to_offsets(
+        code = batch_seek.seek_to_offsets(
             address_of(data),
             len(data),
             longs(targets),
@@ -121,7 +121,7 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
             state,
             batches,
         )
-        if code != batch_seek.WALK_NEEDS_FIRST_OFFSET:
+        if code != batch_seek.SEEK_NEEDS_FIRST_OFFSET:
             return Walked(code, int(state[batch_seek.STATE_QUERY]), batches.tolist(), unpacked)
         position = int(state[batch_seek.STATE_POSITION])
         unpacked.append(position)
@@ -143,7 +143,7 @@ def walk_times(
     data = log.array
     batches = np.full(len(targets), UNTOUCHED, np.int64)
     state = batch_seek.new_state()
-    code = batch_seek.walk_to_timestamps(
+    code = batch_seek.seek_to_timestamps(
         address_of(data),
         len(data),
         starting_offset,

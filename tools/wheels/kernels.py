@@ -34,7 +34,7 @@ _SYMBOL_TABLE = 2
 
 def list_signatures(file: Path) -> None:
     """Write the argument types of each kernel, after a call with all that it is called with."""
-    packaged = importlib.import_module(f"{_KERNELS}.machine_code")
+    packaged = importlib.import_module(f"{_KERNELS}.compile_cache")
     importlib.import_module(f"{_KERNELS}.warm_up").warm_up()
     file.write_bytes(pickle.dumps({name: kernel.signatures for name, kernel in _kernels()}))
     folders = {machine: packaged.folder_for(machine) for machine in packaged.LEVELS}

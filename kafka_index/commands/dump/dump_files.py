@@ -71,7 +71,6 @@ from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.metadata_files import read_text, read_topic_id
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.query.printed_records import PRINTED_COLUMNS, PrintedRecords
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import (
     PREALLOCATED_TAIL,
     TOO_LARGE,
@@ -80,7 +79,7 @@ from kafka_index.core.records.batch_table import (
     WindowBatches,
 )
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.core.records.record_chunk import RecordChunk
+from kafka_index.core.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
 from kafka_index.core.records.record_table import RecordTable
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TopicPartition, is_legal_topic
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.log.append.settings import TimestampType
-from kafka_index.core.records.batch_encoder import RecordRows
+from kafka_index.core.records.record_batch import RecordRows
 from kafka_index.core.records.record_table import (
     CREATE_TIME,
     LOG_APPEND_TIME,

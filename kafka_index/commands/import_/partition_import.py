@@ -51,8 +51,8 @@ from kafka_index.core.output.output import (
     signature_of,
     withdraw_directory,
 )
-from kafka_index.core.records.batch_encoder import BatchEncoder
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, ScanStop
+from kafka_index.core.records.record_batch import BatchEncoder
 
 
 class ImportTarget:

@@ -45,10 +45,14 @@ from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.range_scan import LogRange, RangeScan
 from kafka_index.core.query.read_plan import resolve_range
 from kafka_index.core.query.settings import ReadSettings
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import (
+    BatchDamage,
+    RecordChunk,
+    RecordDecoder,
+    RecordParts,
+)
 from kafka_index.core.schema.registry import SchemaKey
 from kafka_index.core.schema.wire import frames_of
 

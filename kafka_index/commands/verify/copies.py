@@ -44,9 +44,13 @@ from kafka_index.core.kernels.headers import (
 from kafka_index.core.log.missing_offsets import Cleaning
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import (
+    BatchDamage,
+    RecordChunk,
+    RecordParts,
+    decode_entry,
+)
 
 _BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_MARKED = range(8)
 _COLUMNS = 8

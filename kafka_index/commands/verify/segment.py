@@ -568,9 +568,9 @@ class _StoredIndex:
     ) -> Classification:
         """Classify the file after the observers have processed the log."""
         if isinstance(self._fit, OffsetEntryCheck):
-            mismatch = self._fit.misfit(header_facts.end_offset, header_facts.end_bytes)
+            mismatch = self._fit.mismatch(header_facts.end_offset, header_facts.end_bytes)
         else:
-            mismatch = self._fit.misfit(
+            mismatch = self._fit.mismatch(
                 header_facts.end_offset,
                 header_facts.max_timestamp_ms,
                 is_closed=startup.is_clean or not startup.is_last,

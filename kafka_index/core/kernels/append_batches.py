@@ -26,7 +26,7 @@ from kafka_index.core.kernels.batch_header import (
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.index_entries import can_convert_to_relative_offset, choose_entries
 from kafka_index.core.kernels.memory import Integer, write_int32, write_int64
-from kafka_index.core.kernels.record_fields import RECORD_SOUND
+from kafka_index.core.kernels.record_fields import RECORD_VALID
 from kafka_index.core.kernels.records import batch_section, next_record
 
 #: Code of `largest_timestamps` for a batch whose records are compressed and were not read.
@@ -91,7 +91,7 @@ def largest_timestamps(
     `window` (uint8): the batches. `positions`, `sizes`, `counts` (int64, (n,)): position, size and
     record count of each batch. `min_timestamp`, `max_timestamp_bound`: bounds for timestamps other
     than -1, in ms. `largest` (int64, (n,)): filled with the largest timestamp of the records, -1
-    for none. `codes` (int64, (n,)): filled with `RECORD_SOUND` or an error code.
+    for none. `codes` (int64, (n,)): filled with `RECORD_VALID` or an error code.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
@@ -103,14 +103,14 @@ def largest_timestamps(
             continue
         records = start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES)
         section = batch_section(start, records, start + np.uint64(sizes[row]))
-        codes[row] = RECORD_SOUND
+        codes[row] = RECORD_VALID
         highest: Integer = np.int64(NO_TIMESTAMP)
         for record in range(counts[row]):
             records, _, timestamp, code = next_record(section, records, counts[row] - record)
-            if code != RECORD_SOUND:
+            if code != RECORD_VALID:
                 codes[row] = code
                 break
-            if codes[row] == RECORD_SOUND:
+            if codes[row] == RECORD_VALID:
                 highest = max(highest, timestamp)
                 if timestamp != NO_TIMESTAMP and (
                     timestamp < min_timestamp or timestamp > max_timestamp_bound

@@ -153,7 +153,7 @@ def first_with_timestamp(
 
 #: Why a seek returned: it is complete; an offset or time index entry does not match the log; or it
 #: needs the first offset of a compressed v0 or v1 message, which the caller must decompress.
-WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
+SEEK_DONE, SEEK_MISMATCH, SEEK_TIME_MISMATCH, SEEK_NEEDS_FIRST_OFFSET = range(4)
 
 #: State of a seek, an int64 array that is zero except for `NOWHERE`.
 (
@@ -185,7 +185,7 @@ def new_state() -> NDArray[np.int64]:
 
 
 @compiled
-def _prefetch_walk(start: np.uint64, size: Integer) -> None:
+def _prefetch_headers(start: np.uint64, size: Integer) -> None:
     """Prefetch the headers ahead, assuming that the next batches have the size of this one."""
     step = _CACHE_LINE if size <= _SMALL_BATCH else size
     # Not a range loop, which LLVM unrolls: prefetches that follow each other too closely are
@@ -197,7 +197,7 @@ def _prefetch_walk(start: np.uint64, size: Integer) -> None:
 
 
 @compiled
-def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
+def seek_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
     log: np.uint64,
     log_size: int,
     targets: NDArray[np.int64],
@@ -211,9 +211,9 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
     `log`: memory address of the log. `log_size`: its size. `targets` (int64, (n,)): absolute
     offsets, ascending. `entry_offsets`, `entry_positions` (int64, (n,)): the index entry at or
     below each target; position 0 for none. `state` (int64, (STATE_SIZE,)): from `new_state`; call
-    again with it to continue. After `WALK_NEEDS_FIRST_OFFSET`, the caller sets
+    again with it to continue. After `SEEK_NEEDS_FIRST_OFFSET`, the caller sets
     ``STATE_UNPACKED_FIRST_OFFSET``, or sets ``STATE_DAMAGE`` to the position of a corrupt message.
-    After `WALK_MISFIT`, the caller may continue if the log is corrupt and not the index: it sets
+    After `SEEK_MISMATCH`, the caller may continue if the log is corrupt and not the index: it sets
     ``STATE_DAMAGED_ENTRY`` to the position of the entry. `batches` (int64, (n,)): filled with
     positions of batches, `AT_END` or `damage_at`. Returns a ``WALK_`` code for the target
     ``state[STATE_QUERY]``.
@@ -223,21 +223,21 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
     previous_last = state[STATE_PREVIOUS_LAST_OFFSET]
     query = state[STATE_QUERY]
     size: Integer = np.int64(0)
-    code = WALK_DONE
+    code = SEEK_DONE
     while query < len(targets):
         target = targets[query]
         floor = entry_positions[query]
         if query + _AHEAD_TARGETS < len(targets):
             ahead = entry_positions[query + _AHEAD_TARGETS]
             if ahead > entry_positions[query + _AHEAD_TARGETS - 1]:
-                _prefetch_walk(log + np.uint64(ahead), size)
+                _prefetch_headers(log + np.uint64(ahead), size)
         begun_there = floor == position and previous == NOWHERE
         if floor > previous and floor > 0 and not begun_there:
             if (
                 floor != state[STATE_DAMAGED_ENTRY]
                 and entry_end(log, log_size, floor, entry_offsets[query]) < 0
             ):
-                code = WALK_MISFIT
+                code = SEEK_MISMATCH
                 break
             position = floor
             previous = np.int64(NOWHERE)
@@ -261,7 +261,7 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
                     found = previous if overlaps else damage_at(position)
                     break
                 elif state[STATE_UNPACKED_POSITION] != position:
-                    code = WALK_NEEDS_FIRST_OFFSET
+                    code = SEEK_NEEDS_FIRST_OFFSET
                     break
                 else:
                     base = state[STATE_UNPACKED_FIRST_OFFSET]
@@ -272,7 +272,7 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
             previous = position
             previous_last = last
             position += size
-        if code != WALK_DONE:
+        if code != SEEK_DONE:
             break
         batches[query] = found
         query += 1
@@ -284,7 +284,7 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
 
 
 @compiled
-def walk_to_timestamps(
+def seek_to_timestamps(
     log: np.uint64,
     log_size: int,
     starting_offset: int,
@@ -299,29 +299,29 @@ def walk_to_timestamps(
 ) -> int:
     """Find the first batches whose largest timestamp is at or after ascending timestamps.
 
-    `log`, `log_size`: as in `walk_to_offsets`. `starting_offset`: the log start offset.
+    `log`, `log_size`: as in `seek_to_offsets`. `starting_offset`: the log start offset.
     `least_offset`: batches that end below it are skipped; to find records, no batch is skipped,
     since the records are compared with the starting offset later. `targets` (int64, (n,)):
     timestamps in ms, ascending. `entry_timestamps`, `entry_offsets` (int64, (n,)): the time index
     entry at or below each target; timestamp -1 for none. `floor_offsets`, `floor_positions` (int64,
     (n,)): the offset index entry at or below the larger of that offset and the starting offset;
-    position 0 for none. `state`, `batches`: as in `walk_to_offsets`. After `WALK_TIME_MISFIT`, the
-    caller may verify all time index entries against the whole log, set ``STATE_TIMES_HOLD`` to 1,
-    and call again. Returns `WALK_DONE`, `WALK_MISFIT` or `WALK_TIME_MISFIT`.
+    position 0 for none. `state`, `batches`: as in `seek_to_offsets`. After `SEEK_TIME_MISMATCH`,
+    the caller may verify all time index entries against the complete log, set ``STATE_TIMES_HOLD``
+    to 1, and call again. Returns `SEEK_DONE`, `SEEK_MISMATCH` or `SEEK_TIME_MISMATCH`.
     """
     position = state[STATE_POSITION]
     query = state[STATE_QUERY]
     # The last time index entry that was verified.
     proven = state[STATE_PREVIOUS]
     size: Integer = np.int64(0)
-    code = WALK_DONE
+    code = SEEK_DONE
     while query < len(targets):
         target = targets[query]
         floor = floor_positions[query]
         if query + _AHEAD_TARGETS < len(targets):
             ahead = floor_positions[query + _AHEAD_TARGETS]
             if ahead > floor_positions[query + _AHEAD_TARGETS - 1]:
-                _prefetch_walk(log + np.uint64(ahead), size)
+                _prefetch_headers(log + np.uint64(ahead), size)
         offset = entry_offsets[query]
         if floor > position or (query == 0 and entry_timestamps[query] > NO_TIMESTAMP):
             is_damaged = floor == state[STATE_DAMAGED_ENTRY]
@@ -330,7 +330,7 @@ def walk_to_timestamps(
                 and not is_damaged
                 and entry_end(log, log_size, floor, floor_offsets[query]) < 0
             ):
-                code = WALK_MISFIT
+                code = SEEK_MISMATCH
                 break
             position = floor
             if (
@@ -342,7 +342,7 @@ def walk_to_timestamps(
             ):
                 end = time_entry_end(log, log_size, floor, entry_timestamps[query], offset)
                 if end == AT_DAMAGE:
-                    code = WALK_TIME_MISFIT
+                    code = SEEK_TIME_MISMATCH
                     break
                 # All batches before it have smaller timestamps.
                 position = end
@@ -373,8 +373,8 @@ def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     first_with_timestamp(address, 0, 0, 0)
     magic_of(np.uint64(np.zeros(HEADER_SIZE_UP_TO_MAGIC, np.uint8).ctypes.data))
     for targets in writable_and_not(nothing):
-        walk_to_offsets(address, 0, targets, nothing, nothing, new_state(), nothing)
-        walk_to_timestamps(
+        seek_to_offsets(address, 0, targets, nothing, nothing, new_state(), nothing)
+        seek_to_timestamps(
             address, 0, 0, 0, targets, nothing, nothing, nothing, nothing, new_state(), nothing
         )
     read_batch_fields(address, nothing, nothing, nothing, nothing)

@@ -20,8 +20,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kafka_index.core.kernels.compile_cache import compiled
-from kafka_index.core.kernels.machine_code import compile_function, host_has
+from kafka_index.core.kernels.compile_cache import compile_function, compiled, host_has
 from kafka_index.core.kernels.memory import read_int8, read_int32_little
 
 #: The polynomial of CRC-32C, without its highest term.

@@ -6,7 +6,12 @@ is not writable. It also ignores changes in other modules that were compiled in.
 content as key: the sources of the kernel's module and of all modules that it imports from this
 package, compiler versions, argument types and CPU. Each compiled signature is a file that is
 written atomically, so processes can write concurrently. If the cache fails, kernels are still
-compiled. Other users cannot write to its folders. Code in the installed package takes precedence.
+compiled. Other users cannot write to its folders.
+
+Code in the installed package takes precedence over the cache. Wheels contain code for each CPU
+level, in files of the same format with the same key. Files that are missing, damaged or for other
+content are ignored. Wheel code is as trustworthy as the modules of the package, which the same
+users can change.
 """
 
 from __future__ import annotations
@@ -17,16 +22,23 @@ import hashlib
 import logging
 import os
 import pickle
+import pkgutil
 import platform
 import re
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import llvmlite.binding
+import numba
+import numpy as np
 from numba import types
 from numba.core import caching, codegen, compiler, config, registry, serialize
 from numba.core.runtime.nrt import rtsys
@@ -34,7 +46,89 @@ from numpy.typing import NDArray
 
 from kafka_index.core.contexts import deferred_signals
 from kafka_index.core.kernels.compile_clock import compile_clock
-from kafka_index.core.kernels.machine_code import COMPILED_BY, read_packaged, usable_levels
+
+# Engines are never freed, because the addresses of their code are stored elsewhere.
+_engines: list[Any] = []
+
+_X86_64_V3 = (
+    "cmov cx8 cx16 fxsr mmx sse sse2 sse3 ssse3 sse4.1 sse4.2 crc32 popcnt sahf "
+    "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
+)
+
+#: CPU levels for which wheels contain code, by machine, best first: LLVM's name of the level, and
+#: the CPU features that it needs. The code for aarch64 needs only features of every Linux CPU.
+LEVELS: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "x86_64": MappingProxyType({"x86-64-v3": frozenset(_X86_64_V3.split())}),
+        "aarch64": MappingProxyType({"generic": frozenset()}),
+    }
+)
+
+#: Versions of the compiler, by package name.
+COMPILED_BY = MappingProxyType(
+    {
+        "numba": numba.__version__,
+        "llvmlite": metadata.version("llvmlite"),
+        "numpy": np.__version__,
+    }
+)
+
+
+def host_has(*features: str) -> bool:
+    """Return whether this CPU has all of these features (LLVM names)."""
+    found = llvmlite.binding.get_host_cpu_features()
+    return all(found.get(feature, False) for feature in features)
+
+
+def compile_function(name: str, source: str) -> int:
+    """Compile LLVM assembly for this CPU and return the address of function `name`."""
+    llvmlite.binding.initialize_native_target()
+    llvmlite.binding.initialize_native_asmprinter()
+    machine = llvmlite.binding.Target.from_default_triple().create_target_machine(
+        cpu=llvmlite.binding.get_host_cpu_name(),
+        features=llvmlite.binding.get_host_cpu_features().flatten(),
+        opt=3,
+        jit=True,
+    )
+    module = llvmlite.binding.parse_assembly(source)
+    engine = llvmlite.binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address(name))
+
+
+def folder_for(machine: str) -> str:
+    """Return the folder of machine code in this package for this Python and compiler.
+
+    Like extension modules, it applies to all releases of a minor version of Python.
+    """
+    suffix = EXTENSION_SUFFIXES[0].replace(platform.machine(), machine)
+    key = repr((suffix, *COMPILED_BY.items()))
+    return f"packaged-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+_FOLDER = folder_for(platform.machine())
+
+
+@functools.cache
+def usable_levels(features: str) -> tuple[str, ...]:
+    """Return the levels whose code runs on a CPU, best first.
+
+    `features`: LLVM's comma-separated names, each with the prefix ``+`` or, if missing, ``-``.
+    """
+    found = {name[1:] for name in features.split(",") if name.startswith("+")}
+    levels = LEVELS.get(platform.machine(), {})
+    return tuple(name for name, needed in levels.items() if needed <= found)
+
+
+def read_packaged(file: str) -> bytes | None:
+    """Return the content of a machine code file in the package, None if it does not exist."""
+    # The loader reopens a zip for each file, so forked workers can read concurrently.
+    try:
+        return pkgutil.get_data(__name__.rpartition(".")[0], f"{_FOLDER}/{file}")
+    except OSError:
+        return None
+
 
 # Numba has no type hints, so it is `Any` here.
 _config: Any = config

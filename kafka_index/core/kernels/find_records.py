@@ -28,7 +28,7 @@ from kafka_index.core.kernels.batch_header import (
 from kafka_index.core.kernels.batch_seek import NOWHERE
 from kafka_index.core.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.core.kernels.memory import Integer
-from kafka_index.core.kernels.record_fields import RECORD_SOUND
+from kafka_index.core.kernels.record_fields import RECORD_VALID
 from kafka_index.core.kernels.records import (
     EMPTY_SECTION,
     batch_section,
@@ -141,7 +141,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             timestamp: Integer = np.int64(0)
             while left > 0:
                 following, offset, timestamp, code = next_record(section, cursor, left)
-                if code != RECORD_SOUND:
+                if code != RECORD_VALID:
                     fault = np.int64(FAULT_RECORD)
                     left = np.int64(0)
                     break

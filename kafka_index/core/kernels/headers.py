@@ -39,7 +39,7 @@ from kafka_index.core.kernels.batch_header import (
 )
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Integer, read_int16, read_int32
-from kafka_index.core.kernels.record_fields import RECORD_SIZE_TOO_LONG, RECORD_SOUND, read_fields
+from kafka_index.core.kernels.record_fields import RECORD_SIZE_TOO_LONG, RECORD_VALID, read_fields
 
 #: Not a control batch, or one without a producer ID, whose record recovery does not read.
 CONTROL_NONE = -1
@@ -67,7 +67,7 @@ def _read_marker(  # noqa: PLR0911, because each of Kafka's refusals is one exit
     record = read_fields(start, end)
     if record.code == RECORD_SIZE_TOO_LONG:
         return CONTROL_REFUSED, -1, 0
-    if record.code != RECORD_SOUND or (is_only and np.uint64(record.end) != end):
+    if record.code != RECORD_VALID or (is_only and np.uint64(record.end) != end):
         return CONTROL_INVALID, -1, 0
     if record.key_size < 0:
         return CONTROL_REFUSED, -1, 0

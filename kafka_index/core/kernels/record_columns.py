@@ -2,7 +2,8 @@
 
 `decode_batches` validates each record and writes the requested columns directly to the memory of
 Arrow arrays. It only notes the positions of headers; `find_headers` reads them later if they are
-requested, since few records have any.
+requested, since few records have any. A call ends when a chunk is full, or at records that the
+caller must decompress.
 
 Sources: Kafka's ``DefaultRecordBatch.iterator`` and ``LegacyRecord``.
 """
@@ -14,29 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.kernels.batch_header import codec_of, magic_of
 from kafka_index.core.kernels.compile_cache import compiled
-from kafka_index.core.kernels.decode_state import (
-    CHUNK,
-    CUT_FIELD,
-    DECODE_ARENA_FULL,
-    DECODE_DONE,
-    DECODE_FAULT,
-    DECODE_FULL,
-    DECODE_NEEDS_RECORDS,
-    DECODE_NEEDS_ROOM,
-    DECODE_SECTION_DONE,
-    NEGATIVE_RECORD_COUNT,
-    NOT_OPEN,
-    PART_HEADERS,
-    PART_KEYS,
-    PART_VALUES,
-    TOO_MANY_HEADERS,
-    load_section,
-    new_state,
-    store_section,
-)
 from kafka_index.core.kernels.decompress import unpack
 from kafka_index.core.kernels.memory import (
     LINE_BYTES,
@@ -48,13 +30,14 @@ from kafka_index.core.kernels.memory import (
     copy_field,
     copy_lines,
     read_int32_little,
+    record_type,
     write_int8,
     write_int32_native,
     write_int64_native,
 )
 from kafka_index.core.kernels.record_fields import (
     FIELD_NULL,
-    RECORD_SOUND,
+    RECORD_VALID,
     RECORDS_REMAINING,
     SHORT_OFFSET_BITS,
     VARINT_CUT,
@@ -70,6 +53,124 @@ from kafka_index.core.kernels.records import (
     message_section,
     next_record,
 )
+
+#: Columns to decode in addition to offsets and timestamps, as bits.
+PART_KEYS, PART_VALUES, PART_HEADERS = 1, 2, 4
+
+#: Addresses and capacities of a chunk's columns. For keys and values: the addresses of their end
+#: offsets (int32, one more than rows, the first one initialized), of their validity bytes, and of
+#: their data, and the data capacity without `UNPACK_SLACK_BYTES`. The state also has the address
+#: and row stride of the array of header positions, and the maximum number of records.
+CHUNK = record_type(
+    "offsets",
+    "timestamps",
+    "key_ends",
+    "key_present",
+    "keys",
+    "key_bytes",
+    "value_ends",
+    "value_present",
+    "values",
+    "value_bytes",
+    "places",
+    "place_stride",
+    "rows",
+)
+
+#: Why a call returned: all batches are decoded; the chunk or the arena is full; the next record
+#: alone needs more bytes (``needed_key_bytes``, ``needed_value_bytes``) than the chunk has; the
+#: caller must decompress the batch; the section handed in is decoded; or the batch is corrupt
+#: (``fault``) after the records decoded so far.
+(
+    DECODE_DONE,
+    DECODE_FULL,
+    DECODE_ARENA_FULL,
+    DECODE_NEEDS_ROOM,
+    DECODE_NEEDS_RECORDS,
+    DECODE_SECTION_DONE,
+    DECODE_FAULT,
+) = range(7)
+
+#: Further values of ``fault``, besides the codes of `core.kernels.record_fields`: a negative record
+#: count, a message that ends within its key or value, or a record with more than `MAX_HEADERS`
+#: headers.
+NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
+
+#: Number of the batch; its remaining records (`NOT_OPEN`: all) and the address of the next one;
+#: rows of the chunk, rows with headers, number of headers, bytes of headers; used bytes of the
+#: arena; the corruption; bytes needed for key and value of the next record; whether the section of
+#: the batch was handed in, and the fields of its `RecordSection`.
+STATE = record_type(
+    "batch",
+    "left",
+    "cursor",
+    "rows",
+    "header_rows",
+    "headers",
+    "header_bytes",
+    "arena_used",
+    "fault",
+    "needed_key_bytes",
+    "needed_value_bytes",
+    "handed_in",
+    *RecordSection._fields,
+)
+NOT_OPEN = -1
+
+
+def new_state() -> Records:
+    """Return the state before the first batch, an array of one row."""
+    states = np.zeros(1, STATE)
+    states["left"] = NOT_OPEN
+    return states
+
+
+def hand_in_section(state: Any, section: RecordSection) -> None:
+    for name, value in zip(section._fields, section, strict=True):
+        setattr(state, name, int(value))
+    state.left = max(state.record_count, 0)
+    state.cursor = state.start
+    state.handed_in = 1
+
+
+def skip_batch(state: Any, batch_ends: Longs) -> None:
+    """Skip the remaining records of the batch."""
+    batch_ends[state.batch] = state.rows
+    state.batch += 1
+    state.left = NOT_OPEN
+    state.handed_in = 0
+
+
+def begin_chunk(state: Any) -> None:
+    """Start a new chunk, after the caller has consumed the previous rows."""
+    state.rows = state.header_rows = state.headers = state.header_bytes = 0
+
+
+@compiled
+def load_section(state: Any) -> RecordSection:
+    return RecordSection(
+        np.uint64(state.start),
+        np.uint64(state.end),
+        state.record_count,
+        state.base_offset,
+        state.base_timestamp,
+        state.append_timestamp,
+        state.uses_append_time,
+        state.is_message_set,
+    )
+
+
+@compiled
+def store_section(state: Any, section: RecordSection) -> None:
+    state.start = np.int64(section.start)
+    state.end = np.int64(section.end)
+    state.record_count = section.record_count
+    state.base_offset = section.base_offset
+    state.base_timestamp = section.base_timestamp
+    state.append_timestamp = section.append_timestamp
+    state.uses_append_time = section.uses_append_time
+    state.is_message_set = section.is_message_set
+
 
 #: Rows of the array of header places: row of the chunk, start of the headers, their number, and end
 #: of the record.
@@ -214,7 +315,7 @@ def decode_short_records(
     while place < stop:
         record = read_short_fields(cursor, end)
         following = np.uint64(record.end)
-        if record.code != RECORD_SOUND or (place == last and following != end):
+        if record.code != RECORD_VALID or (place == last and following != end):
             break
         key_size, value_size = max(record.key_size, 0), max(record.value_size, 0)
         if wants_keys and key_total + key_size > key_bytes:
@@ -358,23 +459,23 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             if section.is_message_set:
                 following, offset, timestamp, fault = next_record(section, cursor, left)
                 record = read_message(cursor, following)
-                if parts and record.code != RECORD_SOUND:
+                if parts and record.code != RECORD_VALID:
                     fault = np.int64(CUT_FIELD)
             else:
                 record = read_short_fields(cursor, section.end)
-                if record.code != RECORD_SOUND:
+                if record.code != RECORD_VALID:
                     record = read_fields(cursor, section.end)
                 fault = record.code
                 following = np.uint64(record.end)
-                if left == 1 and fault == RECORD_SOUND and following != section.end:
+                if left == 1 and fault == RECORD_VALID and following != section.end:
                     fault = np.int64(RECORDS_REMAINING)
                 offset = section.base_offset + record.offset_delta
                 timestamp = section.base_timestamp + record.timestamp_delta
                 if section.uses_append_time:
                     timestamp = section.append_timestamp
-                if record.header_count > MAX_HEADERS and wants_headers and fault == RECORD_SOUND:
+                if record.header_count > MAX_HEADERS and wants_headers and fault == RECORD_VALID:
                     fault = np.int64(TOO_MANY_HEADERS)
-            if fault != RECORD_SOUND:
+            if fault != RECORD_VALID:
                 state.fault = fault
                 code = DECODE_FAULT
                 break
@@ -425,7 +526,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 if code != DECODE_FAULT:
                     # The chunk may end here only if the rest of the batch is valid.
                     _, fault = check_rest(section, cursor, left)
-                if fault != RECORD_SOUND:
+                if fault != RECORD_VALID:
                     # The caller determines how Kafka handles the batch.
                     row, header_rows, headers = undone_row, undone_header_rows, undone_headers
                     header_bytes = undone_header_bytes

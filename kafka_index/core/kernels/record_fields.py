@@ -78,7 +78,7 @@ def read_varint(position: Integer, end: Integer, max_bytes: int) -> tuple[Intege
 
 #: Errors of a record, or of the data after the last record.
 (
-    RECORD_SOUND,
+    RECORD_VALID,
     RECORD_SIZE_CUT,
     RECORD_SIZE_TOO_LONG,
     RECORD_CUT,
@@ -191,7 +191,7 @@ def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
     if position != body_end:
         return _fault(RECORD_BROKEN)
     return RecordFields(
-        np.int64(RECORD_SOUND),
+        np.int64(RECORD_VALID),
         body_end,
         timestamp_delta,
         offset_delta,
@@ -257,7 +257,7 @@ def read_short_fields(address: np.uint64, end: np.uint64) -> RecordFields:
         if headers_at + 1 != body_end or read_int8(np.uint64(headers_at)) != 0:
             break
         return RecordFields(
-            np.int64(RECORD_SOUND),
+            np.int64(RECORD_VALID),
             body_end,
             timestamp_delta,
             offset_delta,
@@ -276,7 +276,7 @@ def _read_any_record(
     address: np.uint64, end: np.uint64
 ) -> tuple[np.uint64, Integer, Integer, Integer]:
     fields = read_fields(address, end)
-    following = address if fields.code != RECORD_SOUND else np.uint64(fields.end)
+    following = address if fields.code != RECORD_VALID else np.uint64(fields.end)
     return following, fields.timestamp_delta, fields.offset_delta, fields.code
 
 
@@ -287,11 +287,11 @@ def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer,
     The caller must check that the last record ends exactly at the end of the batch: otherwise Kafka
     throws before it returns that record (`RECORDS_REMAINING`). `address`, `end`: start of the
     record, and end of the records of its batch. Returns the address after the record (uint64),
-    timestamp delta, offset delta, and `RECORD_SOUND` or an error code, with which the other values
+    timestamp delta, offset delta, and `RECORD_VALID` or an error code, with which the other values
     are undefined.
     """
     fields = read_short_fields(address, end)
-    if fields.code != RECORD_SOUND:
+    if fields.code != RECORD_VALID:
         return _read_any_record(address, end)
     return np.uint64(fields.end), fields.timestamp_delta, fields.offset_delta, fields.code
 
@@ -306,14 +306,14 @@ def read_message(message: np.uint64, following: np.uint64) -> RecordFields:
     """Read the positions of a message's key and value; check that they lie within it.
 
     `message`, `following`: start and end address. The result has no deltas or headers, which
-    messages lack; ``code`` is `RECORD_SOUND` or `RECORD_CUT`.
+    messages lack; ``code`` is `RECORD_VALID` or `RECORD_CUT`.
     """
     is_v0 = read_int8(message + np.uint64(MAGIC_POSITION)) == 0
     end = np.int64(following)
     none = np.int64(0)
     key, key_size, position = _read_field(np.int64(message) + (_V0_KEY if is_v0 else _V1_KEY), end)
     value, value_size, position = _read_field(position, end)
-    code = np.int64(RECORD_SOUND if position <= end else RECORD_CUT)
+    code = np.int64(RECORD_VALID if position <= end else RECORD_CUT)
     return RecordFields(code, end, none, none, key, key_size, value, value_size, end, none)
 
 

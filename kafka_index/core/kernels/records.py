@@ -35,11 +35,11 @@ from kafka_index.core.kernels.batch_header import (
 from kafka_index.core.kernels.checksums import crc32
 from kafka_index.core.kernels.compile_cache import compiled, inlined
 from kafka_index.core.kernels.memory import Integer, read_int8, read_int64
-from kafka_index.core.kernels.record_fields import RECORD_SOUND, RECORDS_REMAINING, read_record
+from kafka_index.core.kernels.record_fields import RECORD_VALID, RECORDS_REMAINING, read_record
 
 #: Results of `measure_messages`: valid, a length below the minimum, a compressed message within a
 #: compressed message, or a checksum mismatch.
-MESSAGES_SOUND, MESSAGES_BAD_LENGTH, MESSAGES_NESTED, MESSAGES_BAD_CRC = range(4)
+MESSAGES_VALID, MESSAGES_BAD_LENGTH, MESSAGES_NESTED, MESSAGES_BAD_CRC = range(4)
 
 
 class RecordSection(NamedTuple):
@@ -68,16 +68,16 @@ def next_record(
     """Read offset and timestamp of one record of a section.
 
     `address`: start of the record. `left`: number of records left, including this one. Returns the
-    address after the record (uint64), its offset, its timestamp, and `RECORD_SOUND` or the reason
+    address after the record (uint64), its offset, its timestamp, and `RECORD_VALID` or the reason
     why Kafka would not return it. Sums overflow as in Java.
     """
     if section.is_message_set:
         offset = read_int64(address) + section.base_offset
         length = read_length(address)
         following = address + np.uint64(LOG_OVERHEAD_BYTES + length)
-        return following, offset, _message_timestamp(section, address), np.int64(RECORD_SOUND)
+        return following, offset, _message_timestamp(section, address), np.int64(RECORD_VALID)
     following, timestamp_delta, offset_delta, code = read_record(address, section.end)
-    if left == 1 and code == RECORD_SOUND and following != section.end:
+    if left == 1 and code == RECORD_VALID and following != section.end:
         code = np.int64(RECORDS_REMAINING)
     timestamp = section.base_timestamp + timestamp_delta
     if section.uses_append_time:
@@ -124,9 +124,9 @@ def check_rest(
     """Run `check_records` from the record at `address` on; `left` includes this record."""
     for row in range(left):
         address, _, _, code = next_record(section, address, left - row)
-        if code != RECORD_SOUND:
+        if code != RECORD_VALID:
             return row, code
-    return left, np.int64(RECORD_SOUND)
+    return left, np.int64(RECORD_VALID)
 
 
 @compiled
@@ -137,13 +137,13 @@ def measure_messages(
 
     `start`, `end`: start and end of the inner message set. `verify_crc`: verify each message's
     checksum, as the consumer does (``check.crcs``). Returns the number of complete messages, the
-    number before the first invalid one, the offset field of the last one, `MESSAGES_SOUND` or an
+    number before the first invalid one, the offset field of the last one, `MESSAGES_VALID` or an
     error code, and the address (uint64) where the set ended. An incomplete message at the end is
     ignored; one with an invalid length makes the whole set invalid.
     """
     count = np.int64(0)
     plain = np.int64(-1)
-    wrong = np.int64(MESSAGES_SOUND)
+    wrong = np.int64(MESSAGES_VALID)
     last_offset = np.int64(0)
     address = start
     while np.int64(end) - np.int64(address) >= LOG_OVERHEAD_BYTES:

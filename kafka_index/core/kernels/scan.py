@@ -179,7 +179,7 @@ def scan_batches(
     """
     # Addresses have one type, but numba compiles separately for writable and read-only arrays.
     address = window.ctypes.data
-    code, position, filled, has_markers = _walk_batches(
+    code, position, filled, has_markers = _scan_window(
         address,
         len(window),
         window_position,
@@ -220,7 +220,7 @@ def _read_markers(log: int, columns: Longs, start_row: int, end_row: int) -> Non
 
 
 @compiled
-def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
+def _scan_window(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
     window: int,
     window_bytes: int,
     window_position: int,
@@ -317,10 +317,10 @@ def are_contiguous(
     control_types: Longs,
     next_offset: Integer,
 ) -> bool:
-    """Return whether batches of magic 2 hold all offsets from one on, and no cleaner marked them.
+    """Return whether v2 batches contain all offsets from `next_offset` on, without cleaner marks.
 
-    `base_offsets`, `last_offsets`, `attributes`, `control_types` (int64, (n,)): of `BatchColumns`;
-    `next_offset`: where the first one has to begin. True implies that they are in order.
+    `base_offsets`, `last_offsets`, `attributes`, `control_types` (int64, (n,)): of `BatchColumns`.
+    True implies that the batches are in order.
     """
     for row in range(len(base_offsets)):
         at = np.uint64(row)

@@ -313,7 +313,7 @@ def radix_sort(keys: Longs, scratch: Longs, low_bits: int, high_bits: int) -> Lo
 
 
 @compiled
-def number_runs(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> int:
+def number_groups(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> int:
     """Group neighbouring queries that found the same batch and index entry.
 
     `batches`, `entries` (int64, (n,)): results of each query. `runs` (int64, (n,)): filled with the
@@ -330,7 +330,7 @@ def number_runs(batches: Longs, entries: Longs, runs: Longs, firsts: Longs) -> i
 
 
 @compiled
-def put_back_runs(
+def scatter_groups(
     values: Longs, runs: Longs, rows: Longs, run_of_row: NDArray[np.int32], answers: Longs
 ) -> None:
     """Copy the results of groups to the rows of their queries.
@@ -359,6 +359,6 @@ def warm_up(address: np.uint64, nothing: Longs) -> None:
     count_entries(address, 0, 8)
     find_disorder(address, 0, 8, 4, 1)
     radix_sort(nothing, nothing, 0, 0)
-    number_runs(nothing, nothing, nothing, nothing)
+    number_groups(nothing, nothing, nothing, nothing)
     table = nothing.reshape(1, 0)
-    put_back_runs(table, nothing, nothing, np.empty(0, np.int32), table)
+    scatter_groups(table, nothing, nothing, np.empty(0, np.int32), table)

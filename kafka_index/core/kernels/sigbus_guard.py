@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.core.kernels.machine_code import compile_function
+from kafka_index.core.kernels.compile_cache import compile_function
 
 _NAME = "kafka_index_handle_fault"
 _PAGE = mmap.PAGESIZE

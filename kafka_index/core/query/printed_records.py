@@ -26,7 +26,7 @@ from kafka_index.core.format.names import (
     parse_partition_directory,
 )
 from kafka_index.core.records.batch_table import WindowBatches
-from kafka_index.core.records.record_chunk import RecordChunk
+from kafka_index.core.records.record_decoder import RecordChunk
 from kafka_index.core.records.record_table import RecordTable
 from kafka_index.core.schema.columns import KEY, VALUE, side_names
 

@@ -21,10 +21,14 @@ from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.range_scan import RangeScan
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.settings import ReadSettings
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import BATCH_SCHEMA, WindowBatches
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import (
+    BatchDamage,
+    RecordChunk,
+    RecordDecoder,
+    RecordParts,
+)
 from kafka_index.core.records.record_table import CORRUPT_RECORD, RecordTable
 from kafka_index.core.schema.columns import UnmatchedErrors
 

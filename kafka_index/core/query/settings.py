@@ -18,7 +18,7 @@ from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.records.batch_table import BatchColumns
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import RecordChunk, RecordParts
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from kafka_index.core.kernels.record_fields import (
     RECORD_CUT,
     RECORD_SIZE_CUT,
     RECORD_SIZE_TOO_LONG,
-    RECORD_SOUND,
+    RECORD_VALID,
     RECORDS_REMAINING,
 )
 from kafka_index.core.kernels.records import (
@@ -184,7 +184,7 @@ def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
         fault = CorruptLogError("the batch has a negative record count", found=count)
     elif codec:
         sound, code = check_records(tuple(section))
-        if code != RECORD_SOUND:
+        if code != RECORD_VALID:
             fault = CorruptLogError(record_fault(int(sound), count, int(code)))
     if fault is not None:
         records.close()

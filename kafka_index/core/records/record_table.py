@@ -24,7 +24,7 @@ from kafka_index.core.kernels.headers import (
 )
 from kafka_index.core.kernels.producer_state import fill_last_sequences
 from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import RecordChunk, RecordParts
 
 #: ``TimestampType`` of a batch.
 NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1

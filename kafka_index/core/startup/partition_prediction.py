@@ -456,15 +456,15 @@ def _segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
         stop = batches.stop
         yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
     # Index entries beyond the end of the log are harmless: no fetch uses them.
-    misfit = fit.misfit(INT64_MAX, len(segment.log))
-    wrong = misfit.entry if entries.disorder is None and misfit else entries.disorder
+    mismatch = fit.mismatch(INT64_MAX, len(segment.log))
+    wrong = mismatch.entry if entries.disorder is None and mismatch else entries.disorder
     if wrong is not None:
         yield (
             f"{found.indexes[OFFSET_INDEX_SUFFIX]}: entry {wrong} does not point to the batch of "
             "its offset: fetches skip records, or start inside a batch"
         )
-    misfit = times_fit.misfit(INT64_MAX, latest, is_closed=True)
-    time_fault = _time_fault(times, misfit)
+    mismatch = times_fit.mismatch(INT64_MAX, latest, is_closed=True)
+    time_fault = _time_fault(times, mismatch)
     time_index = found.indexes.get(TIME_INDEX_SUFFIX)
     if time_index is not None and time_fault is not None:
         yield f"{time_index}: {time_fault}: {_WRONG_TIMES}"
@@ -472,11 +472,11 @@ def _segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
         yield f"{segment.path} has no .timeindex: {_WRONG_TIMES}"
 
 
-def _time_fault(times: StoredEntries, misfit: IndexMismatch | None) -> str | None:
+def _time_fault(times: StoredEntries, mismatch: IndexMismatch | None) -> str | None:
     if times.disorder is not None:
         return f"entry {times.disorder} is not above the previous entry"
-    if misfit is not None:
-        return f"expected {misfit.expected}, found {misfit.found}"
+    if mismatch is not None:
+        return f"expected {mismatch.expected}, found {mismatch.found}"
     if times.padding or times.torn_bytes:
         return f"other bytes follow the {len(times.offsets)} entries"
     return None

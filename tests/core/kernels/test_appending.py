@@ -18,7 +18,7 @@ from kafka_index.core.kernels.append_batches import (
     stamp_batches,
 )
 from kafka_index.core.kernels.batch_header import batch_checksums
-from kafka_index.core.kernels.record_fields import RECORD_SOUND
+from kafka_index.core.kernels.record_fields import RECORD_VALID
 from kafka_index.core.log.append.incoming_batches import (
     IncomingBatches,
     growth_limits,
@@ -215,10 +215,10 @@ def test_largest_timestamp_is_computed_from_the_records() -> None:
     largest, codes = np.empty((2, 5), np.int64)
     largest_timestamps(data, positions, sizes, counts, 0, 40, largest, codes)
     assert codes[:4].tolist() == [
-        RECORD_SOUND,
-        RECORD_SOUND,
+        RECORD_VALID,
+        RECORD_VALID,
         PACKED_RECORDS,
         TIMESTAMP_OUT_OF_BOUNDS,
     ]
-    assert codes[4] not in (RECORD_SOUND, PACKED_RECORDS, TIMESTAMP_OUT_OF_BOUNDS)
+    assert codes[4] not in (RECORD_VALID, PACKED_RECORDS, TIMESTAMP_OUT_OF_BOUNDS)
     assert largest[[0, 1, 3]].tolist() == [5, -1, 50]

@@ -40,7 +40,7 @@ def test_shared_scan_to_offsets_equals_single_scans(log: Log, data: st.DataObjec
         offset_answer(log, floor.position, target)
         for target, floor in zip(targets, floors, strict=True)
     ]
-    assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, expected)
+    assert (walked.code, walked.batches) == (batch_seek.SEEK_DONE, expected)
 
 
 @settings(max_examples=sample_size(100, one_in=4))
@@ -89,8 +89,8 @@ def test_scan_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> No
     entry = OffsetEntry(data.draw(st.integers(0, 60)), data.draw(near))
     walked = walk_offsets(log, [entry.offset], [entry])
     holds = seek_model.offset_entry_holds(log.data, entry)
-    assert (walked.code == batch_seek.WALK_DONE) == holds
-    assert walked.code in (batch_seek.WALK_DONE, batch_seek.WALK_MISFIT)
+    assert (walked.code == batch_seek.SEEK_DONE) == holds
+    assert walked.code in (batch_seek.SEEK_DONE, batch_seek.SEEK_MISMATCH)
     if holds:
         assert walked.batches == [offset_answer(log, 0, entry.offset)]
 
@@ -108,7 +108,7 @@ def test_answers_before_a_wrong_entry_are_right(log: Log, data: st.DataObject) -
     floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
     walked = walk_offsets(log, targets, floors)
     right = [offset_answer(log, 0, target) for target in targets]
-    if walked.code == batch_seek.WALK_MISFIT:
+    if walked.code == batch_seek.SEEK_MISMATCH:
         assert floors[walked.query] == entries[slot]
         assert walked.batches[walked.query] == UNTOUCHED
         right = right[: walked.query]
@@ -158,7 +158,7 @@ def test_shared_scan_to_timestamps_equals_single_scans(log: Log, data: st.DataOb
         time_answer(log, floor.position, target, starting)
         for target, floor in zip(targets, floors, strict=True)
     ]
-    assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, expected)
+    assert (walked.code, walked.batches) == (batch_seek.SEEK_DONE, expected)
 
 
 @settings(max_examples=sample_size(100, one_in=4))
@@ -194,7 +194,7 @@ def test_scan_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) 
     floor = seek_model.floor_offset(offsets, entry.offset, 0)
     walked = walk_times(log, [entry.timestamp], [entry], [floor])
     holds = seek_model.time_entry_holds(log.data, floor.position, entry)
-    assert walked.code == (batch_seek.WALK_DONE if holds else batch_seek.WALK_TIME_MISFIT)
+    assert walked.code == (batch_seek.SEEK_DONE if holds else batch_seek.SEEK_TIME_MISMATCH)
 
 
 def test_time_entry_below_the_starting_offset_is_not_checked() -> None:
@@ -202,13 +202,13 @@ def test_time_entry_below_the_starting_offset_is_not_checked() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
     size = len(batch(0))
     walked = walk_times(log, [7], [TimeEntry(7, 1)], [OffsetEntry(5, size)], starting_offset=4)
-    assert (walked.code, walked.batches) == (batch_seek.WALK_DONE, [size])
+    assert (walked.code, walked.batches) == (batch_seek.SEEK_DONE, [size])
 
 
 def test_wrong_entries_of_the_two_indexes_are_distinguished() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
     walked = walk_times(log, [9], [TimeEntry(9, 5)], [OffsetEntry(4, len(batch(0)))])
-    assert walked.code == batch_seek.WALK_MISFIT
+    assert walked.code == batch_seek.SEEK_MISMATCH
 
 
 # ------------------------------------------------------------------ entries and what follows

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.core.kernels.index_entries import choose_entries
-from kafka_index.core.kernels.search import number_runs, put_back_runs, radix_sort
+from kafka_index.core.kernels.search import number_groups, radix_sort, scatter_groups
 from tests.support import kernel_models
 
 Batch = tuple[int, int, int]
@@ -89,7 +89,7 @@ def test_adjacent_queries_with_the_same_result_share_a_scan() -> None:
     entries = np.array([-1, -1, -1, 7, 7, 7])
     runs, firsts = np.empty(6, np.int64), np.empty(6, np.int64)
 
-    count = number_runs(batches, entries, runs, firsts)
+    count = number_groups(batches, entries, runs, firsts)
 
     assert runs.tolist() == [0, 0, 1, 2, 2, 3]
     assert firsts[:count].tolist() == [0, 2, 3, 5]
@@ -103,7 +103,7 @@ def test_shared_results_are_returned_in_query_order(answers: int) -> None:
     found = np.full((3, answers), -1)
     scratch = np.empty(6 if answers == 6 else 0, np.int32)
 
-    put_back_runs(values, runs, rows, scratch, found)
+    scatter_groups(values, runs, rows, scratch, found)
 
     expected = np.full((3, answers), -1)
     expected[:2, rows] = values[:, runs]

@@ -23,8 +23,7 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
 import kafka_index.core.kernels
-from kafka_index.core.kernels.compile_cache import compiled
-from kafka_index.core.kernels.machine_code import COMPILED_BY, LEVELS, usable_levels
+from kafka_index.core.kernels.compile_cache import COMPILED_BY, LEVELS, compiled, usable_levels
 from kafka_index.core.kernels.warm_up import warm_up
 from tests.support.command_line import DUMP, ROOT
 from tests.support.timeouts import TIMEOUT_SECONDS

@@ -8,30 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kafka_index.core.kernels.decode_state import (
+from kafka_index.core.kernels.record_columns import (
     DECODE_FAULT,
     DECODE_FULL,
-    TOO_MANY_HEADERS,
-    hand_in_section,
-    new_state,
-)
-from kafka_index.core.kernels.record_columns import (
     MAX_CHUNK_HEADERS,
     MAX_HEADERS,
     PLACE_ROWS,
+    TOO_MANY_HEADERS,
     decode_batches,
+    hand_in_section,
+    new_state,
 )
 from kafka_index.core.kernels.record_fields import (
     RECORD_BROKEN,
     RECORD_CUT,
     RECORD_SIZE_CUT,
     RECORD_SIZE_TOO_LONG,
-    RECORD_SOUND,
+    RECORD_VALID,
     RECORDS_REMAINING,
     read_record,
 )
 from kafka_index.core.kernels.records import RecordSection, check_records, next_record
-from kafka_index.core.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import ChunkMemory, RecordChunk, RecordParts
 from tests.support.campaign import sample_size
 from tests.support.named_segments import body
 from tests.support.seek_model import read_all
@@ -102,7 +100,7 @@ def walked(
 ) -> tuple[list[tuple[int, int]], int, int]:
     """The results of `decode_batches` on a section: records, code, and number of sound ones."""
     chunk, state, code = decode_section(section, max(count, 1), parts)
-    fault = int(state.fault) if code == DECODE_FAULT else RECORD_SOUND
+    fault = int(state.fault) if code == DECODE_FAULT else RECORD_VALID
     rows = zip(chunk.offsets.tolist(), chunk.timestamps_ms.tolist(), strict=True)
     return list(rows), fault, count - int(state.left)
 
@@ -154,7 +152,7 @@ def decode(
     address = section.start
     for number, row in enumerate(rows):
         address, *found, row_code = next_record(section, address, count - number)
-        assert (tuple(found), row_code) == (row, RECORD_SOUND)
+        assert (tuple(found), row_code) == (row, RECORD_VALID)
     return rows, code
 
 
@@ -170,14 +168,14 @@ def test_random_bytes_are_parsed_as_by_the_reference(
     data, count = section
     records, code = decode(data, count, base_offset, base_timestamp, append_timestamp)
     expected = read_all(data, count, base_offset, base_timestamp, append_timestamp)
-    assert (records, code == RECORD_SOUND) == expected
+    assert (records, code == RECORD_VALID) == expected
 
 
 @settings(deadline=None, max_examples=sample_size(200, one_in=4))
 @given(st.binary(max_size=40), st.integers(0, 4))
 def test_invalid_records_are_parsed_as_by_the_reference(data: bytes, count: int) -> None:
     records, code = decode(data, count)
-    assert (records, code == RECORD_SOUND) == read_all(data, count)
+    assert (records, code == RECORD_VALID) == read_all(data, count)
 
 
 @settings(deadline=None, max_examples=sample_size(200, one_in=4))
@@ -189,21 +187,21 @@ def test_bytes_after_the_batch_are_not_read(section: tuple[bytes, int], after: b
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 65, 8190, 8191, 8192, 2**20, 2**20 + 1])
 def test_fields_of_every_width_are_skipped(size: int) -> None:
     data = record(3, 5, bytes(size), None) + record(4, 6, None, bytes(size))
-    assert decode(data, 2) == ([(3, 5), (4, 6)], RECORD_SOUND)
+    assert decode(data, 2) == ([(3, 5), (4, 6)], RECORD_VALID)
 
 
 @pytest.mark.parametrize("bits", range(64))
 def test_timestamp_deltas_of_every_width_are_read(bits: int) -> None:
     deltas = [2**bits - 1, -(2**bits)]
     data = b"".join(record(0, delta, None, b"some value") for delta in deltas)
-    assert decode(data, 2) == ([(0, delta) for delta in deltas], RECORD_SOUND)
+    assert decode(data, 2) == ([(0, delta) for delta in deltas], RECORD_VALID)
 
 
 @pytest.mark.parametrize("bits", range(32))
 def test_offset_deltas_of_every_width_are_read(bits: int) -> None:
     deltas = [2**bits - 1, -(2**bits)]
     data = b"".join(record(delta, 0, None, b"some value") for delta in deltas)
-    assert decode(data, 2) == ([(delta, 0) for delta in deltas], RECORD_SOUND)
+    assert decode(data, 2) == ([(delta, 0) for delta in deltas], RECORD_VALID)
 
 
 def test_sums_wrap_around() -> None:
@@ -222,7 +220,7 @@ def test_with_append_time_all_records_have_it() -> None:
 def test_smallest_record_is_read() -> None:
     data = record(0, 0, None, None)
     assert len(data) == 7
-    assert decode(data, 1) == ([(0, 0)], RECORD_SOUND)
+    assert decode(data, 1) == ([(0, 0)], RECORD_VALID)
 
 
 @pytest.mark.parametrize("cut", range(1, 16))
@@ -263,7 +261,7 @@ def test_each_fault_has_its_code(data: bytes, expected: int) -> None:
 
 @pytest.mark.parametrize("size", [b"\x0c", b"\x8c\0", b"\x8c\x80\0", b"\x8c\x80\x80\x80\x10"])
 def test_overlong_varint_of_a_record_size_is_accepted(size: bytes) -> None:
-    assert code_of(size + record(0, 0, None, None)[1:]) == RECORD_SOUND
+    assert code_of(size + record(0, 0, None, None)[1:]) == RECORD_VALID
 
 
 def test_last_record_before_trailing_bytes_is_not_returned() -> None:
@@ -273,7 +271,7 @@ def test_last_record_before_trailing_bytes_is_not_returned() -> None:
 
 
 def test_record_count_of_zero_reads_no_record() -> None:
-    assert decode(b"\xff" * 9, 0) == ([], RECORD_SOUND)
+    assert decode(b"\xff" * 9, 0) == ([], RECORD_VALID)
 
 
 def test_rows_after_a_truncated_section_are_not_records() -> None:

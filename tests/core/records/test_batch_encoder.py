@@ -14,8 +14,14 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.core.log.append.incoming_batches import IncomingBatches
-from kafka_index.core.records.batch_encoder import BatchEncoder, RecordRows, encode_batch
-from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
+from kafka_index.core.records.record_batch import (
+    BatchEncoder,
+    BatchFields,
+    Record,
+    RecordRows,
+    encode_batch,
+    write_record_batch,
+)
 from kafka_index.core.records.record_table import RECORD_SCHEMA
 
 VALUES = st.none() | st.binary(max_size=200)

@@ -9,9 +9,14 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from kafka_index.core.records.batch_iteration import CHUNK_RECORDS, BatchDamage, RecordDecoder
 from kafka_index.core.records.decompression import DecompressionBudget
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import (
+    CHUNK_RECORDS,
+    BatchDamage,
+    RecordChunk,
+    RecordDecoder,
+    RecordParts,
+)
 from tests.support.segments import LZ4, PACKERS, ZSTD, batch, message, packed, record
 
 MIB = 1 << 20

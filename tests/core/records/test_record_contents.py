@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kafka_index.core.errors import CorruptLogError
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.records.record_decoder import BatchDamage, RecordDecoder
 from tests.support.record_tables import RecordContent, read_contents
 from tests.support.segments import (
     GZIP,

@@ -10,9 +10,13 @@ import pytest
 
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.kernels.record_fields import RECORD_BROKEN, RECORD_CUT, RECORDS_REMAINING
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.decompression import DecompressionBudget
-from kafka_index.core.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.core.records.record_decoder import (
+    BatchDamage,
+    RecordChunk,
+    RecordDecoder,
+    RecordParts,
+)
 from kafka_index.core.records.record_sections import record_fault
 from tests.support.segments import LZ4, PACKERS, batch, packed, record, varint
 

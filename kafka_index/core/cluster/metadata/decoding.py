@@ -35,9 +35,9 @@ from kafka_index.core.format.messages import (
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.log.scan.valid_batches import batches_behind
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, WindowBatches
 from kafka_index.core.records.decompression import DecompressionBudget
+from kafka_index.core.records.record_decoder import BatchDamage, RecordDecoder
 from kafka_index.core.records.record_table import RecordTable
 
 #: Shown instead of a value that may be secret (``Password.HIDDEN``).

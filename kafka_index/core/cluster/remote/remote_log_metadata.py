@@ -21,9 +21,9 @@ from kafka_index.core.format.message_schemas import Struct
 from kafka_index.core.format.messages import REMOTE_LOG_METADATA
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import WindowBatches
 from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_decoder import BatchDamage, RecordDecoder
 from kafka_index.core.records.record_table import RecordTable
 
 _FRAME_VERSION = 1

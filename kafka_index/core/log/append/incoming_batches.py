@@ -70,7 +70,7 @@ from kafka_index.core.kernels.headers import (
     HEADER_RECORD_COUNT,
     read_headers,
 )
-from kafka_index.core.kernels.record_fields import RECORD_SOUND
+from kafka_index.core.kernels.record_fields import RECORD_VALID
 from kafka_index.core.kernels.scan import (
     SCAN_END,
     SCAN_ROWS_FULL,
@@ -79,9 +79,9 @@ from kafka_index.core.kernels.scan import (
 )
 from kafka_index.core.log.append.settings import LogSettings, TimestampType
 from kafka_index.core.log.scan.scanner import HeldBytes, Scanner
-from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry, has_null_key
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
+from kafka_index.core.records.record_decoder import BatchDamage, decode_entry, has_null_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +476,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
     _refuse(
         batches,
         (
-            codes != RECORD_SOUND,
+            codes != RECORD_VALID,
             "the records of the batch cannot be read",
             "as many valid records as its header counts",
             batches.record_count,
@@ -520,7 +520,7 @@ def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -
         largest = max(largest, int(times.max()))
     if out_of_bounds is not None:
         return out_of_bounds, TIMESTAMP_OUT_OF_BOUNDS
-    return largest, RECORD_SOUND
+    return largest, RECORD_VALID
 
 
 def _check_keys(batches: IncomingBatches) -> None:

@@ -192,7 +192,7 @@ def translate_offset(
             hint="rebuild the index files of the partition",
         )
 
-    def misfit(_query: int) -> int:
+    def on_mismatch(_query: int) -> int:
         if verify_entry:
             unreadable()
         return start
@@ -208,7 +208,7 @@ def translate_offset(
         np.array([floor.offset], np.int64),
         np.array([start], np.int64),
         found,
-        misfit=misfit,
+        on_mismatch=on_mismatch,
         first_offset_at=first_offset_at,
     )
     read_batch_fields(log, found, base_offset, last_offset, size, first_offset_at=first_offset_at)

@@ -57,8 +57,6 @@ from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.log.state.partition_state import PartitionState, ProducerTable, SegmentState
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_encoder import RecordRows, encode_batch
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import (
     PREALLOCATED_TAIL,
     BatchColumns,
@@ -66,8 +64,13 @@ from kafka_index.core.records.batch_table import (
     WindowBatches,
 )
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.records.record_batch import BatchFields, write_empty_batch
-from kafka_index.core.records.record_chunk import RecordChunk
+from kafka_index.core.records.record_batch import (
+    BatchFields,
+    RecordRows,
+    encode_batch,
+    write_empty_batch,
+)
+from kafka_index.core.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
 from kafka_index.core.records.record_table import RecordTable
 
 #: Maximum number of keys kept in memory, about 500 bytes each.

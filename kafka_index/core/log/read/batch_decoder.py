@@ -20,10 +20,9 @@ from kafka_index.core.log.read.answers import (
     FOUND_TIMESTAMP,
     NULL,
 )
-from kafka_index.core.records.batch_iteration import BatchDamage, decode_entry
 from kafka_index.core.records.batch_table import TOO_LARGE
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.records.record_chunk import RecordChunk
+from kafka_index.core.records.record_decoder import BatchDamage, RecordChunk, decode_entry
 from kafka_index.core.records.record_sections import BatchRecords, first_offset, open_records
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from kafka_index.core.fs.store import ByteSource
 from kafka_index.core.index.slot_search import ascending
 from kafka_index.core.kernels import batch_header, batch_seek
 from kafka_index.core.kernels.batch_header import AT_DAMAGE, AT_END, NOT_IN_HEADER, damage_at
-from kafka_index.core.kernels.search import number_runs, put_back_runs
+from kafka_index.core.kernels.search import number_groups, scatter_groups
 from kafka_index.core.log.choices import Resolve, Status
 from kafka_index.core.log.read.answers import (
     BATCH_BASE_OFFSET,
@@ -343,7 +343,7 @@ class LogSegment(Closeable):
             if located.groups is not None:
                 located.values[SEGMENT_BASE_OFFSET] = self.base_offset
                 group_of_row = np.empty(len(rows) if is_whole else 0, np.int32)
-                put_back_runs(located.values, located.groups, rows, group_of_row, answers.values)
+                scatter_groups(located.values, located.groups, rows, group_of_row, answers.values)
                 return np.zeros(len(rows), np.bool_)
             answers.values[SEGMENT_BASE_OFFSET][same] = self.base_offset
             for column in range(SEGMENT_BASE_OFFSET + 1, len(located.values)):
@@ -466,7 +466,7 @@ class Located:
     def grouped(self, resolve: Resolve) -> Located:
         """Merge neighbouring queries with the same batch and index entry into one column."""
         groups, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
-        firsts = firsts[: number_runs(self.batches, self.values[ENTRY_OFFSET], groups, firsts)]
+        firsts = firsts[: number_groups(self.batches, self.values[ENTRY_OFFSET], groups, firsts)]
         values = Answers.empty(len(firsts), resolve).values
         for column in (ENTRY_OFFSET, ENTRY_POSITION):
             values[column] = self.values[column][firsts]
@@ -611,7 +611,7 @@ def _seek_offsets(
     if resolve is Resolve.INDEX:
         return
 
-    def mismatch(query: int) -> int:
+    def on_mismatch(query: int) -> int:
         entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
         return _damaged_entry(log, indexes, *entry)
 
@@ -622,7 +622,7 @@ def _seek_offsets(
         values[ENTRY_OFFSET],
         values[ENTRY_POSITION],
         located.batches,
-        misfit=mismatch,
+        on_mismatch=on_mismatch,
         first_offset_at=log.first_offset_at,
     )
 
@@ -649,9 +649,9 @@ def _seek_timestamps(
     if resolve is Resolve.INDEX:
         return
     state = batch_seek.new_state()
-    code = batch_seek.WALK_MISFIT
-    while code != batch_seek.WALK_DONE:
-        code = batch_seek.walk_to_timestamps(
+    code = batch_seek.SEEK_MISMATCH
+    while code != batch_seek.SEEK_DONE:
+        code = batch_seek.seek_to_timestamps(
             log.address,
             size_bytes,
             starting_offset,
@@ -665,11 +665,11 @@ def _seek_timestamps(
             located.batches,
         )
         query = int(state[batch_seek.STATE_QUERY])
-        if code == batch_seek.WALK_MISFIT:
+        if code == batch_seek.SEEK_MISMATCH:
             state[batch_seek.STATE_DAMAGED_ENTRY] = _damaged_entry(
                 log, indexes, int(floors[query]), int(values[ENTRY_POSITION, query])
             )
-        elif code == batch_seek.WALK_TIME_MISFIT:
+        elif code == batch_seek.SEEK_TIME_MISMATCH:
             log.check_faults()
             # If offsets decrease, a valid entry may point past its own batch.
             entries = indexes.time_index.read_entries()

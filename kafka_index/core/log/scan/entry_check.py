@@ -95,7 +95,7 @@ class OffsetEntryCheck:
         self._next = 0
         self._fitting = 0
         self._largest = _NO_OFFSET
-        self._misfit: IndexMismatch | None = None
+        self._mismatch: IndexMismatch | None = None
 
     def observe(self, batches: BatchColumns) -> None:
         """Compare the entries that point into these batches."""
@@ -113,14 +113,14 @@ class OffsetEntryCheck:
         is_placed = batches.position_bytes[rows] == positions
         is_above = offsets > largest[rows]
         self._fitting += int((is_placed & is_above).sum())
-        if self._misfit is not None:
+        if self._mismatch is not None:
             return
         for wrong, kind in ((~is_placed, EntryFault.MISPLACED), (~is_above, EntryFault.TOO_LOW)):
             row = _first(wrong)
-            if row is None or (self._misfit is not None and self._misfit.entry <= first + row):
+            if row is None or (self._mismatch is not None and self._mismatch.entry <= first + row):
                 continue
             batch = int(rows[row])
-            self._misfit = IndexMismatch(
+            self._mismatch = IndexMismatch(
                 kind,
                 first + row,
                 f"the position of a batch, such as {int(batches.position_bytes[batch])}"
@@ -129,9 +129,9 @@ class OffsetEntryCheck:
                 f"offset {int(offsets[row])} at byte {int(positions[row])}",
             )
 
-    def misfit(self, end_offset: int, end_bytes: int) -> IndexMismatch | None:
+    def mismatch(self, end_offset: int, end_bytes: int) -> IndexMismatch | None:
         """Return the first mismatching entry; call it after all batches were observed."""
-        found = self._misfit
+        found = self._mismatch
         count = len(self._offsets)
         if found is not None and not self._fitting and count > 1:
             return found._replace(fault=EntryFault.FOREIGN)
@@ -178,7 +178,7 @@ class TimeEntryCheck:
         seen = np.where(ended > 0, latest[np.maximum(ended, 1) - 1], NO_TIMESTAMP)
         np.maximum(self._latest[first:], seen, out=self._latest[first:])
 
-    def misfit(
+    def mismatch(
         self, end_offset: int, max_timestamp_ms: int, *, is_closed: bool
     ) -> IndexMismatch | None:
         """Return the first mismatching entry; call it after all batches were observed.

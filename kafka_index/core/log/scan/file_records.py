@@ -241,32 +241,32 @@ def search_for_offsets(
     entry_positions: Longs,
     batches: Longs,
     *,
-    misfit: Callable[[int], int],
+    on_mismatch: Callable[[int], int],
     first_offset_at: Callable[[int], int],
 ) -> None:
     """Find the batches of ascending offsets, or the next ones (``searchForOffsetFromPosition``).
 
-    The arrays are those of `core.kernels.batch_seek.walk_to_offsets`. `misfit` is called with the
-    number of a target whose index entry does not match. It raises, or returns the position of the
-    entry if the log is corrupt there. `first_offset_at` is called with the position of a compressed
-    v0 or v1 message, whose first offset is inside; it raises `CorruptLogError`.
+    The arrays are those of `core.kernels.batch_seek.seek_to_offsets`. `on_mismatch` is called with
+    the number of a target whose index entry does not match. It raises, or returns the position of
+    the entry if the log is corrupt there. `first_offset_at` is called with the position of a
+    compressed v0 or v1 message, whose first offset is inside; it raises `CorruptLogError`.
     """
     address = np.uint64(log.ctypes.data)
     state = batch_seek.new_state()
-    code = batch_seek.WALK_NEEDS_FIRST_OFFSET
-    while code != batch_seek.WALK_DONE:
-        code = batch_seek.walk_to_offsets(
+    code = batch_seek.SEEK_NEEDS_FIRST_OFFSET
+    while code != batch_seek.SEEK_DONE:
+        code = batch_seek.seek_to_offsets(
             address, log_size, targets, entry_offsets, entry_positions, state, batches
         )
-        if code == batch_seek.WALK_NEEDS_FIRST_OFFSET:
+        if code == batch_seek.SEEK_NEEDS_FIRST_OFFSET:
             position = int(state[batch_seek.STATE_POSITION])
             try:
                 state[batch_seek.STATE_UNPACKED_FIRST_OFFSET] = first_offset_at(position)
                 state[batch_seek.STATE_UNPACKED_POSITION] = position
             except CorruptLogError:
                 state[batch_seek.STATE_DAMAGE] = position
-        elif code == batch_seek.WALK_MISFIT:
-            state[batch_seek.STATE_DAMAGED_ENTRY] = misfit(int(state[batch_seek.STATE_QUERY]))
+        elif code == batch_seek.SEEK_MISMATCH:
+            state[batch_seek.STATE_DAMAGED_ENTRY] = on_mismatch(int(state[batch_seek.STATE_QUERY]))
 
 
 def read_batch_fields(

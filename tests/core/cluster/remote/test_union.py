@@ -23,9 +23,9 @@ from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.log.scan.segment_scan import LogFileSource, read_batches
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.records.batch_iteration import BatchDamage, RecordDecoder
 from kafka_index.core.records.batch_table import WindowBatches
 from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_decoder import BatchDamage, RecordDecoder
 from kafka_index.core.records.record_table import RecordTable
 from tests.support.tiered import SETTINGS, Setting, keys, setting
 
