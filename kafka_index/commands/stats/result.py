@@ -173,13 +173,13 @@ STATS_REPORT = ReportSpec(
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The bytes and records that retention or compaction would keep and remove."""
+    """The columns about the bytes and records that retention or compaction keeps and removes."""
 
     stays_bytes: int
     goes_bytes: int
     stays_records: int
     goes_records: int
-    log_start_offset: int | None = None
+    log_start_after: int | None = None
 
     def plus(self, other: Remainder) -> Remainder:
         """Return the sum of two replicas, without a log start offset."""
@@ -189,15 +189,6 @@ class Remainder:
             self.stays_records + other.stays_records,
             self.goes_records + other.goes_records,
         )
-
-    def columns(self) -> dict[str, Any]:
-        return {
-            "stays_bytes": self.stays_bytes,
-            "goes_bytes": self.goes_bytes,
-            "stays_records": self.stays_records,
-            "goes_records": self.goes_records,
-            "log_start_after": self.log_start_offset,
-        }
 
 
 def row_of(

@@ -6,7 +6,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -271,7 +271,7 @@ class _Totals:
     def _row(self, topic: str, counted: _Counted) -> StatsRow:
         counts = counted.counts
         row = row_of(topic, counts.totals.sums, counts, self._request)
-        prediction = {} if counted.remainder is None else counted.remainder.columns()
+        prediction = {} if counted.remainder is None else asdict(counted.remainder)
         return replace(row, replicas=len(counted.replicas), **prediction)
 
     def _replica_row(self, counted: _Counted, *, is_base: bool) -> StatsRow:
@@ -305,14 +305,13 @@ class _Totals:
 
     def _remainder(self, replica: Replica, counts: ReplicaCounts) -> Remainder | None:
         """Return the prediction for a replica; None if none is requested, or facts are unknown."""
-        request = self._request
-        if request.compact:
-            return _compacted(counts) if not counts.faults.total else None
-        if request.retention_ms is None and request.retention_bytes is None:
+        request, segments = self._request, counts.segments
+        if counts.faults.total:
+            # The largest timestamps and the keys of skipped ranges are unknown.
             return None
-        segments = counts.segments
-        if len(segments) < len(replica.files.segments):
-            # The largest timestamp of a segment that is not read to its end is unknown.
+        if request.compact:
+            return _compacted(counts)
+        if request.retention_ms is None and request.retention_bytes is None:
             return None
         bases = [segment.base_offset for segment in segments]
         sizes_bytes = [segment.size_bytes for segment in segments]
@@ -338,7 +337,7 @@ class _Totals:
             goes_bytes=sum(sizes_bytes[:deleted]),
             stays_records=sum(segment.records for segment in segments[deleted:]),
             goes_records=sum(segment.records for segment in segments[:deleted]),
-            log_start_offset=max(start, end) if deleted else start,
+            log_start_after=max(start, end) if deleted else start,
         )
 
 

@@ -393,6 +393,16 @@ def test_replica_that_cannot_be_read_has_no_prediction(tmp_path: Path) -> None:
     assert stats.outcome is RunOutcome.ENVIRONMENT
 
 
+@pytest.mark.parametrize(
+    "what_if", [{"retention_bytes": 1}, {"retention_ms": 1}, {"compact": True}]
+)
+def test_damaged_replica_has_no_prediction(tmp_path: Path, what_if: dict[str, Any]) -> None:
+    write_dump(tmp_path / "data")
+    flip(log_path(tmp_path / "data", 24), len(records_of(24)) + 8)
+    stats = kafka_index.read_stats(tmp_path / "data", topics="orders", **what_if)
+    assert rows(stats, "status", "stays_bytes", "log_start_after") == [("damaged", None, None)]
+
+
 def test_compaction_drops_aborted_records_and_reads_no_open_transaction(tmp_path: Path) -> None:
     aborted = records_of(0, producer_id=5)
     committed = records_of(5, producer_id=5)
