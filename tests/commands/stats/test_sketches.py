@@ -1,4 +1,4 @@
-"""Counts of keys in bounded memory: exact while they fit, within their bounds beyond."""
+"""Counts of keys in bounded memory: exact for few keys, within their error for many."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sample_of(keys: Sequence[bytes], first_offset: int = 0) -> KeySample:
 
 
 def copy_of(counts: Any) -> Any:
-    """The counts as another process gets them."""
+    """The counts after they were pickled."""
     return pickle.loads(pickle.dumps(counts))  # noqa: S301
 
 
@@ -49,7 +49,7 @@ def test_sample_is_exact_while_all_keys_fit() -> None:
     keys = keys_of(range(SAMPLE_KEYS)) * 2
     sample = sample_of(keys)
     assert (sample.distinct, sample.relative_error) == (SAMPLE_KEYS, 0)
-    # The last record of each key wins.
+    # The sample has the last record of each key.
     assert sorted(sample.rows[:, 0]) == list(range(SAMPLE_KEYS, 2 * SAMPLE_KEYS))
 
 

@@ -1,4 +1,4 @@
-"""Statistics of logs, against DuckDB's answers over an export of the same dump."""
+"""Statistics of logs, compared with DuckDB queries over an export of the same dump."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OF_BATCHES = "max(epoch_ms(timestamp)) OVER (PARTITION BY topic, partition, batc
 
 
 def exported(dump: Path, out: Path, query: str, topics: str | None = None) -> list[tuple[Any, ...]]:
-    """The answer of DuckDB over an export of a dump."""
+    """The result of a DuckDB query over an export of a dump."""
     columns = ["topic", "partition", "offset", "timestamp", "key", "value", "batch_base_offset"]
     if not out.exists():
         kafka_index.export_records(dump, out, columns=columns, topics=topics)
@@ -116,7 +116,7 @@ def test_damaged_random_logs_have_the_records_and_outcome_of_their_export(
 
 @pytest.mark.parametrize(("by", "length_ms"), [("hour", HOUR_MS), ("day", DAY_MS)])
 def test_hours_and_days_equal_those_of_the_export(tmp_path: Path, by: str, length_ms: int) -> None:
-    # DuckDB does not take times after the year 290000.
+    # DuckDB rejects times after the year 290000.
     topics = "(?!imported-history).*"
     query = f"""
         SELECT topic, batch_ms // {length_ms} * {length_ms} AS start_timestamp_ms, count(*)::BIGINT
@@ -246,7 +246,7 @@ def test_replicas_have_a_row_each_and_are_counted_once(tmp_path: Path) -> None:
     [
         (leave_whole, "", ""),
         (remove_segment, "offsets 12 to 23", "offsets 12 to 23"),
-        # A checksum is not verified by headers.
+        # Checksums are not verified if only headers are read.
         (damage_middle, "", "bad_crc"),
         (append_early_batch, "offset_overflow", "offset_overflow"),
         (make_log_a_folder, f"{12:020d}.log", f"{12:020d}.log"),

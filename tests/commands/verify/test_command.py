@@ -1,4 +1,4 @@
-"""``kafka-index verify``: what it prints, reports, and exits with, of local and remote dumps."""
+"""``kafka-index verify``: output, report and exit code for local and remote dumps."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_log_changed_during_verification_is_reported_as_retriable(
 
 
 def unprivileged(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
-    """Verify without privileges; return the exit code, what is printed, and the report."""
+    """Verify without privileges; return the exit code, the output, and the report."""
     open_to_all(tmp_path)
     out = tmp_path / "out"
     out.mkdir()
@@ -362,7 +362,7 @@ def test_unread_entry_is_reported_equally_by_terminal_page_and_exit_code(
     folder = data / PARTITION
     if kind == "pipe":
         log = min(folder.glob("*.log"))
-        # Without it, the log begins later.
+        # Without this segment, the log begins later.
         for path in folder.glob(f"{log.stem}.*"):
             path.unlink()
         os.mkfifo(log)

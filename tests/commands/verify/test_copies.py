@@ -50,7 +50,7 @@ HARMFUL = (FileClass.DIVERGED, FileClass.GAP, FileClass.BAD_CRC)
 #: Two copies, and what is found; ``{0}`` is the place of the first of them, ``{1}`` the other.
 COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
     ({0: [A, B], 6: [C]}, {0: [A], 3: [B, C]}, FileClass.IDENTICAL, "from offset 0 up to offset 9"),
-    # Retention removed segments of one.
+    # Retention removed segments of one copy.
     ({0: [A], 3: [B], 6: [C]}, {6: [C]}, FileClass.IDENTICAL, "equal from offset 6 up to offset 9"),
     ({0: [A, B]}, {0: [A, ROTTEN_B]}, FileClass.BAD_CRC, "other bytes in the batch at offset 3"),
     ({0: [A, B]}, {0: [A]}, FileClass.PREFIX, "the {1} copy ends at offset 3"),
@@ -189,7 +189,7 @@ def test_compacted_topics_of_copies_are_taken_from_the_metadata_log(tmp_path: Pa
 
 
 def without_last_record(log: bytes) -> Iterator[bytes]:
-    """Yield the batches of a log, the first with several records without its last one."""
+    """Yield the batches of a log; the first one with several records lacks its last record."""
     at, is_done = 0, False
     while at < len(log):
         (size,) = struct.unpack_from(">i", log, at + 8)

@@ -1,4 +1,4 @@
-"""Findings in a real broker's dump, as it is and after damage."""
+"""Findings in the dump of a real broker, intact and damaged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def metadata_of(folder: Path, topic_id: str, policy: str) -> Path:
 
 
 def findings(data: Path, *, fast: bool = False) -> list[Finding]:
-    """Return the rows of files that are not as they should be."""
+    """Return the rows of files except for harmless ones."""
     found = verified(data, fast=fast)
     return [
         row
@@ -136,7 +136,7 @@ def test_headers_only_verification_misses_a_bad_checksum(data: Path) -> None:
     ("change", "file_class"),
     [
         (lambda log: log[:-100], FileClass.TORN),
-        # Zeros of preallocation.
+        # Preallocated zeros.
         (lambda log: log + bytes(4096), FileClass.PADDED),
     ],
 )

@@ -1,4 +1,4 @@
-"""Verifications that are killed: the report is whole or as it was, and nothing else is touched."""
+"""Killed verifications: the report is complete or unchanged, and no other file is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_killed_verification_leaves_a_complete_or_the_older_report(
 ) -> None:
     data = copy_dump(tmp_path / "dump", *PARTITIONS)
     report = tmp_path / "report.parquet"
-    # Calls that name a scratch file count too.
+    # Calls with the path of a scratch file are included.
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     before = found_in(data)

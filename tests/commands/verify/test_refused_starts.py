@@ -1,4 +1,4 @@
-"""Faults that keep a broker from starting: verification and prediction go by the same rules."""
+"""Errors on which a broker does not start: verify and predict apply the same rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Change = Callable[[Path], object]
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory with a live partition, one to be deleted and a stray one."""
+    """A data directory with a live, a deleted and a stray partition."""
     target = copy_dump(tmp_path / "data", PARTITION)
     for mark in ("delete", "stray"):
         shutil.copytree(DUMP / "payments-0", target / f"{MARKED}-{mark}")
@@ -42,7 +42,7 @@ def written(name: str, text: str = "") -> Change:
 
 
 def without_logs(name: str) -> Change:
-    """Leave a live partition with nothing but a file of this name."""
+    """Create a live partition that contains only a file with this name."""
 
     def change(data: Path) -> None:
         (data / "other-0").mkdir()
@@ -61,7 +61,7 @@ def property_of(name: str, value: str | None) -> Change:
 
 
 def another_directory(data: Path) -> Path:
-    """Put a second directory with the same id beside it."""
+    """Create a second data directory with the same directory ID."""
     other = data.parent / "data-2"
     shutil.copytree(DUMP / "payments-0", other / "payments-0")
     shutil.copy(data / "meta.properties", other)
@@ -69,7 +69,7 @@ def another_directory(data: Path) -> Path:
 
 
 def two_metadata_logs(data: Path) -> None:
-    """Put a second directory of the same broker beside it, both with a metadata log."""
+    """Create a second data directory of the same broker, each with a metadata log."""
     other = another_directory(data)
     property_of("directory.id", _ID)(other)
     for each in (data, other):
@@ -77,21 +77,21 @@ def two_metadata_logs(data: Path) -> None:
 
 
 def linked_index(data: Path) -> None:
-    """Put a link into no folder in the place of the first index."""
+    """Replace the first index by a broken link."""
     path = min((data / PARTITION).glob("*.index"))
     path.unlink()
     path.symlink_to("/nonexistent/index")
 
 
 def snapshot_directory(data: Path) -> None:
-    """Put a directory in the place of the last snapshot."""
+    """Replace the last snapshot by a directory."""
     path = max((data / PARTITION).glob("*.snapshot"))
     path.unlink()
     path.mkdir()
 
 
 def snapshot_pipe(data: Path) -> None:
-    """Put a named pipe in the place of the last snapshot."""
+    """Replace the last snapshot by a named pipe."""
     path = max((data / PARTITION).glob("*.snapshot"))
     path.unlink()
     os.mkfifo(path)
@@ -156,7 +156,7 @@ _STARTS: dict[str, Change] = {
 def refuses(
     data: Path, properties: dict[str, str] | None = None, directories: Sequence[str] = ()
 ) -> tuple[bool, bool]:
-    """Return whether a row of a verification says so, and whether a prediction does."""
+    """Return whether a verification and a prediction report that the broker does not start."""
     directories = directories or sorted(str(path) for path in data.parent.iterdir())
     found = verify(directories, threads=1, config=properties)
     rows = found.findings
@@ -225,7 +225,7 @@ def test_metadata_directory_that_is_also_an_input_is_checked_once(data: Path) ->
 
 
 def test_kubernetes_volume_mount_is_one_directory(tmp_path: Path) -> None:
-    """The entries of a ConfigMap are links into ``..data``, which is a link to a folder by time."""
+    """The entries of a ConfigMap are links into ``..data``, a link to a folder with a timestamp."""
     mounted, folder = tmp_path / "mounted", tmp_path / "mounted" / "..2026_11_23_07_00_00.1"
     shutil.copytree(DUMP, folder, ignore=shutil.ignore_patterns("[!apm]*-[0-9]", "__*"))
     (mounted / "..data").symlink_to(folder.name)
@@ -234,7 +234,7 @@ def test_kubernetes_volume_mount_is_one_directory(tmp_path: Path) -> None:
 
     found = verify(mounted, threads=1)
 
-    # It is no data directory that a broker starts with; its parents are not two of one broker.
+    # The mounted folder is not a data directory, so its two parents are not of one broker.
     harmful = {row.path: row.found for row in found.findings if row.topic is None and row.harmful}
     named = "not named like a partition directory"
     assert harmful == {str(mounted / "..data"): named, str(folder): named}
@@ -245,7 +245,7 @@ def test_kubernetes_volume_mount_is_one_directory(tmp_path: Path) -> None:
 
 
 def metadata_elsewhere(data: Path) -> dict[str, str]:
-    """Put a metadata log beside the data directory that has one, and name it in the settings."""
+    """Add a second metadata log, which the settings contain."""
     (data / "__cluster_metadata-0").mkdir()
     directory = data.parent / "metadata"
     directory.mkdir()

@@ -1,4 +1,4 @@
-"""The fields of a batch's header and its size, against struct."""
+"""The fields and the size of a batch header, compared with ``struct``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.strategies import segments
 
 
 def headers(*entries: bytes, start: int = 0) -> list[list[int]]:
-    """Rows of the columns; the window holds the log from `start` on."""
+    """Rows of the columns; the window contains the log from `start` on."""
     log = b"".join(entries)
     positions = start + np.cumsum([0, *map(len, entries)], dtype=np.int64)[:-1]
     columns = np.empty((HEADER_COLUMNS, len(entries)), np.int64)

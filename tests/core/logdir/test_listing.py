@@ -1,4 +1,4 @@
-"""Listing: which files of a dump are live segments, and what is said of the others."""
+"""Listings: the live segments of a dump, and the reasons for skipped entries."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_linked_partition_directories_are_followed(tmp_path: Path) -> None:
     (tmp_path / "data" / "t-0").symlink_to(tmp_path / "big" / "t-0")
     listing = listed(tmp_path / "data")
     assert listing.segments[0].log_path == str(tmp_path / "data" / "t-0" / name(0))
-    # A broker may run on either.
+    # A broker may run on both data directories.
     assert listing.data_directories == [str(tmp_path / "data"), str(tmp_path / "big")]
 
 

@@ -1,4 +1,4 @@
-"""Listing a dump in an object store, and as columns, gives what listing a local copy gives."""
+"""Listings of an object store by pages, compared with listings of a local copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files of a dump in each state, and each command: two never say different things of one."""
+"""Files at the root of a data directory, in each state and with each command."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ READ = {
 }
 
 
-class Fate(Enum):
-    """The fate of a file: a broker goes by it, or fails on it, or this process may not read it."""
+class FileState(Enum):
+    """The state of a file: a broker reads it, fails on it, or this process may not read it."""
 
-    SOUND = "sound"
+    VALID = "valid"
     FAILS = "fails"
     UNREAD = "unread"
 
@@ -54,7 +54,7 @@ def _unreadable(path: Path) -> None:
     path.chmod(0)
 
 
-#: What is done to a file, and the words of every command that names it for that.
+#: How a file is changed, and the words with which commands report it.
 STATES: dict[str, tuple[Callable[[Path], object], str]] = {
     "absent": (_replaced, ""),
     "empty": (lambda path: path.write_bytes(b""), ""),
@@ -67,31 +67,31 @@ STATES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def fate_of(name: str, state: str) -> Fate:
+def state_of(name: str, state: str) -> FileState:
     if state == "unreadable":
-        return Fate.UNREAD
-    # A broker resets these two to 0.
+        return FileState.UNREAD
+    # A broker resets both checkpoints to 0.
     if name in (RECOVERY_POINTS, LOG_STARTS) and state == "no numbers":
-        return Fate.SOUND
-    # A marker counts by being there; only of checkpoints and the marker, none is as good as empty.
+        return FileState.VALID
+    # The content of the clean shutdown file is ignored. Checkpoints may be missing or empty.
     if name == MARKER or (name in CHECKPOINTS and state in ("absent", "empty")):
-        return Fate.SOUND
-    return Fate.FAILS
+        return FileState.VALID
+    return FileState.FAILS
 
 
-def expected(command: str, name: str, fate: Fate) -> tuple[set[int], bool]:
-    """Return the exit codes that are right, and whether the file has to be named."""
-    # A checkpoint is checked where the data directory is listed, whatever a command reads of it.
-    if name in CHECKPOINTS and fate is Fate.FAILS:
+def expected(command: str, name: str, file_state: FileState) -> tuple[set[int], bool]:
+    """Return the expected exit codes, and whether the output must contain the file."""
+    # The listing of a data directory checks its checkpoints for every command.
+    if name in CHECKPOINTS and file_state is FileState.FAILS:
         return {1}, True
-    if name not in READ[command] or fate is Fate.SOUND:
+    if name not in READ[command] or file_state is FileState.VALID:
         return {0}, False
-    if fate is Fate.UNREAD:
+    if file_state is FileState.UNREAD:
         return {3}, True
     if name == EPOCHS or command in ("verify", "predict"):
         return {1}, True
     if command == "restore":
-        # Nothing of an identity that no broker starts with is restored.
+        # A directory with an identity on which no broker starts is not restored.
         return ({0, 2}, True) if name == IDENTITY else ({0}, False)
     return {0}, False
 
@@ -99,7 +99,7 @@ def expected(command: str, name: str, fate: Fate) -> tuple[set[int], bool]:
 def cases() -> list[tuple[str, str]]:
     names = (*CHECKPOINTS, MARKER, IDENTITY, TOPIC_ID, EPOCHS)
     found = [(name, state) for name in names for state in STATES]
-    # A broker starts without leader epochs, and serves followers wrongly: verify alone says so.
+    # A broker starts without leader epochs; only verify reports them as missing.
     return [case for case in found if case not in ((EPOCHS, "absent"), (EPOCHS, "empty"))]
 
 
@@ -108,7 +108,7 @@ def test_commands_agree_on_a_small_file(name: str, state: str, tmp_path: Path) -
     change, words = STATES[state]
     data = copy_dump(tmp_path / "data", PARTITION, "__consumer_offsets-0")
     change(data / PARTITION / name if name in (TOPIC_ID, EPOCHS) else data / name)
-    fate = fate_of(name, state)
+    file_state = state_of(name, state)
 
     for command, arguments in COMMANDS.items():
         names = {"DATA": data, "OUT": tmp_path / command}
@@ -116,12 +116,12 @@ def test_commands_agree_on_a_small_file(name: str, state: str, tmp_path: Path) -
         with without_override():
             done = run_here(command, *given)
         text = done.stdout + done.stderr
-        codes, is_named = expected(command, name, fate)
+        codes, is_named = expected(command, name, file_state)
         assert done.returncode in codes, (command, text)
         if is_named:
             assert name in text, (command, text)
-            # There are more ways to be malformed than a checkpoint has.
-            if name in CHECKPOINTS or fate is Fate.UNREAD:
+            # Other files have more malformed states than checkpoints.
+            if name in CHECKPOINTS or file_state is FileState.UNREAD:
                 assert words in text, (command, text)
 
 
@@ -131,7 +131,7 @@ IDENTITIES = {
     "version=0\nbroker.id=1\n": "cluster.id is missing",
     "version=1\ncluster.id=c\n": "node.id is missing",
     "version=1\ncluster.id=c\nnode.id=x\n": "node.id cannot be read",
-    # A broker cuts no blanks off there.
+    # A broker does not strip blanks there.
     "version=1\ncluster.id=c\nnode.id=1 \n": "node.id cannot be read",
     "version=1\ncluster.id=c\nnode.id=-1\n": "node.id is -1",
     "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=x\n": "directory.id cannot be read",

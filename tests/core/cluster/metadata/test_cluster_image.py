@@ -1,4 +1,4 @@
-"""The image of a metadata log; `tests/conformance` asks Kafka's own image."""
+"""The image of a metadata log; `tests/conformance` compares it with Kafka's image."""
 
 from __future__ import annotations
 

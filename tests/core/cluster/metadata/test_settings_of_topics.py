@@ -1,4 +1,4 @@
-"""The settings by which logs were written: those given, those of the metadata log, Kafka's."""
+"""The settings of logs: given settings, the metadata log, and Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
         (None, None, 300, 400, 300),
         (None, None, None, 400, 400),
         (None, None, None, None, 4096),
-        # What Kafka would not take does not count.
+        # Values that Kafka rejects are ignored.
         (None, None, "x", 400, 400),
         (None, None, -1, None, 4096),
-        # The default counts where it is given.
+        # A given default takes precedence.
         (4096, None, 300, 400, 4096),
         (None, 4096, 300, 400, 4096),
     ],
@@ -68,7 +68,7 @@ def test_settings_of_a_topic_are_resolved_independently(tmp_path: Path) -> None:
 
     assert config.for_topic("t") == IndexConfig(7, 800)
     assert config.producer_id_expiration_ms == 5
-    # What a caller has set is not replaced.
+    # Settings of the caller are not replaced.
     assert LogConfig(IndexConfig(9)).with_cluster(cluster, {}).for_topic("t") == IndexConfig(9, 900)
 
 

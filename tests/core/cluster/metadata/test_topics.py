@@ -181,7 +181,7 @@ def test_unknown_record_type_is_counted_by_its_number(offsets: Path) -> None:
 
 
 def of_later_version(record: Pair) -> Pair:
-    """Return a record of a coordinator whose value has a version that does not exist yet."""
+    """Return a record of a coordinator with a value of an unknown version."""
     key, value = record
     assert value is not None
     return key, b"\0\x63" + value[2:]

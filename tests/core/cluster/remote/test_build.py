@@ -22,7 +22,7 @@ _INTERVAL = 600
 
 
 def arguments(at: Setting, *more: Argument) -> list[Argument]:
-    """Return the options that name the dump of a setting, and more."""
+    """Return the options for the dump of a setting."""
     pairs = [text for name, path in at.keys for text in ("--tiered-key", f"{name}={path}")]
     return ["--input", at.data, "--tiered", at.remote, *pairs, *more]
 
@@ -63,7 +63,7 @@ def test_build_writes_the_files_that_the_brokers_uploaded(name: str, tmp_path: P
                     equal += 1
                 else:
                     assert f"the stored {suffix} differs" in noted[segment.log_path]
-    # A broker that restarts begins to count anew, in the middle of a segment.
+    # After a restart, a broker counts the index interval from 0, in the middle of a segment.
     assert len(noted) <= 4
     assert equal > 70
 

@@ -90,7 +90,7 @@ def _copy(name: str, folder: Path) -> Setting:
 
 
 def _damage_transaction_indexes(at: Setting, damage: Damage) -> int:
-    """Damage the transaction indexes of all remote segments; return how many there are."""
+    """Damage the transaction indexes of all remote segments; return their number."""
     count = 0
     for key in at.segments():
         name = f"{at.remote}/{key.name}"

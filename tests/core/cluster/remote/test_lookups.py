@@ -1,4 +1,4 @@
-"""Lookups in tiered partitions, against what the broker itself answered."""
+"""Lookups in tiered partitions, compared with the answers of the broker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _lookups(at: Setting, by: By, *, with_data: bool = True) -> Iterator[Lookups
 
 
 def _pickled(inventory: Inventory) -> Inventory:
-    """Return the inventory as a worker gets it."""
+    """Return the inventory after it was pickled."""
     kind, arguments = inventory.__reduce__()[:2]
     assert kind is Inventory
     assert isinstance(arguments, tuple)
@@ -68,7 +68,7 @@ def _ask(lookups: Lookups, rows: list[dict[str, Any]], values: list[int]) -> lis
 
 
 def _as_broker(answer: dict[str, Any]) -> _Answer:
-    """Return offset, timestamp and epoch as a ListOffsets response has them."""
+    """Return offset, timestamp and epoch in the form of a ListOffsets response."""
     if answer["found_offset"] is None:
         return -1, -1, None
     return answer["found_offset"], answer["found_timestamp_ms"], answer["found_leader_epoch"]
@@ -268,7 +268,7 @@ def test_records_of_a_tiered_dump_equal_those_of_consumers(name: str, isolation:
 
     assert found.num_rows == truth.num_rows
     for column, name_there in _COLUMNS.items():
-        # The truth of read_committed has offsets and timestamps alone.
+        # The expected values of read_committed have only offsets and timestamps.
         if name_there in truth.column_names:
             values = found[column]
             if pa.types.is_timestamp(values.type):

@@ -1,4 +1,4 @@
-"""Remote segments of every setting: their logs and indexes, whole, in ranges, and damaged."""
+"""Remote segments of every setting: complete, partial and damaged logs and indexes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_indexes_of_an_encrypted_segment_equal_those_of_a_broker() -> None:
 
 
 def _copy(at: Setting, tmp_path: Path, chunks: int) -> tuple[Setting, SegmentKey, Path]:
-    """Copy a store; return it, a segment with so many chunks at least, and its log object."""
+    """Copy a store; return it, a segment with at least this number of chunks, and its log."""
     shutil.copytree(at.path, tmp_path / at.path.name)
     copied = Setting(tmp_path / at.path.name)
     with keys(at.keys):
@@ -259,7 +259,7 @@ def test_truncated_or_altered_remote_index_is_an_error(tmp_path: Path) -> None:
 
 
 def encrypt_oaep(n: int, e: int, message: bytes) -> bytes:
-    """Encrypt as RFC 8017, 7.1.1, has it."""
+    """Encrypt according to RFC 8017, 7.1.1."""
     size, hashed = (n.bit_length() + 7) // 8, hashlib.sha3_512(b"").digest()
     block = hashed + bytes(size - len(message) - 130) + b"\x01" + message
     seed = os.urandom(64)

@@ -1,4 +1,4 @@
-"""Tiered dumps against what consumers read: every record of every partition, in order."""
+"""Records of tiered dumps, compared with the records that consumers read."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_incomplete_upload_without_events_is_a_gap(suffix: str, tmp_path: Path) 
 
     paths = [segment.log_path for segment in listing.segments]
     assert at.file(first, ".log") in paths
-    # Whoever reads it gets the error; its offsets are not answered from the next segment.
+    # Reading the segment raises the error, and the next segment does not answer its offsets.
     assert at.file(second, ".log") in paths
 
 
@@ -212,7 +212,7 @@ def test_recreated_topic_is_listed_and_can_be_selected_by_id(tmp_path: Path) -> 
 
 
 def test_remote_segment_is_read_up_to_the_local_log_start(tmp_path: Path) -> None:
-    """The local replica may have rolled elsewhere than the uploading one."""
+    """The local replica may have rolled at other offsets than the uploading replica."""
     at = Setting(tmp_path / "local")
     shutil.copytree(setting("local").path, at.path)
     folder = Path(at.data) / "kept-both-0"

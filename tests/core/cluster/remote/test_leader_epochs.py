@@ -1,4 +1,4 @@
-"""The remote segments that serve offsets, by leader epochs."""
+"""The remote segments from which offsets are read, by leader epochs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_segment_of_an_epoch_that_the_log_does_not_know_is_rejected() -> None:
         ([(0, 0)], [(0, 0), (2, 20)], 19),
         ([(0, 0), (2, 10)], [(0, 0), (2, 10)], 29),
         ([(0, 0), (1, 10)], [(0, 0), (2, 20)], 9),
-        # The log lost its head: epochs below its start are not known any more.
+        # The first segments were deleted, so epochs below the log start are unknown.
         ([(0, 0), (2, 10)], [(2, 15)], 29),
         ([(0, 0)], [(2, 15)], 14),
         ([(5, 0)], [(2, 15)], -1),
