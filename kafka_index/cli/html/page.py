@@ -108,7 +108,7 @@ def _first_timestamp(log_path: str | None) -> int | None:
 
 
 def _last_timestamp(log_path: str | None) -> int | None:
-    entry = _read(_beside(log_path, TIME_INDEX_SUFFIX), -TIME_ENTRY.itemsize)
+    entry = _read(_index_path(log_path, TIME_INDEX_SUFFIX), -TIME_ENTRY.itemsize)
     if len(entry) != TIME_ENTRY.itemsize:
         return None
     last = int(np.frombuffer(entry, TIME_ENTRY)["timestamp_ms"][0])
@@ -117,7 +117,7 @@ def _last_timestamp(log_path: str | None) -> int | None:
 
 
 def _offset_entries(log_path: str | None) -> int | None:
-    path = _beside(log_path, OFFSET_INDEX_SUFFIX)
+    path = _index_path(log_path, OFFSET_INDEX_SUFFIX)
     if path is None:
         return None
     try:
@@ -128,7 +128,7 @@ def _offset_entries(log_path: str | None) -> int | None:
     return None if preallocated else size_bytes // OFFSET_ENTRY.itemsize
 
 
-def _beside(log_path: str | None, suffix: str) -> str | None:
+def _index_path(log_path: str | None, suffix: str) -> str | None:
     if log_path is None or not log_path.endswith(LOG_SUFFIX):
         return None
     return log_path.removesuffix(LOG_SUFFIX) + suffix

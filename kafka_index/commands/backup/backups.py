@@ -583,7 +583,7 @@ class _GarbageCollector:
 
     def _unfinished(self) -> Iterator[str]:
         """Yield temporary files that killed backups left on a local disk."""
-        for folder in _FOLDERS_OF_SMALL_FILES if self._store.stages_beside else ():
+        for folder in _FOLDERS_OF_SMALL_FILES if self._store.stages_locally else ():
             for path, _, mtime_ns in self._repository.listed(folder):
                 name = os.path.basename(path)
                 is_scratch = name.startswith(".") and name.endswith(".tmp")

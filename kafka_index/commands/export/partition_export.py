@@ -281,7 +281,7 @@ def remove_data_files(
 
 def remove_scratch_files(folder: str) -> None:
     """Remove the unfinished files of killed runs, while the lock of the output is held."""
-    if store_of(folder).stages_beside:
+    if store_of(folder).stages_locally:
         found = _files_of(folder)
         _remove(folder, [path for path in found if is_scratch(os.path.basename(path))])
 

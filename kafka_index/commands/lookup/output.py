@@ -209,7 +209,7 @@ class AnswerTarget:
                 hint="choose another path",
             )
         # A rename publishes a local folder; in a store it may be of a killed run.
-        is_finished = bool(there) and (SUCCESS in there or store_of(self.path).stages_beside)
+        is_finished = bool(there) and (SUCCESS in there or store_of(self.path).stages_locally)
         is_taken = names is not None and (self.is_file or bool(others) or is_finished)
         if not self._overwrite and (has_file or is_taken):
             raise InputError(
@@ -221,7 +221,7 @@ class AnswerTarget:
 
 def _existing(path: str, given: str) -> tuple[bool, set[str] | None]:
     """Return whether the path is a file, and the names in the folder; None for no folder."""
-    if store_of(path).stages_beside:
+    if store_of(path).stages_locally:
         if os.path.isdir(path) and not os.path.islink(path):
             return False, _names(path)
         return os.path.lexists(path), None

@@ -268,12 +268,12 @@ class HdfsFile(RemoteFile):
             with remote_file.request_slots:
                 return cast("bytes", self._reader.read_range(position_bytes, size_bytes))
         except Exception as error:
-            how = self._changed_meanwhile()
+            how = self._change_since_open()
             if how is not None:
                 raise self._changed_error(how, position_bytes) from error
             raise read_error(error, self.path, "read the file", position_bytes) from error
 
-    def _changed_meanwhile(self) -> str | None:
+    def _change_since_open(self) -> str | None:
         try:
             return self.changed()
         except KafkaIndexError:

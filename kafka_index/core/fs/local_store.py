@@ -260,7 +260,7 @@ class LocalEntry:
 class LocalStore(Store):
     """The local disk; paths are plain paths."""
 
-    has_rename = stages_beside = has_locks = hosts_brokers = has_links = True
+    has_rename = stages_locally = has_locks = hosts_brokers = has_links = True
     needs_requests = False
 
     def info(self, path: str) -> FileInfo:

@@ -178,7 +178,7 @@ class Store(ABC):
     #: Inspecting or reading a file costs a request. Otherwise files are memory-mapped.
     needs_requests: ClassVar[bool] = True
     #: Files are staged next to their final path and published by a rename.
-    stages_beside: ClassVar[bool] = False
+    stages_locally: ClassVar[bool] = False
     #: Processes can lock files.
     has_locks: ClassVar[bool] = False
     #: A broker can run on its directories.

@@ -304,10 +304,10 @@ class ReportSink(Protocol):
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Add the input segments that a page draws; they are read when the page is written."""
 
-    def publish(self, conclusion: Conclusion, beside: Mapping[str, str]) -> None:
+    def publish(self, conclusion: Conclusion, extra_files: Mapping[str, str]) -> None:
         """Publish the report durably before the run continues; no more rows may follow.
 
-        `beside` has the contents of files next to a local report, by file name suffix.
+        `extra_files` has the contents of files next to a local report, by file name suffix.
         """
 
 
@@ -323,7 +323,7 @@ class KeptRows:
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Do nothing, since only HTML pages show segments."""
 
-    def publish(self, _conclusion: Conclusion, _beside: Mapping[str, str]) -> None:
+    def publish(self, _conclusion: Conclusion, _extra_files: Mapping[str, str]) -> None:
         """Do nothing, since there is no file."""
 
     def to_table(self) -> pa.Table:

@@ -283,7 +283,7 @@ class Output:
             store.make_durable([staging], "make the output durable")
         sizes = {f"{self.root}/{name}": ready[name] for name in names}
         announce({**sizes, f"{self.root}/{SUCCESS}": 0})
-        if not store.stages_beside:
+        if not store.stages_locally:
             old = {entry.name for entry in scan_directory(self.root) if entry.path != self.root}
             # From now on, readers see that the folder is incomplete.
             store.delete([f"{self.root}/{SUCCESS}"] if SUCCESS in old else [])
@@ -368,7 +368,7 @@ def _is_staging(path: str) -> bool:
 
 def remove_directory(path: str) -> None:
     """Remove a directory with its content; raises `PublishError` if that fails."""
-    if not store_of(path).stages_beside:
+    if not store_of(path).stages_locally:
         store_of(path).delete_tree(path)
         return
     for tries_left in reversed(range(_MAX_ATTEMPTS)):

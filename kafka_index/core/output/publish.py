@@ -200,7 +200,7 @@ def swept_target(
     in an object store or HDFS has a staging directory instead. Empty folders that the run has
     created are removed. Raises the errors of `sweep`.
     """
-    if target_root is not None and not store_of(target_root).stages_beside:
+    if target_root is not None and not store_of(target_root).stages_locally:
         yield
         return
     before = list(partition_directories) if target_root is None else _folders_in(target_root)
@@ -235,7 +235,7 @@ class StagedFile:
     def __post_init__(self) -> None:
         """Reject files that a rename cannot publish."""
         if os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path) and (
-            store_of(self.final_path).stages_beside
+            store_of(self.final_path).stages_locally
         ):
             raise ValueError(f"not in one folder: {self.scratch_path}, {self.final_path}")
 
@@ -290,7 +290,7 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
     ``.index`` or a complete one, old or new. Its scratch files are removed, unless another attempt
     may need them. An error of a segment does not affect the others.
     """
-    if not all(store_of(each.directory).stages_beside for each in publications):
+    if not all(store_of(each.directory).stages_locally for each in publications):
         return list(_stores_requests().map(_put_in_store, publications))
     errors: list[PublishError | None] = [_prepare(each) for each in publications]
     undurable = make_durable(
@@ -332,7 +332,7 @@ def _put_in_store(publication: Publication) -> PublishError | None:
         return PublishError(error.message, path=error.path or directory, hint=error.hint)
     finally:
         for staged in publication.files:
-            if store_of(staged.scratch_path).stages_beside:
+            if store_of(staged.scratch_path).stages_locally:
                 remove_scratch(staged.scratch_path)
     return None
 
@@ -419,7 +419,7 @@ def unpublished_part(publication: Publication) -> Publication | None:
 
     None if the segment was published or abandoned.
     """
-    if not store_of(publication.files[0].scratch_path).stages_beside:
+    if not store_of(publication.files[0].scratch_path).stages_locally:
         # Objects are copied, not renamed: objects of another attempt are put again.
         return publication
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))

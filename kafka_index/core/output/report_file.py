@@ -110,7 +110,7 @@ class ReportFile:
         self._failure: PublishError | None = None
         self.is_published = False
         local = self.path
-        if not store_of(self.path).stages_beside:
+        if not store_of(self.path).stages_locally:
             name = os.path.basename(self.path)
             local = os.path.join(workspace(), f"{os.urandom(8).hex()}-{name}")
         if os.path.isdir(local):
@@ -164,17 +164,17 @@ class ReportFile:
         if self._page is not None:
             self._page.finish(conclusion)
 
-    def publish(self, conclusion: Conclusion, beside: Mapping[str, str]) -> None:
+    def publish(self, conclusion: Conclusion, extra_files: Mapping[str, str]) -> None:
         """Publish the report durably before the run continues; no more rows may follow.
 
-        `beside` has the contents of files next to a local report, by file name suffix.
+        `extra_files` has the contents of files next to a local report, by file name suffix.
         """
         self.finish(conclusion)
         self.__exit__(None, None, None)
         self.is_published = True
-        if not store_of(self.path).stages_beside:
+        if not store_of(self.path).stages_locally:
             return
-        for suffix, text in beside.items():
+        for suffix, text in extra_files.items():
             with AtomicFile(f"{self.path}{suffix}") as file:
                 file.write(text.encode())
                 file.commit()

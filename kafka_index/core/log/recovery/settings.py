@@ -240,7 +240,7 @@ class BuildSettings:
 
     @property
     def _stages_beside(self) -> bool:
-        return self.target_root is None or store_of(self.target_root).stages_beside
+        return self.target_root is None or store_of(self.target_root).stages_locally
 
     def work_path(self, final_path: str, attempt_id: str) -> str:
         """Return the local path for writing a file: next to its target if that is local."""

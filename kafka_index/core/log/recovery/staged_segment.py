@@ -200,7 +200,7 @@ class StagedSegment:
         except InputError:
             # Another attempt may have published the staged file by renaming it; objects are copied
             # instead. A state of another scan may have existed before.
-            if not store_of(path).stages_beside or not self._is_published(path):
+            if not store_of(path).stages_locally or not self._is_published(path):
                 raise
             return SegmentState.read(path)
 
