@@ -1,13 +1,13 @@
 """Several writer schemas of a topic as one type of Arrow.
 
-Each schema has a `Shape`: its Arrow type with the names, aliases and numbers by which its fields
-are found again in other versions. `align` joins shapes, in the order of their versions, to one
-shape and a `Plan` for each of them. A plan is both what a decoder has to build (`Plan.selection`)
-and how its arrays become those of the table (`Plan.convert`).
+A `Shape` is the Arrow type of a schema, with the aliases and numbers of its fields. `align` joins
+the shapes of versions to one shape, with a `Plan` for each version. A plan selects the members that
+a decoder builds (`Plan.selection`), and converts its arrays to the type of the table
+(`Plan.convert`).
 
-Fields match by name, then by the aliases of newer schemas (Avro), or by number (Protobuf); the
-newest name counts. Where types can be widened they are; otherwise the later type has a column of
-its own, such as ``x__string``. No field is dropped.
+Fields match by name, then by the aliases of newer schemas (Avro), or by number (Protobuf). A column
+has the newest name. Types are widened if possible. Otherwise, the later type has a separate column,
+such as ``x__string``. No field is dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import reduce
 from typing import Self, TypeAlias
 
 import pyarrow as pa
@@ -22,13 +23,13 @@ import pyarrow as pa
 from kafka_index.core.errors import BadSchemaError, InputError
 from kafka_index.core.schema.bodies import with_children
 
-#: The members of a struct that are wanted, by name; under "" what is wanted of the elements of a
-#: list or the values of a map. None for all.
+#: The selected members of a struct by name, each with its own selection. The selection of the
+#: elements of a list, or of the values of a map, has the name "". None selects all.
 Selection: TypeAlias = "Mapping[str, Selection] | None"
 
-#: The most types in a schema, and how deep they may be nested: Arrow passes on 64 levels.
+#: The maximum number of types in a schema, and of their levels: Arrow exports 64 levels.
 MOST_TYPES, _MAX_DEPTH = 50_000, 56
-#: The names of the elements of lists, as Parquet has them.
+#: The name of the elements of lists in Parquet.
 ELEMENT = "element"
 
 
@@ -45,7 +46,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a struct; the element of a list, or key and value of a map, have no name.
+    """A member of a struct. The element of a list, and key and value of a map, have no name.
 
     Attributes
     ----------
@@ -63,12 +64,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The Arrow type of a value, with what its members are matched by."""
+    """The Arrow type of a value, with the aliases and numbers of its members."""
 
     form: Form
     type: pa.DataType
     members: tuple[Member, ...] = ()
-    #: The types in it, and the levels of Arrow that they are nested in.
+    #: The number of types in it, and the number of their levels in Arrow.
     size: int = 1
     depth: int = 0
 
@@ -103,9 +104,9 @@ class Shape:
         return cls(form, kind, members, 1 + sum(shape.size for shape in inner), depth)
 
     def checked(self) -> Self:
-        """Return the shape; raises `BadSchemaError` for one of too many types.
+        """Return the shape; raises `BadSchemaError` for too many types or levels.
 
-        The types of a schema may be used more than once, and so double with each level.
+        A schema may use a type more than once, so that types double with each level.
         """
         if self.size > MOST_TYPES:
             raise BadSchemaError("a schema has too many types", expected=f"{MOST_TYPES} at most")
@@ -121,7 +122,7 @@ class Shape:
         return self.form in (Form.STRUCT, Form.UNION)
 
     def select(self, selection: Selection) -> Shape:
-        """Return the shape with the members that are wanted only."""
+        """Return the shape with the selected members only."""
         if selection is None:
             return self
         if self.is_struct:
@@ -143,17 +144,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """From the arrays of a writer schema to those of the table.
+    """The conversion of arrays of a writer schema to the type of the table.
 
     Attributes
     ----------
     target : Shape
         The shape in the table.
     sources : tuple of (str or None, Plan or None)
-        For each member of the target: the name of the writer's member, and its plan; None for a
+        The name and the plan of the writer's member for each member of the target; None for a
         member that the writer does not have.
     is_same : bool
-        Whether the arrays can stay as they are.
+        Whether the arrays need no conversion.
     """
 
     target: Shape
@@ -162,7 +163,7 @@ class Plan:
 
     @property
     def selection(self) -> Selection:
-        """The members of the writer's schema that are needed."""
+        """The members of the writer's schema that the table contains."""
         if not self.sources:
             return None
         if self.target.is_struct:
@@ -175,7 +176,7 @@ class Plan:
         return None if plan is None else {"": plan.selection}
 
     def convert(self, array: pa.Array) -> pa.Array:
-        """Return an array of the writer's shape in the shape of the table."""
+        """Convert an array of the writer's shape to the shape of the table."""
         if self.is_same:
             return array
         target = self.target
@@ -184,7 +185,13 @@ class Plan:
         if target.form is Form.LEAF:
             return array.cast(target.type)
         if target.is_struct:
-            return self._struct(array)
+            children = [
+                pa.nulls(len(array), member.shape.type)
+                if name is None or plan is None
+                else plan.convert(array.field(name))
+                for (name, plan), member in zip(self.sources, target.members, strict=True)
+            ]
+            return with_children(array, target.type, children)
         plans = [plan for _, plan in self.sources if plan is not None]
         if target.form is Form.LIST:
             return with_children(array, target.type, [plans[0].convert(array.values)])
@@ -193,17 +200,8 @@ class Plan:
         entries = pa.StructArray.from_arrays(pair, fields=fields)
         return with_children(array, target.type, [entries])
 
-    def _struct(self, array: pa.Array) -> pa.Array:
-        children = [
-            pa.nulls(len(array), member.shape.type)
-            if name is None or plan is None
-            else plan.convert(array.field(name))
-            for (name, plan), member in zip(self.sources, self.target.members, strict=True)
-        ]
-        return with_children(array, self.target.type, children)
-
     def select(self, selection: Selection) -> Plan:
-        """Return the plan for the members of the table that are wanted."""
+        """Return the plan for the selected members of the table."""
         if selection is None:
             return self
         target = self.target.select(selection)
@@ -226,14 +224,13 @@ def _all_same(sources: Iterable[tuple[str | None, Plan | None]]) -> bool:
 
 
 class _ConflictError(Exception):
-    """Two shapes that no type holds."""
+    """Two shapes without a common type."""
 
 
 def align(shapes: Sequence[Shape]) -> tuple[Shape, list[Plan]]:
-    """Join the shapes of versions, the oldest first; return the shape of all, and a plan for each.
+    """Join the shapes of versions, the oldest first; return the joined shape and a plan for each.
 
-    The shapes are records or messages of a name, or values that are not; raises `InputError` if
-    they cannot be of one column.
+    Raises `InputError` if the shapes have no common type.
     """
     try:
         target, plans = _join(list(shapes))
@@ -243,43 +240,32 @@ def align(shapes: Sequence[Shape]) -> tuple[Shape, list[Plan]]:
 
 
 def _join(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
-    """Return the shape that holds all, and a plan for each; raises `_ConflictError`."""
-    forms = {shape.form for shape in shapes if not pa.types.is_null(shape.type)}
+    """Return the joined shape, and a plan for each; raises `_ConflictError`."""
+    others = [shape for shape in shapes if not pa.types.is_null(shape.type)]
+    forms = {shape.form for shape in others}
     if len(forms) > 1:
         raise _ConflictError(" and ".join(sorted(forms)))
     form = next(iter(forms), Form.LEAF)
     if form is Form.LEAF:
-        kind = shapes[0].type
-        for shape in shapes[1:]:
-            kind = _wider(kind, shape.type)
+        kind = reduce(_wider, [shape.type for shape in shapes])
         target = Shape.of_leaf(kind)
         return target, [Plan(target, (), shape.type == kind) for shape in shapes]
-    known = [shape for shape in shapes if not pa.types.is_null(shape.type)]
     if form in (Form.STRUCT, Form.UNION):
-        target, plans = _join_structs(known, form)
+        target, plans = _join_structs(others, form)
     else:
-        joined = [_join([shape.members[at].shape for shape in known]) for at in _parts(form)]
-        parts = [part for part, _ in joined]
-        target = Shape.of_list(parts[0]) if form is Form.LIST else Shape.of_map(*parts)
+        parts = zip(*(shape.members for shape in others), strict=True)
+        joined = [_join([member.shape for member in part]) for part in parts]
+        inner = [shape for shape, _ in joined]
+        target = Shape.of_list(*inner) if form is Form.LIST else Shape.of_map(*inner)
         plans = []
-        for number, shape in enumerate(known):
-            sources = tuple(("", found[number]) for _, found in joined)
+        for number, shape in enumerate(others):
+            sources = tuple(("", part_plans[number]) for _, part_plans in joined)
             plans.append(Plan(target, sources, _all_same(sources) and shape.type == target.type))
-    if len(known) == len(shapes):
-        return target, plans
-    given = iter(plans)
+    remaining = iter(plans)
+    # A schema with nulls only has no members.
     return target, [
-        _null_plan(target) if pa.types.is_null(shape.type) else next(given) for shape in shapes
+        Plan(target) if pa.types.is_null(shape.type) else next(remaining) for shape in shapes
     ]
-
-
-def _parts(form: Form) -> range:
-    return range(1) if form is Form.LIST else range(2)
-
-
-def _null_plan(target: Shape) -> Plan:
-    """Return the plan of a schema that has nulls only."""
-    return Plan(target)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -304,15 +290,19 @@ _WIDENINGS = (
 
 @dataclass(slots=True)
 class _Column:
-    """A column of the joined struct: the member of each version that has it."""
+    """A column of the joined struct, with its member in each version that has one."""
 
     members: dict[int, Member]
     shape: Shape
     plans: dict[int, Plan]
     name: str = ""
 
+    @property
+    def newest(self) -> int:
+        return max(self.members)
+
     def add(self, version: int, member: Member) -> bool:
-        """Add the member of a version, if the types can be joined."""
+        """Add the member of a version; return whether the types can be joined."""
         numbers = [*self.members, version]
         try:
             shape, plans = _join([*(one.shape for one in self.members.values()), member.shape])
@@ -330,22 +320,21 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
         for member in shape.members:
             columns = fields.setdefault(identities[version, member.name], [])
             if not any(column.add(version, member) for column in columns):
-                # Names that differ only in case are distinct at each depth.
-                own, plans = _join([member.shape])
-                columns.append(_Column({version: member}, own, {version: plans[0]}))
+                # Also a single shape is joined, because its names may differ only in case.
+                joined, plans = _join([member.shape])
+                columns.append(_Column({version: member}, joined, {version: plans[0]}))
     _name_columns(fields)
-    places = [{one.name: place for place, one in enumerate(shape.members)} for shape in shapes]
-    columns = sorted(
-        (column for found in fields.values() for column in found),
-        key=lambda column: _place(column, places),
-    )
+    positions = [{one.name: at for at, one in enumerate(shape.members)} for shape in shapes]
+
+    def order(column: _Column) -> tuple[int, int]:
+        # The fields of the newest version come first.
+        newest = column.newest
+        return -newest, positions[newest][column.members[newest].name]
+
+    columns = sorted((column for found in fields.values() for column in found), key=order)
     target = Shape.of_struct(
         [
-            replace(
-                column.members[max(column.members)],
-                name=column.name,
-                shape=column.shape,
-            )
+            replace(column.members[column.newest], name=column.name, shape=column.shape)
             for column in columns
         ],
         form,
@@ -363,54 +352,41 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
 
 
 def _identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
-    """Return what each member is matched by: a number, or the newest of its names."""
+    """Return the identity of each member by version and name: its number, or its newest name."""
     newer_name: dict[str, str] = {}
     for shape in reversed(shapes):
         for member in shape.members:
             for alias in member.aliases:
                 newer_name.setdefault(alias, newer_name.get(member.name, member.name))
-    found: dict[tuple[int, str], object] = {}
+    identities: dict[tuple[int, str], object] = {}
     for version, shape in enumerate(shapes):
         own = {member.name for member in shape.members}
         for member in shape.members:
             if member.number is not None:
-                found[version, member.name] = member.number
+                identities[version, member.name] = member.number
                 continue
             renamed = newer_name.get(member.name, member.name)
-            # A schema that has both names has two fields.
-            found[version, member.name] = member.name if renamed in own else renamed
-    return found
-
-
-def _place(column: _Column, places: list[dict[str, int]]) -> tuple[int, int]:
-    """Return where a column stands: the fields of the newest version come first."""
-    newest = max(column.members)
-    return -newest, places[newest][column.members[newest].name]
+            # A schema with both names has two fields.
+            identities[version, member.name] = member.name if renamed in own else renamed
+    return identities
 
 
 def _name_columns(fields: Mapping[object, list[_Column]]) -> None:
-    """Name columns, so that no two differ in case only; what is older keeps its name."""
-    taken: set[str] = set()
-    waiting: list[tuple[int, int, _Column]] = []
+    """Set names that differ not only in case; of two equal names, the older column keeps it."""
+    ordered: list[tuple[int, int, _Column]] = []
     for columns in fields.values():
-        waiting += [(min(column.members), at, column) for at, column in enumerate(columns)]
-    newest_names = {
-        id(column): max((max(one.members), one.members[max(one.members)].name) for one in columns)[
-            1
-        ]
-        for columns in fields.values()
-        for column in columns
-    }
-    for _, at, column in sorted(waiting, key=lambda one: one[:2]):
-        name = newest_names[id(column)]
-        if at:
-            name = f"{name}__{_type_name(column.shape)}"
-        number, free = 1, name
-        while free.lower() in taken:
+        newest = max(columns, key=lambda column: column.newest)
+        name = newest.members[newest.newest].name
+        for position, column in enumerate(columns):
+            column.name = f"{name}__{_type_name(column.shape)}" if position else name
+            ordered.append((min(column.members), position, column))
+    used_names: set[str] = set()
+    for *_, column in sorted(ordered, key=lambda item: item[:2]):
+        name, number = column.name, 1
+        while column.name.lower() in used_names:
             number += 1
-            free = f"{name}__{number}"
-        taken.add(free.lower())
-        column.name = free
+            column.name = f"{name}__{number}"
+        used_names.add(column.name.lower())
 
 
 def _type_name(shape: Shape) -> str:
