@@ -1,7 +1,7 @@
 """Schemas as files: a folder of ``.avsc``, ``.proto`` and ``.json``, or one file.
 
-``schemas.json`` in the folder says which topics use which files, and has the ids of the schemas.
-The command ``schemas --output`` writes such a folder, and a user may write one by hand:
+``schemas.json`` in the folder maps topics to files, and contains the ids of the schemas. The
+command ``schemas --output`` writes a folder in this format. Users can write one too:
 
     {"topics": {"orders": {"key": "key.avsc", "value": "shop.proto#shop.Order"}},
      "schemas": [{"file": "order.avsc", "id": 7}]}
@@ -67,7 +67,7 @@ class _Entry(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class _Topic(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Files of a topic, each with ``#`` and the name of a type if it has several."""
+    """Files of a topic, each optionally followed by ``#`` and the name of a type in it."""
 
     key: str | None = None
     value: str | None = None
@@ -82,10 +82,10 @@ class _Manifest(Struct, omit_defaults=True, forbid_unknown_fields=True):
 def schemas_of_folder(path: str) -> Schemas:
     """Read the schemas of a local folder, or of one file of a schema.
 
-    Files that ``schemas.json`` does not list are read only if it lists none. Their subjects are
-    their paths in the folder, and they refer to each other by import paths (Protobuf), full names
-    (Avro) and relative paths (JSON). Raises `InputError` if a file cannot be read, is not in its
-    language, or is not in the folder.
+    If ``schemas.json`` lists no files, all files are read. The path of a file in the folder is its
+    subject. Files refer to each other by import paths (Protobuf), full names (Avro) and relative
+    paths (JSON). Raises `InputError` for a file that cannot be read, is malformed, or is not in the
+    folder.
     """
     refuse_remote(path, "schemas are read from a local folder", hint="copy it first")
     if os.path.isdir(path):
@@ -153,10 +153,10 @@ def _topics_by_name(
 
 
 def _schemas_of_file(path: str) -> Schemas:
-    """Read a file, and the files in its folder that it refers to."""
+    """Read a file, and the files in its folder to which it refers."""
     folder = _Folder(os.path.dirname(path) or ".")
     names = [os.path.basename(path)]
-    # The list grows by what its files refer to.
+    # The list grows by the references of its files.
     for name in names:
         for reference in folder.references(name, names=None):
             if folder.has(reference.subject) and reference.subject not in names:
@@ -167,7 +167,7 @@ def _schemas_of_file(path: str) -> Schemas:
 
 
 def topic_schema_of_file(text: str) -> tuple[Schemas, TopicSchema]:
-    """Return the schema of a text such as ``FILE#Type``, and the schemas that it may refer to.
+    """Return the schema that ``FILE#Type`` selects, and the schemas to which it may refer.
 
     Raises the errors of `schemas_of_folder`.
     """
@@ -222,7 +222,7 @@ class _Folder:
         return _is_inside(name) and os.path.isfile(os.path.join(self.root, name))
 
     def text(self, name: str) -> str:
-        """Return the text of a file: byte for byte, because the GUID depends on it."""
+        """Return the exact text of a file, because the GUID depends on it."""
         path = os.path.join(self.root, name)
         if not _is_inside(name):
             raise InputError("the file of a schema is not in the folder", path=path)
@@ -250,7 +250,7 @@ class _Folder:
     ) -> list[SchemaReference]:
         """Return the references of a file to other files.
 
-        `names` has the file that defines each full name of Avro; by default it has that name.
+        `names` maps full names of Avro to files; by default the file ``NAME.avsc`` defines NAME.
         """
         text = self.text(name)
         match kind or self.type_of(name):
@@ -261,9 +261,9 @@ class _Folder:
                 files = {each: f"{each}.avsc" for each in used} if names is None else names
                 found = [(each, files[each]) for each in used if each in files]
             case _:
-                beside = os.path.dirname(name)
+                directory = os.path.dirname(name)
                 found = [
-                    (each, os.path.normpath(os.path.join(beside, each.partition("#")[0])))
+                    (each, os.path.normpath(os.path.join(directory, each.partition("#")[0])))
                     for each in _json_references(self._parsed(name, text))
                 ]
         return [
@@ -281,7 +281,7 @@ class _Folder:
             ) from error
 
     def _avro_names(self, name: str, text: str) -> tuple[list[str], list[str]]:
-        """Return the full names that a schema of Avro defines, and those that it uses only."""
+        """Return the full names that an Avro schema defines, and the names that it only uses."""
         defined: dict[str, None] = {}
         used: dict[str, None] = {}
         try:
@@ -360,7 +360,7 @@ def _collect_avro(
 
 
 def _json_references(schema: Any) -> list[str]:
-    """Return the ``$ref`` of a JSON Schema that are no places in the schema itself."""
+    """Return each ``$ref`` of a JSON Schema to another schema."""
     found, rest = [], [schema]
     while rest:
         each = rest.pop()
@@ -377,8 +377,8 @@ def _json_references(schema: Any) -> list[str]:
 def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> list[str]:
     """Write schemas as durable files that `schemas_of_folder` reads; return the names of the files.
 
-    The settings of their subjects are those of `schemas`. Raises `PublishError` if a file cannot be
-    written.
+    The settings of their subjects are taken from `schemas`. Raises `PublishError` if a file cannot
+    be written.
     """
     entries: list[_Entry] = []
     written: set[str] = set()
@@ -414,7 +414,7 @@ def written_names(folder: str) -> set[str]:
 
 
 def _file_name(schema: Schema, taken: set[str]) -> str:
-    """Return a name for the file of a schema, which tells its first version."""
+    """Return a name for the file of a schema, which contains its first subject and version."""
     if schema.subjects:
         first = schema.subjects[0]
         name = f"{quote(first.subject, safe='')[:_MAX_NAME_BYTES]}-v{first.version}"

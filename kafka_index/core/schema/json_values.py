@@ -1,8 +1,8 @@
 """JSON Schema: its types in Arrow, and the decoding of JSON values against them.
 
-A member without a type, or whose type is of several kinds that Arrow has no union for, keeps its
-JSON text. Members that the schema does not name are kept as the text of an object in
-`ADDITIONAL`. The schema decides the types only: what it requires besides is not checked.
+A member without a type keeps its JSON text, and so does a union that no struct represents. Members
+that the schema does not define are in `ADDITIONAL`, as the text of an object. The schema is used
+for types only: values are not validated.
 
 Source: the drafts 4 to 2020-12 of JSON Schema.
 """
@@ -24,15 +24,15 @@ from kafka_index.core.schema.align import MOST_TYPES, Form, Member, Selection, S
 from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 
-#: The member of an object for those that its schema does not name, as JSON text.
+#: The member of an object for the members that its schema does not define, as JSON text.
 ADDITIONAL = "additional_properties"
 
 _BOM = b"\xef\xbb\xbf"
-# What is nested more deeply stays text.
+# Values at deeper levels stay text.
 _MAX_DEPTH = 40
-# Python's objects of a text, of which each has a header, and then those of Arrow.
+# Bytes of Python objects and of Arrow arrays per byte of a text.
 _EXPANSION = 24
-_MOST_DIGITS = 10**38
+_DECIMAL_LIMIT = 10**38
 _DECIMAL = pa.decimal128(38, 0)
 _LEAVES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -47,7 +47,7 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 class _MismatchError(Exception):
-    """A value that is not of the type of its schema."""
+    """A value of another type than its schema has."""
 
     def __init__(self, reason: Reason = Reason.BAD_VALUE) -> None:
         super().__init__()
@@ -56,11 +56,14 @@ class _MismatchError(Exception):
 
 @dataclass(slots=True)
 class _Type:
-    """A type: a leaf of `_LEAVES`, ``object``, ``map``, ``array`` or ``union``."""
+    """A type: a leaf of `_LEAVES`, ``object``, ``map``, ``array`` or ``union``.
+
+    The type of elements or of the values of a map is the member "".
+    """
 
     kind: str
     members: dict[str, _Type] = field(default_factory=dict)
-    required: tuple[str, ...] = ()
+    required: frozenset[str] = frozenset()
     has_additional: bool = False
     name: str = ""
 
@@ -81,7 +84,7 @@ class _Type:
 
     @property
     def additional(self) -> str:
-        """The name of the member for those that the schema does not name."""
+        """The name of the member for members that the schema does not define."""
         name = ADDITIONAL
         while name in self.members:
             name += "_"
@@ -104,7 +107,7 @@ class JsonSchema:
     Raises
     ------
     BadSchemaError
-        The text is not JSON, or refers to what is not there.
+        The text is not JSON, or refers to a missing schema.
     """
 
     def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
@@ -123,38 +126,35 @@ class JsonSchema:
         self.name = title if isinstance(title, str) and title else self._type.kind
 
     def decoder(self, selection: Selection = None) -> JsonDecoder:
-        """Return the decoder of the members that are wanted."""
+        """Return the decoder of the selected members."""
         return JsonDecoder(self._type, selection)
 
-    def _type_of(self, schema: Any, document: str, above: tuple[int, ...]) -> _Type:
-        """Return the type of a schema in a document, within others."""
-        if not isinstance(schema, dict):
-            return _ANY
-        if id(schema) in above or len(above) > _MAX_DEPTH:
+    def _type_of(self, schema: Any, document: str, parents: tuple[int, ...]) -> _Type:
+        if not isinstance(schema, dict) or id(schema) in parents or len(parents) > _MAX_DEPTH:
             return _ANY
         self._count += 1
         if self._count > MOST_TYPES:
             raise BadSchemaError("a JSON schema has too many types")
-        above = (*above, id(schema))
+        parents = (*parents, id(schema))
         if isinstance(reference := schema.get("$ref"), str):
             found, document = self._referred(reference, document)
-            referred = self._type_of(found, document, above)
+            referred = self._type_of(found, document, parents)
             if referred is not _ANY:
                 referred.name = referred.name or reference.rstrip("/").rpartition("/")[2]
             return referred
         for name in ("oneOf", "anyOf"):
             if isinstance(branches := schema.get(name), list) and "properties" not in schema:
-                return _union([self._type_of(one, document, above) for one in branches])
+                return _union([self._type_of(one, document, parents) for one in branches])
         if isinstance(parts := schema.get("allOf"), list):
             own = {key: value for key, value in schema.items() if key != "allOf"}
-            return _joined([self._type_of(one, document, above) for one in (own, *parts)])
-        found_type = self._of_keyword(schema, document, above)
+            return _joined([self._type_of(one, document, parents) for one in (own, *parts)])
+        found_type = self._of_keyword(schema, document, parents)
         title = schema.get("title")
         if isinstance(title, str) and found_type is not _ANY:
             found_type.name = title
         return found_type
 
-    def _of_keyword(self, schema: dict[str, Any], document: str, above: tuple[int, ...]) -> _Type:
+    def _of_keyword(self, schema: dict[str, Any], document: str, parents: tuple[int, ...]) -> _Type:
         kinds = schema.get("type")
         if kinds is None:
             if isinstance(schema.get("properties"), dict):
@@ -165,11 +165,11 @@ class JsonSchema:
             else:
                 return _ANY
         if isinstance(kinds, list):
-            return _union([self._of_kind(str(one), schema, document, above) for one in kinds])
-        return self._of_kind(str(kinds), schema, document, above)
+            return _union([self._of_kind(str(one), schema, document, parents) for one in kinds])
+        return self._of_kind(str(kinds), schema, document, parents)
 
     def _of_kind(  # noqa: PLR0911
-        self, kind: str, schema: dict[str, Any], document: str, above: tuple[int, ...]
+        self, kind: str, schema: dict[str, Any], document: str, parents: tuple[int, ...]
     ) -> _Type:
         if kind == "integer":
             bounds = [schema.get(name) for name in _BOUNDS]
@@ -181,20 +181,20 @@ class JsonSchema:
             items = schema.get("items")
             if not isinstance(items, dict) or "prefixItems" in schema:
                 return _ANY
-            return _Type("array", {"": self._type_of(items, document, above)})
+            return _Type("array", {"": self._type_of(items, document, parents)})
         if kind != "object":
             return _ANY
         more = schema.get("additionalProperties", True)
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
             if isinstance(more, dict) and "patternProperties" not in schema:
-                return _Type("map", {"": self._type_of(more, document, above)})
+                return _Type("map", {"": self._type_of(more, document, parents)})
             return _ANY
         required = schema.get("required")
         return _Type(
             "object",
-            {name: self._type_of(one, document, above) for name, one in properties.items()},
-            tuple(map(str, required)) if isinstance(required, list) else (),
+            {name: self._type_of(one, document, parents) for name, one in properties.items()},
+            frozenset(map(str, required) if isinstance(required, list) else ()),
             more is not False or "patternProperties" in schema,
         )
 
@@ -205,7 +205,7 @@ class JsonSchema:
             if name not in self._documents:
                 own = self._documents[""]
                 if not (isinstance(own, dict) and own.get("$id", own.get("id")) == name):
-                    raise BadSchemaError("a JSON schema refers to what is not there", found=name)
+                    raise BadSchemaError("a JSON schema refers to a missing schema", found=name)
                 document = ""
         found = self._documents[document]
         for part in filter(None, fragment.split("/")):
@@ -215,46 +215,41 @@ class JsonSchema:
             elif isinstance(found, dict) and key in found:
                 found = found[key]
             else:
-                raise BadSchemaError("a JSON schema refers to what is not there", found=reference)
+                raise BadSchemaError("a JSON schema refers to a missing schema", found=reference)
         return found, document
 
 
 def _union(branches: Sequence[_Type]) -> _Type:
-    """Return the type of values that are of one of several types."""
-    known = [one for one in branches if one.kind != "null"]
-    kinds = [one.kind for one in known]
-    if not known:
+    """Return the type of values that have one of several types."""
+    others = [branch for branch in branches if branch.kind != "null"]
+    kinds = [branch.kind for branch in others]
+    if not others:
         return _Type("null")
     if "json" in kinds:
         return _ANY
     if set(kinds) <= {"integer", "number"} and "number" in kinds:
         return _Type("number")
-    if len(known) == 1 or (len(set(kinds)) == 1 and kinds[0] in _LEAVES):
-        return known[0]
-    if any(kind == "union" for kind in kinds):
+    if len(others) == 1 or (len(set(kinds)) == 1 and kinds[0] in _LEAVES):
+        return others[0]
+    if "union" in kinds:
         return _ANY
     members: dict[str, _Type] = {}
-    for one in known:
-        name = base = one.name or one.kind
-        number = 1
-        while name.lower() in {taken.lower() for taken in members}:
+    for branch in others:
+        name, number = branch.name or branch.kind, 1
+        while name.lower() in {earlier.lower() for earlier in members}:
             number += 1
-            name = f"{base}_{number}"
-        members[name] = one
+            name = f"{branch.name or branch.kind}_{number}"
+        members[name] = branch
     return _Type("union", members)
 
 
 def _joined(parts: Sequence[_Type]) -> _Type:
-    """Return the type of values that are of all of several types."""
-    known = [one for one in parts if one.kind != "json"]
-    if not known:
-        return _ANY
-    if any(one.kind != "object" for one in known):
-        return known[0] if len(known) == 1 else _ANY
-    members: dict[str, _Type] = {}
-    for one in known:
-        members.update(one.members)
-    required = tuple(name for one in known for name in one.required)
+    """Return the type of values that have all of several types."""
+    typed = [part for part in parts if part.kind != "json"]
+    if any(part.kind != "object" for part in typed) or not typed:
+        return typed[0] if len(typed) == 1 else _ANY
+    members = {name: kind for part in typed for name, kind in part.members.items()}
+    required = frozenset[str]().union(*(part.required for part in typed))
     return _Type("object", members, required, has_additional=True)
 
 
@@ -325,34 +320,32 @@ def _reason_of(error: Exception) -> Reason:
     return Reason.TRUNCATED if "truncated" in text else Reason.BAD_VALUE
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _converter(kind: _Type, selection: Selection) -> _Convert:
     match kind.kind:
         case "object":
             return _object_converter(kind, selection)
         case "union":
             return _union_converter(kind, selection)
-        case "array":
-            inner = _converter(kind.members[""], None if selection is None else selection[""])
-            return lambda value: _list(value, inner)
-        case "map":
-            inner = _converter(kind.members[""], None if selection is None else selection[""])
-            return lambda value: _map(value, inner)
+        case "array" | "map":
+            inner = _converter(kind.members[""], selection and selection[""])
+            convert = _list if kind.kind == "array" else _map
+            return lambda value: convert(value, inner)
         case "json":
-            return lambda value: None if value is None else _text(value)
+            return lambda value: None if value is None else json.dumps(value, ensure_ascii=False)
     return _LEAF_CONVERTERS[kind.kind]
 
 
-def _object_converter(kind: _Type, selection: Selection) -> _Convert:
-    wanted = {
-        name: _converter(one, None if selection is None else selection[name])
-        for name, one in kind.members.items()
+def _member_converters(kind: _Type, selection: Selection) -> dict[str, _Convert]:
+    """Return the conversions of the selected members."""
+    return {
+        name: _converter(member, selection and selection[name])
+        for name, member in kind.members.items()
         if selection is None or name in selection
     }
-    parts = list(wanted.items())
+
+
+def _object_converter(kind: _Type, selection: Selection) -> _Convert:
+    parts = list(_member_converters(kind, selection).items())
     known, additional = kind.members.keys(), kind.additional
     keeps = kind.has_additional and (selection is None or additional in selection)
 
@@ -367,41 +360,37 @@ def _object_converter(kind: _Type, selection: Selection) -> _Convert:
         if not kind.has_additional:
             raise _MismatchError
         if keeps:
-            found[additional] = _text({k: v for k, v in value.items() if k not in known})
+            others = {name: member for name, member in value.items() if name not in known}
+            found[additional] = json.dumps(others, ensure_ascii=False)
         return found
 
     return convert
 
 
 def _union_converter(kind: _Type, selection: Selection) -> _Convert:
-    # All branches are converted, to know which one a value is of; those that are wanted are kept.
-    branches = [(name, one, _converter(one, None)) for name, one in kind.members.items()]
-    wanted = {
-        name: _converter(one, None if selection is None else selection[name])
-        for name, one in kind.members.items()
-        if selection is None or name in selection
-    }
+    # Values are converted to all branches, to find their branch. Only selected branches are kept.
+    branches = [(name, branch, _converter(branch, None)) for name, branch in kind.members.items()]
+    selected = _member_converters(kind, selection)
 
     def convert(value: Any) -> Any:
         if value is None:
             return None
         best: str | None = None
         fewest = 0
-        for name, one, branch in branches:
-            if one.kind == "object" and not (
-                type(value) is dict and all(key in value for key in one.required)
-            ):
+        for name, branch, convert_branch in branches:
+            is_object = branch.kind == "object"
+            if is_object and not (type(value) is dict and value.keys() >= branch.required):
                 continue
             try:
-                branch(value)
+                convert_branch(value)
             except _MismatchError:
                 continue
-            unknown = len(value.keys() - one.members.keys()) if one.kind == "object" else 0
-            if best is None or unknown < fewest:
-                best, fewest = name, unknown
+            undefined = len(value.keys() - branch.members.keys()) if is_object else 0
+            if best is None or undefined < fewest:
+                best, fewest = name, undefined
         if best is None:
             raise _MismatchError
-        return {best: wanted[best](value)} if best in wanted else {}
+        return {best: selected[best](value)} if best in selected else {}
 
     return convert
 
@@ -465,7 +454,7 @@ def _null(value: Any) -> Any:
 _LEAF_CONVERTERS: Mapping[str, _Convert] = {
     "string": _string,
     "integer": lambda value: _integer(value, INT64_MAX),
-    "big_integer": lambda value: _integer(value, _MOST_DIGITS - 1),
+    "big_integer": lambda value: _integer(value, _DECIMAL_LIMIT - 1),
     "number": _number,
     "boolean": _boolean,
     "null": _null,
