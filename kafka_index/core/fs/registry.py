@@ -90,8 +90,7 @@ def _open(root: str) -> Store:
     # The libraries are optional, so they are imported only for remote paths.
     scheme = scheme_of(root)
     if is_segment_path(root):
-        from kafka_index.core.fs.tiered.encryption import KeyRing  # noqa: PLC0415, slow to import
-        from kafka_index.core.fs.tiered.tiered_store import TieredStore  # noqa: PLC0415
+        from kafka_index.core.fs.tiered.tiered_store import KeyRing, TieredStore  # noqa: PLC0415
 
         layout, objects = inner_root(root)
         return TieredStore(layout, store_of(objects), KeyRing(dict(_options.tiered_keys)))

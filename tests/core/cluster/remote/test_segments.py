@@ -33,9 +33,8 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.names import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.tiered.encryption import KeyRing, read_private_key
 from kafka_index.core.fs.tiered.manifest import EncryptedDataKey
-from kafka_index.core.fs.tiered.tiered_store import TieredStore
+from kafka_index.core.fs.tiered.tiered_store import KeyRing, TieredStore, read_private_key
 from kafka_index.core.fs.uris import Layout, SegmentKey
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource
 from kafka_index.core.logdir.listing import list_dump
