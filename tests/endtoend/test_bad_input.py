@@ -268,7 +268,7 @@ def test_rows_in_any_order_are_the_same_segment(tmp_path: Path, form: _Form) -> 
 
 
 @pytest.mark.parametrize("output", ["data", "data/out", "data/orders.eu-west-0", "."])
-def test_an_output_that_overlaps_the_input_is_refused(
+def test_output_that_overlaps_the_input_is_rejected(
     data: Path, tmp_path: Path, output: str
 ) -> None:
     said = refused(tmp_path, "--input", data, "--output", tmp_path / output, code=2)

@@ -65,14 +65,14 @@ COLUMNS: dict[str, tuple[pa.Array, list[Any]]] = {
 }
 
 
-def test_a_line_has_the_values_of_its_row() -> None:
+def test_line_has_the_values_of_its_row() -> None:
     rows = pa.RecordBatch.from_pydict({name: column for name, (column, _) in COLUMNS.items()})
     lines = [json.loads(line) for line in json_lines(rows).to_pylist()]
     for name, (_, expected) in COLUMNS.items():
         assert [line[name] for line in lines] == expected, name
 
 
-def test_strings_that_are_not_utf8_are_refused() -> None:
+def test_string_that_is_not_utf8_is_rejected() -> None:
     broken = pa.array([b"a", b"\xe4", b"b"]).view(pa.string())
     with pytest.raises(pa.ArrowInvalid, match="broken: "):
         json_lines(pa.RecordBatch.from_arrays([broken], ["broken"]))
@@ -82,7 +82,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @given(st.lists(st.tuples(TEXTS, st.none() | TEXTS), min_size=1, max_size=20), TEXTS)
-def test_any_text_is_read_as_it_was_written(rows: list[tuple[str, str | None]], name: str) -> None:
+def test_random_text_is_read_unchanged(rows: list[tuple[str, str | None]], name: str) -> None:
     columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, [name, f"{name}2"])
     objects = json_lines(batch)
@@ -92,13 +92,13 @@ def test_any_text_is_read_as_it_was_written(rows: list[tuple[str, str | None]], 
     assert extended == [a | b for a, b in zip(batch.to_pylist(), more.to_pylist(), strict=True)]
 
 
-def test_an_empty_object_is_extended() -> None:
+def test_empty_object_is_extended() -> None:
     rows = pa.RecordBatch.from_pydict({"a": [1, None]})
     objects = pa.array(["{ }", '{"x":2 }'], pa.large_string())
     assert extended_lines(objects, rows).to_pylist() == ['{"a":1}\n', '{"x":2,"a":null}\n']
 
 
-def test_nested_times_beyond_the_years_of_python_are_text() -> None:
+def test_nested_time_beyond_the_years_of_python_is_text() -> None:
     kind = pa.struct([("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
     days, times = pa.array([0, 3_000_000], pa.int32()), pa.array([0, 1 << 60], pa.int64())
     column = pa.StructArray.from_arrays(

@@ -90,7 +90,7 @@ def test_old_files_are_replaced(tmp_path: Path) -> None:
     assert is_whole(tmp_path)
 
 
-def test_a_large_group_is_published_whole(tmp_path: Path) -> None:
+def test_large_group_is_published_completely(tmp_path: Path) -> None:
     group = [stage(tmp_path / f"t-{n % 9}", b"%d" % n, base=f"{n:020}") for n in range(40)]
     assert publish_group(group) == [None] * 40
     assert all(is_whole(tmp_path / f"t-{n % 9}", f"{n:020}") for n in range(40))
@@ -99,7 +99,7 @@ def test_a_large_group_is_published_whole(tmp_path: Path) -> None:
 # Publishing over old files sets the old .index aside, removes it, and renames two: dying before
 # each, and after.
 @pytest.mark.parametrize("last_step", range(5))
-def test_a_killed_process_never_leaves_an_index_beside_files_it_does_not_belong_to(
+def test_killed_process_leaves_no_index_next_to_files_of_another_build(
     tmp_path: Path, last_step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published(stage(tmp_path, b"old"))
@@ -134,7 +134,7 @@ def test_a_killed_process_never_leaves_an_index_beside_files_it_does_not_belong_
     assert contents(tmp_path)[f"{BASE}.index"] == b"offset newer"
 
 
-def test_one_bad_segment_does_not_fail_the_others(tmp_path: Path) -> None:
+def test_failed_segment_does_not_affect_the_others(tmp_path: Path) -> None:
     group = [stage(tmp_path / f"t-{n}", b"new") for n in range(3)]
     (tmp_path / "t-1" / f"{BASE}.timeindex").mkdir()
     errors = publish_group(group)
@@ -145,7 +145,7 @@ def test_one_bad_segment_does_not_fail_the_others(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "t-1") == [f"{BASE}.timeindex"]
 
 
-def test_a_failed_segment_has_no_index_any_more_rather_than_a_wrong_one(tmp_path: Path) -> None:
+def test_failed_segment_loses_its_old_index(tmp_path: Path) -> None:
     published(stage(tmp_path, b"old"))
     (tmp_path / f"{BASE}.timeindex").unlink()
     (tmp_path / f"{BASE}.timeindex").mkdir()
@@ -154,9 +154,7 @@ def test_a_failed_segment_has_no_index_any_more_rather_than_a_wrong_one(tmp_path
 
 
 @pytest.mark.parametrize("attributes", [True, False])
-def test_a_scratch_file_that_vanished_fails_only_its_segment(
-    tmp_path: Path, *, attributes: bool
-) -> None:
+def test_missing_scratch_file_fails_only_its_segment(tmp_path: Path, *, attributes: bool) -> None:
     log = tmp_path / f"{BASE}.log"
     log.touch()
     group = [
@@ -170,7 +168,7 @@ def test_a_scratch_file_that_vanished_fails_only_its_segment(
     assert os.listdir(tmp_path / "t-0") == []
 
 
-def test_the_index_must_come_last(tmp_path: Path) -> None:
+def test_publication_without_the_index_last_is_rejected(tmp_path: Path) -> None:
     good = stage(tmp_path, b"x")
     with pytest.raises(ValueError, match="last"):
         Publication(good.files[::-1], is_segment=True)
@@ -201,7 +199,7 @@ def trace_syncs(action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -
     return synced
 
 
-def test_a_single_segment_is_synced_file_by_file_and_then_its_folders(
+def test_single_segment_is_synced_by_file_and_then_by_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publication = stage(tmp_path / "t-0", b"x")
@@ -210,16 +208,14 @@ def test_a_single_segment_is_synced_file_by_file_and_then_its_folders(
     assert synced == [*scratch, "t-0", tmp_path.name]
 
 
-def test_a_group_needs_no_sync_of_each_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_group_is_synced_by_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if durability_module._libc() is None:
         pytest.skip("this kernel's syncfs cannot be relied on")
     group = [stage(tmp_path / "t-0", b"x", base=f"{n:020}") for n in range(30)]
     assert trace_syncs(lambda: publish_group(group), monkeypatch) == ["t-0", tmp_path.name]
 
 
-def test_without_syncfs_every_file_is_synced_on_its_own(
+def test_group_without_syncfs_is_synced_by_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durability_module, "_libc", lambda: None)
@@ -227,7 +223,7 @@ def test_without_syncfs_every_file_is_synced_on_its_own(
     assert len(trace_syncs(lambda: publish_group(group), monkeypatch)) == 30 * 2 + 2
 
 
-def test_a_failing_sync_fails_only_its_segment(
+def test_failed_sync_fails_only_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = [stage(tmp_path / f"t-{n}", b"x") for n in range(2)]
@@ -270,7 +266,7 @@ def test_files_in_place_take_the_owner_of_their_log(tmp_path: Path) -> None:
 
 
 @ROOT_ONLY
-def test_who_cannot_give_files_the_owner_of_the_log_is_told_so(tmp_path: Path) -> None:
+def test_owner_that_cannot_be_set_is_reported(tmp_path: Path) -> None:
     open_to_all(tmp_path)
     tmp_path.chmod(0o777)
     log = tmp_path / f"{BASE}.log"
@@ -300,20 +296,20 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(mounted)], check=True)
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing(tiny_disk: Path) -> None:
+def test_full_disk_is_an_error_and_leaves_no_file(tiny_disk: Path) -> None:
     with pytest.raises(PublishError, match=r"no space left .*free space") as caught:
         write_scratch(str(tiny_disk / "x"), bytes(100_000), attributes_of=None)
     assert caught.value.path == str(tiny_disk / "x")
     assert os.listdir(tiny_disk) == []
 
 
-def test_a_group_may_span_file_systems(tmp_path: Path, tiny_disk: Path) -> None:
+def test_group_on_several_file_systems_is_published(tmp_path: Path, tiny_disk: Path) -> None:
     roots = [tmp_path / "a", tiny_disk / "a"]
     group = [stage(root / f"t-{n}", b"x") for n in range(3) for root in roots]
     assert publish_group(group) == [None] * 6
 
 
-def test_a_read_only_target_is_an_error(tiny_disk: Path) -> None:
+def test_read_only_target_is_an_error(tiny_disk: Path) -> None:
     publication = stage(tiny_disk, b"x")
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
     assert re.search(r"read-only; mount it", str(publish_group([publication])[0]))
@@ -321,7 +317,7 @@ def test_a_read_only_target_is_an_error(tiny_disk: Path) -> None:
         write_scratch(str(tiny_disk / "y"), b"", attributes_of=None)
 
 
-def test_a_file_size_limit_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_file_size_limit_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     def write() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         with pytest.raises(PublishError, match="larger than this process may write"):
@@ -331,7 +327,7 @@ def test_a_file_size_limit_is_an_error_and_leaves_nothing(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == []
 
 
-def test_no_permission_is_an_error(tmp_path: Path) -> None:
+def test_missing_permission_is_an_error(tmp_path: Path) -> None:
     open_to_all(tmp_path)
     if os.geteuid() != 0:
         tmp_path.chmod(0o555)
@@ -344,7 +340,7 @@ def test_no_permission_is_an_error(tmp_path: Path) -> None:
 
 
 @ROOT_ONLY
-def test_an_immutable_old_index_is_an_error_and_stays(tmp_path: Path) -> None:
+def test_immutable_old_index_is_an_error_and_stays(tmp_path: Path) -> None:
     published(stage(tmp_path, b"old"))
     index = str(tmp_path / f"{BASE}.index")
     if subprocess.run(["chattr", "+i", index], check=False, capture_output=True).returncode != 0:
@@ -358,7 +354,7 @@ def test_an_immutable_old_index_is_an_error_and_stays(tmp_path: Path) -> None:
     assert is_whole(tmp_path)
 
 
-def test_a_swapped_index_stays_until_the_new_one_replaces_it(tmp_path: Path) -> None:
+def test_index_of_a_swap_file_stays_until_it_is_replaced(tmp_path: Path) -> None:
     # A broker that starts meanwhile would make one of zeros where there is none.
     directory = tmp_path / "t-0"
     directory.mkdir()

@@ -172,7 +172,7 @@ with StoreLock(sys.argv[1], "theirs"):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace is made by root")
-def test_a_run_in_another_pid_namespace_of_this_host_is_running(
+def test_run_in_another_pid_namespace_of_this_host_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This namespace does not have its process number, or has it for another process."""
@@ -237,7 +237,7 @@ def test_one_of_concurrent_runs_replaces_an_abandoned_lock_object(root: str, run
     assert lock_object(root) is None
 
 
-def test_a_claim_that_a_killed_run_left_is_named_with_what_to_do(
+def test_claim_of_a_killed_run_is_reported_with_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stores without conditional writes, such as HDFS and the local disk, have claims."""

@@ -36,39 +36,39 @@ def dump(tmp_path: Path) -> Path:
     return tmp_path / "dump"
 
 
-def test_the_target_mirrors_the_partition_folders(dump: Path) -> None:
+def test_target_has_the_names_of_partition_folders(dump: Path) -> None:
     assert target_directory("/out", PARTITION, str(dump)) == "/out/or-ders-3"
 
 
-def test_in_place_the_target_is_the_folder_of_the_log() -> None:
+def test_target_in_place_is_the_folder_of_the_log() -> None:
     assert prepare_target_directory(None, PARTITION, "/data/or-ders-3") == "/data/or-ders-3"
 
 
 @pytest.mark.parametrize("topic", ["../../etc", "", "a/b", ".."])
-def test_a_topic_of_a_table_does_not_lead_out_of_the_target(topic: str) -> None:
+def test_topic_with_a_path_is_rejected(topic: str) -> None:
     with pytest.raises(InputError, match="not a legal topic name"):
         target_directory("/out", TopicPartition(topic, 0), "/data")
 
 
-def test_a_target_folder_is_made_when_missing(tmp_path: Path, dump: Path) -> None:
+def test_missing_target_folder_is_created(tmp_path: Path, dump: Path) -> None:
     made = prepare_target_directory(str(tmp_path / "out"), PARTITION, str(dump / "or-ders-3"))
     assert made == prepare_target_directory(str(tmp_path / "out"), PARTITION, str(dump))
     assert os.path.isdir(made)
 
 
-def test_a_file_in_place_of_a_target_folder_is_an_error(tmp_path: Path, dump: Path) -> None:
+def test_file_at_the_path_of_a_target_folder_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "or-ders-3").touch()
     with pytest.raises(PublishError, match="a file has the path of a required directory"):
         prepare_target_directory(str(tmp_path), PARTITION, str(dump))
 
 
-def test_a_target_folder_that_leads_back_to_the_log_is_an_error(tmp_path: Path, dump: Path) -> None:
+def test_target_folder_that_links_to_the_log_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "or-ders-3").symlink_to(dump / "or-ders-3")
     with pytest.raises(PublishError, match="is the folder of the log"):
         prepare_target_directory(str(tmp_path), PARTITION, str(dump / "or-ders-3"))
 
 
-def test_the_output_is_made_and_nothing_is_left_in_it(tmp_path: Path, dump: Path) -> None:
+def test_output_is_created_and_no_file_is_left_in_it(tmp_path: Path, dump: Path) -> None:
     root = hold(f"file://{tmp_path}/new/out", [str(dump)])
     assert root == str(tmp_path / "new" / "out")
     assert os.listdir(root) == []
@@ -85,7 +85,7 @@ def test_the_output_is_made_and_nothing_is_left_in_it(tmp_path: Path, dump: Path
         (".", "holds the input"),
     ],
 )
-def test_an_output_that_overlaps_the_input_is_refused(
+def test_output_that_overlaps_the_input_is_rejected(
     tmp_path: Path, dump: Path, output: str, relation: str
 ) -> None:
     (tmp_path / "link").symlink_to(dump)
@@ -94,19 +94,17 @@ def test_an_output_that_overlaps_the_input_is_refused(
     assert os.listdir(dump) == ["or-ders-3"]
 
 
-def test_an_output_whose_name_only_begins_like_the_input_is_fine(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_output_with_the_input_as_a_name_prefix_is_accepted(tmp_path: Path, dump: Path) -> None:
     assert hold(f"{dump}-indexes", [str(dump)]) == f"{tmp_path}/dump-indexes"
 
 
-def test_a_file_as_output_is_an_error(tmp_path: Path, dump: Path) -> None:
+def test_file_as_output_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(PublishError, match="a file has the path of a required directory"):
         hold(str(tmp_path / "out"), [str(dump)])
 
 
-def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path, dump: Path) -> None:
+def test_output_without_write_permission_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "out").mkdir()
     open_to_all(tmp_path)
     (tmp_path / "out").chmod(0o555)
@@ -122,7 +120,7 @@ def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path, dump: Path
 
 
 @pytest.mark.parametrize("name", FINAL_NAMES)
-def test_scratch_names_are_hidden_beside_their_file_and_recognised(name: str) -> None:
+def test_scratch_name_is_hidden_and_recognized(name: str) -> None:
     path = scratch_path(f"/out/t-0/{name}", "0a1b", "task_7")
     assert path == f"/out/t-0/.{name}.0a1b.task_7.tmp"
     assert is_scratch(os.path.basename(path))
@@ -134,7 +132,7 @@ def test_scratch_names_are_hidden_beside_their_file_and_recognised(name: str) ->
     [*FINAL_NAMES, ".lock", ".kafka-index.lock", ".x.1.2.tmp", f"{BASE}.index.1.2.tmp",
      f".{BASE}.index.1.tmp", f".{BASE}.index.1.2.tmp~", f".{BASE}.index..2.tmp"],
 )  # fmt: skip
-def test_other_names_are_no_scratch(name: str) -> None:
+def test_other_name_is_no_scratch_file(name: str) -> None:
     assert not is_scratch(name)
 
 
@@ -143,14 +141,14 @@ def test_other_names_are_no_scratch(name: str) -> None:
     [("x.index", "1", "2"), (f"{BASE}.index", "a.b", "2"), (f"{BASE}.index", "1", ""),
      (f"{BASE}.index", "a-b", "1")],
 )  # fmt: skip
-def test_a_name_that_no_sweep_would_find_is_refused(
+def test_name_that_a_sweep_would_not_find_is_rejected(
     name: str, run_id: str, attempt_id: str
 ) -> None:
     with pytest.raises(ValueError, match="scratch name"):
         scratch_path(f"/out/{name}", run_id, attempt_id)
 
 
-def test_an_attempt_replaces_what_it_left_behind_itself(tmp_path: Path) -> None:
+def test_attempt_replaces_its_own_leftover(tmp_path: Path) -> None:
     path = str(tmp_path / "x")
     write_scratch(path, b"longer", attributes_of=None)
     write_scratch(path, memoryview(b"new"), attributes_of=None)
@@ -169,19 +167,19 @@ def leftovers(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_sweep_takes_the_files_of_its_run_only(leftovers: Path) -> None:
+def test_sweep_of_a_run_removes_only_its_files(leftovers: Path) -> None:
     sweep([str(leftovers)], run_id="run1")
     left = [name for name in os.listdir(leftovers) if is_scratch(name)]
     assert len(left) == 2
     assert all(".run2." in name for name in left)
 
 
-def test_a_sweep_of_all_runs_leaves_the_published_files(leftovers: Path) -> None:
+def test_sweep_of_all_runs_keeps_published_files(leftovers: Path) -> None:
     sweep([str(leftovers), str(leftovers.parent / "gone")], run_id=None)
     assert sorted(os.listdir(leftovers)) == sorted(FINAL_NAMES)
 
 
-def test_a_sweep_that_cannot_remove_says_so(tmp_path: Path) -> None:
+def test_sweep_that_cannot_remove_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / f".{BASE}.index.1.2.tmp").mkdir()
     with pytest.raises(PublishError, match="cannot remove a leftover"):
         sweep([str(tmp_path)], run_id=None)
@@ -204,12 +202,12 @@ def _run(folder: Path, *arguments: str) -> int:
     return subprocess.run(command, env=environ, check=False, timeout=TIMEOUT_SECONDS).returncode
 
 
-def test_a_workspace_lies_below_tmpdir_and_goes_with_its_process(tmp_path: Path) -> None:
+def test_working_folder_is_in_tmpdir_until_its_process_ends(tmp_path: Path) -> None:
     assert _run(tmp_path) == 0
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_working_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     assert _run(tmp_path, "killed") == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2
     assert _run(tmp_path) == 0
