@@ -113,11 +113,16 @@ class Writer(NamedTuple):
 class Written:
     """What the keys or values of a topic were written with, as its records show; picklable.
 
-    `names_schemas`: they name schemas, and none of these is known.
+    `names_schemas`: they name schemas that are not known. Parts of numbers or texts are no names.
     """
 
     writers: frozenset[Writer] = frozenset()
     names_schemas: bool = False
+
+    @property
+    def names_any(self) -> bool:
+        """Whether records name schemas, be they known or not."""
+        return self.names_schemas or any(writer.key is not None for writer in self.writers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,9 +517,10 @@ class TypedColumn:
         numbers = np.full(count, -1, np.int32)
         ids = np.full(count, -1, np.int64)
         whole = Bodies.of_array(values)
-        if not self._has_frames:
+        written = self._topics.get(topic, Written())
+        if topic in self._unframed and not (self._has_frames and written.names_any):
             rows = np.flatnonzero(whole.starts >= 0)
-            self._assign(Writer(None), rows, codes, numbers)
+            self._assign(self._unframed[topic][0], rows, codes, numbers)
             return self._decoded(whole, codes, numbers, ids)
         if topic not in self._typed_topics:
             return self._undecoded(values, headers, topic, codes, numbers, ids)
@@ -549,7 +555,7 @@ class TypedColumn:
         ids: Longs,
     ) -> DecodedColumn:
         """Return the rows of a topic without a schema; those that name a schema miss it."""
-        if self._topics[topic].names_schemas if topic in self._topics else False:
+        if self._topics.get(topic, Written()).names_schemas:
             frames = frames_of(values, headers, is_key=self._part == KEY)
             for key, rows in frames.groups():
                 if isinstance(key.value, int):

@@ -223,6 +223,16 @@ def test_folder_without_ids_maps_its_schemas_to_topics(
         assert one.to_arrow()["value"].to_pylist() == [expected, None]
 
 
+def test_values_that_only_look_like_ids_are_decoded_whole(tmp_path: Path) -> None:
+    fields = [{"name": "a", "type": ["null", "int"]}, {"name": "b", "type": "string"}]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    (tmp_path / "t-value.avsc").write_text(json.dumps(schema))
+    expected = [{"a": None if n % 2 else n, "b": f"{n} text"} for n in range(40)]
+    root = write_topic(tmp_path / "dump", "t", [(None, one) for one in encode(schema, expected)])
+    records = kafka_index.read_records(root, decode="value", schemas=tmp_path)
+    assert records.to_arrow()["value"].to_pylist() == expected
+
+
 def test_folder_of_no_topic_is_rejected_with_the_form_of_a_map(tmp_path: Path) -> None:
     for name in ("a.avsc", "b.avsc"):
         (tmp_path / name).write_text('"string"')
