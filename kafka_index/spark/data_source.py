@@ -84,6 +84,7 @@ from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import Output, remove_directory
 from kafka_index.core.query.bounds import BoundOptions
 from kafka_index.core.query.choices import Decode, DecodeErrors, Isolation, OnDamage
+from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, part_of_partition
 from kafka_index.core.query.record_reader import BatchForm, BatchReader, RecordReader, batch_schema
 from kafka_index.core.query.records import gap_rows, list_partitions, plan_partitions
@@ -697,7 +698,9 @@ def _find_types(options: SourceOptions) -> TypedColumns | None:
             indexes=options.indexes,
         )
         check_partitions(options, listed.files)
-        plan = plan_partitions(listed.files, options.bounds, settings)
+        plan = plan_partitions(
+            listed.files, options.bounds, settings, max_split_bytes=SEARCHED_SPLIT_BYTES
+        )
         plan = with_types(plan, options.decode, options.settings.columns)
     return plan.settings.typed
 

@@ -15,6 +15,7 @@ from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.job.engine import JobSizes, Workers
 from kafka_index.core.log.read.partition_files import PartitionFiles
+from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
 from kafka_index.core.query.records import plan_partitions
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.query.typed_records import (
@@ -88,7 +89,8 @@ def types_of_logs(
     Raises `InputError` if columns have another form than in earlier runs.
     """
     read = replace(settings.read, columns=("offset",))
-    found = find_writers(plan_partitions(files, settings=read).splits, read, decode)
+    plan = plan_partitions(files, settings=read, max_split_bytes=SEARCHED_SPLIT_BYTES)
+    found = find_writers(plan.splits, read, decode)
     names = settings.needed_columns
     topics = sorted({one.topic for one in files})
     types = {topic: typed_columns([topic], found, decode, names) for topic in topics}

@@ -20,6 +20,7 @@ from kafka_index.core.errors import CorruptLogError, InputError, UnknownSchemaEr
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import INTERNAL_TOPICS, TopicPartition
+from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.filter.selection import CONDITION_COLUMNS, Condition, ConditionMatcher
 from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
@@ -202,16 +203,35 @@ def _of_message(writer: Writer, path: MessagePath) -> Writer:
 
 
 def find_writers(
-    splits: Iterable[RecordSplit],
+    splits: Sequence[RecordSplit],
     settings: ReadSettings,
     options: DecodeOptions,
     *,
     limit: int | None = None,
 ) -> TopicCounts:
-    """Return what the records of splits were written with.
+    """Return what the records of splits were written with; several splits are read on threads.
 
     With a limit, only so many of the first records of each partition are read.
     """
+    if limit is not None or len(splits) < 2:
+        return _find_writers(splits, settings, options, limit)
+    found: TopicCounts = defaultdict(PartCounts)
+    inputs = sorted({name for split in splits for name in split.directories})
+    with ThreadEngine().start("schemas", inputs=inputs) as workers:
+        for counts in workers.run(
+            splits,
+            lambda split, _: _find_writers([split], settings, options, None),
+            sizes=[split.size_bytes for split in splits],
+            what="find the schemas of {:,} splits of records",
+        ):
+            for place, one in counts.items():
+                found[place].add(one)
+    return found
+
+
+def _find_writers(
+    splits: Sequence[RecordSplit], settings: ReadSettings, options: DecodeOptions, limit: int | None
+) -> TopicCounts:
     finder = WriterFinder(options)
     framed = replace(
         settings,

@@ -364,6 +364,7 @@ class TypedColumn:
             raise InputError(
                 f"the {self._part} has no schema, and so no member {next(iter(wanted))}",
                 path=", ".join(self._topics),
+                hint="kafka-index schemas lists the schemas of topics; a schemas.json maps topics",
             )
         return TypedColumn(self._part, self._options, self._topics, wanted)
 
