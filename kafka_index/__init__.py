@@ -49,7 +49,7 @@ Writing logs as a broker does:
 Settings and errors:
     LogConfig, IndexConfig, TieredOptions, SegmentReport, ArrowStream, ImportLayout, InputFormat
     Resolve, UpperBound, Isolation, OnDamage, Salvage, Link, ClusterMode, ExportFormat, OnDataLoss
-    Decode, DecodeErrors
+    History, Decode, DecodeErrors
     KafkaIndexError      every error: path, byte position, expected, found, hint
 
 `help(kafka_index.build_indexes)` and so on has the details. Names are loaded at their first use.
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from kafka_index.commands.build.result import BuildResult as BuildResult
     from kafka_index.commands.export import export_records as export_records
     from kafka_index.commands.export.request import ExportFormat as ExportFormat
+    from kafka_index.commands.export.request import History as History
     from kafka_index.commands.export.request import OnDataLoss as OnDataLoss
     from kafka_index.commands.export.result import ExportResult as ExportResult
     from kafka_index.commands.export.result import ExportStatus as ExportStatus
@@ -166,7 +167,7 @@ _NAMES = {
     "commands.build.request": "InputFormat",
     "commands.build.result": "BuildResult",
     "commands.export": "export_records",
-    "commands.export.request": "ExportFormat OnDataLoss",
+    "commands.export.request": "ExportFormat History OnDataLoss",
     "commands.export.result": "ExportResult ExportStatus PartitionReport",
     "commands.find": "find_records",
     "commands.find.result": "FoundRecords",

@@ -206,6 +206,7 @@ KINDS_OF: dict[str, set[str]] = {
             "Decode",
             "DecodeErrors",
             "ExportFormat",
+            "History",
             "ImportLayout",
             "InputFormat",
             "Isolation",

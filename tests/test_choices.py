@@ -24,7 +24,7 @@ from kafka_index import (
     write_record_batch,
 )
 from kafka_index.commands.build.request import InputFormat
-from kafka_index.commands.export.request import ExportFormat, OnDataLoss
+from kafka_index.commands.export.request import ExportFormat, History, OnDataLoss
 from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest, Salvage
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.log.append.incoming_batches import AppendOrigin
@@ -86,8 +86,18 @@ PLACES: dict[str, tuple[type[Enum], Call]] = {
     ),
 }
 KINDS = (
-    *(AppendOrigin, ClusterMode, ExportFormat, FetchIsolation, InputFormat, Isolation, Link),
-    *(OnDamage, OnDataLoss, BuildOutput, Resolve, Salvage, TimestampType, UpperBound),
+    *(AppendOrigin, ClusterMode, ExportFormat, FetchIsolation, History, InputFormat),
+    *(
+        Isolation,
+        Link,
+        OnDamage,
+        OnDataLoss,
+        BuildOutput,
+        Resolve,
+        Salvage,
+        TimestampType,
+        UpperBound,
+    ),
 )
 
 

@@ -23,7 +23,7 @@ from kafka_index.core.query.records import list_partitions, plan_read
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
 from kafka_index.spark.workers import session_workers
 from tests.support.command_line import DUMP
-from tests.support.lake_tables import FORMATS, as_records, records_of
+from tests.support.lake_tables import FORMATS, as_records, newest_records, records_of
 from tests.support.record_tables import batch_of, write_partition
 
 
@@ -48,9 +48,10 @@ def test_export_on_spark_equals_a_local_export(spark: SparkSession, tmp_path: Pa
     assert len(here) > len(files)
 
 
+@pytest.mark.parametrize("history", ["full", "latest"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_tables_written_on_spark_equal_the_records(
-    spark: SparkSession, tmp_path: Path, form: str
+    spark: SparkSession, tmp_path: Path, form: str, history: str
 ) -> None:
     class Session(Engine):
         on_spark = True
@@ -58,14 +59,16 @@ def test_tables_written_on_spark_equal_the_records(
         def start(self, *_given: object, **options: Any) -> AbstractContextManager[Workers]:
             return session_workers(spark, outputs=options["outputs"])
 
-    lake = FORMATS[form](tmp_path / "lake")
-    topics = ("orders.eu-west", "payments")
+    lake = FORMATS[form](tmp_path / "lake", history)
+    topics = ("orders.eu-west", "payments", "customer-profiles")
     names = [str(name).removeprefix("--") for name in lake.options[::2]]
     given = dict(zip(names, map(str, lake.options[1::2]), strict=True))
     request = ExportRequest.build({"inputs": [str(DUMP)], "topics": topics, **given})
     assert export(request, Session()).ok
     for topic in topics:
-        assert as_records(lake.read(topic)).equals(records_of(DUMP, topics=[topic]))
+        records = records_of(DUMP, topics=[topic])
+        expected = newest_records(records) if history == "latest" else records
+        assert as_records(lake.read(topic)).equals(expected)
 
 
 def test_find_on_spark_equals_a_local_find(spark: SparkSession) -> None:

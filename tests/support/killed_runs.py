@@ -81,6 +81,7 @@ _COMMITS = (
     "/pyiceberg/",
     "/deltalake/",
     "/export/table_commit",
+    "/export/replaced_rows",
     "/export/iceberg",
     "/export/delta",
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from pyiceberg.catalog import Catalog, load_catalog
@@ -28,15 +29,25 @@ KEYS = ("topic", "partition", "offset")
 class LakeOfTest(ABC):
     """The tables of an export below a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, history: str = "full") -> None:
         self.folder = folder
+        self.history = history
         self.output = folder / "lake"
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
-    @abstractmethod
     def options(self) -> tuple[Argument, ...]:
         """The options of an export."""
+        return (*self._options, *(("--history", "latest") if self.history == "latest" else ()))
+
+    @property
+    @abstractmethod
+    def _options(self) -> tuple[Argument, ...]: ...
+
+    def folder_of(self, partition: int, topic: str = "topic") -> Path:
+        """Return the folder of the files that an export writes."""
+        history = "_history" if self.history == "latest" else ""
+        return self.output / topic / history / f"partition-{partition}"
 
     @abstractmethod
     def table(self, topic: str) -> Any:
@@ -102,23 +113,27 @@ class IcebergOfTest(LakeOfTest):
         return f"sqlite:///{self.folder}/catalog.db"
 
     @property
-    def options(self) -> tuple[Argument, ...]:
-        where = ("--catalog", self.uri, "--namespace", NAMESPACE, "--output", self.output)
+    def _options(self) -> tuple[Argument, ...]:
+        where = ("--catalog", self.uri, "--namespace", self.namespace, "--output", self.output)
         return ("--format", "iceberg", *where)
+
+    @property
+    def namespace(self) -> str:
+        return NAMESPACE
 
     @property
     def catalog(self) -> Catalog:
         return load_catalog("default", type="sql", uri=self.uri)
 
     def create(self, topic: str, schema: pa.Schema) -> None:
-        self.catalog.create_namespace_if_not_exists(NAMESPACE)
+        self.catalog.create_namespace_if_not_exists(self.namespace)
         location = f"file://{self.output}/{topic}"
-        self.catalog.create_table((NAMESPACE, topic), schema, location=location)
+        self.catalog.create_table((self.namespace, topic), schema, location=location)
 
     def table(self, topic: str) -> Table:
         catalog = self.catalog
         try:
-            return catalog.load_table((NAMESPACE, topic))
+            return catalog.load_table((self.namespace, topic))
         finally:
             catalog.close()
 
@@ -144,7 +159,7 @@ class DeltaOfTest(LakeOfTest):
     """Tables in the folders of topics."""
 
     @property
-    def options(self) -> tuple[Argument, ...]:
+    def _options(self) -> tuple[Argument, ...]:
         return ("--format", "delta", "--output", self.output)
 
     def create(self, topic: str, schema: pa.Schema) -> None:
@@ -174,7 +189,22 @@ class DeltaOfTest(LakeOfTest):
         return self.table(topic).version()
 
 
-FORMATS: dict[str, Callable[[Path], LakeOfTest]] = {"iceberg": IcebergOfTest, "delta": DeltaOfTest}
+FORMATS: dict[str, Callable[..., LakeOfTest]] = {"iceberg": IcebergOfTest, "delta": DeltaOfTest}
+
+
+def duckdb_rows(files: list[str]) -> pa.Table:
+    """Return the rows of data files, as DuckDB reads them."""
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        query = "SELECT * FROM read_parquet($files, hive_partitioning = false)"
+        return connection.sql(query, params={"files": files}).to_arrow_table()
+
+
+def polars_rows(lake: LakeOfTest, topic: str) -> pa.Table:
+    """Return the rows of a table, as polars reads them."""
+    polars = pytest.importorskip("polars")
+    scan = polars.scan_delta if isinstance(lake, DeltaOfTest) else polars.scan_iceberg
+    return scan(lake.table(topic)).collect().to_arrow()
 
 
 def records_of(dump: Path, **options: Any) -> pa.Table:
@@ -187,6 +217,17 @@ def records_of(dump: Path, **options: Any) -> pa.Table:
         number, "timestamp", pc.if_else(outside, pa.scalar(None, times.type), times)
     )
     return as_records(table)
+
+
+def newest_records(records: pa.Table) -> pa.Table:
+    """Return the newest of the records with each key, without deleted keys, from `records_of`."""
+    rows: dict[object, int] = {}
+    for number, row in enumerate(records.select(["partition", "key", "value"]).to_pylist()):
+        place = row["partition"], number if row["key"] is None else row["key"]
+        rows.pop(place, None)
+        if row["key"] is None or row["value"] is not None:
+            rows[place] = number
+    return as_records(records.take(pa.array(sorted(rows.values()), pa.int64())))
 
 
 def as_records(table: pa.Table) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kafka_index.commands.export.request import EXPORT, ExportFormat, OnDataLoss
+from kafka_index.commands.export.request import EXPORT, ExportFormat, History, OnDataLoss
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.times import Time
 from kafka_index.core.job.request import call
@@ -26,6 +26,7 @@ def export_records(
     format: ExportFormat | str = ExportFormat.PARQUET,  # noqa: A002, as the option is named
     catalog: str | None = None,
     namespace: str | None = None,
+    history: History | str = History.FULL,
     offsets: Path | Mapping[str, Mapping[int, int]] | None = None,
     from_time: Time | None = None,
     to_time: Time | None = None,
@@ -65,6 +66,8 @@ def export_records(
         The name of an Iceberg catalog in pyiceberg's configuration, or its URI.
     namespace : str, optional
         The namespace of Iceberg tables; its levels are separated by dots.
+    history : History or str
+        The records in a table: ``full`` for all, ``latest`` for the newest of each key.
     offsets : path, or mapping of str to mapping of int to int, optional
         Where to begin in each partition: by topic and partition, or a file of them.
     from_time, to_time : time, optional

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from kafka_index.commands.export.replaced_rows import TableFile
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import (
     Lake,
     LakeTable,
-    RowRange,
     TableChange,
     table_errors,
 )
@@ -39,6 +39,8 @@ except ImportError as error:
 
 _DATE = "date"
 _DATE_FOLDER = f"{_DATE}="
+#: The version of readers that only column mapping needs.
+_MAPPED_VERSION = 2
 #: Longer texts have no bounds in the statistics of a file.
 _MAX_TEXT = 32
 
@@ -58,7 +60,8 @@ class DeltaLake(Lake):
 class _DeltaTable(LakeTable):
     def __init__(self, folder: str, settings: ExportSettings) -> None:
         self.name = folder
-        self._schema = settings.file_schema
+        self._schema = settings.row_schema
+        self._is_latest = settings.is_latest
         self._partition_by = [_DATE] if settings.by_date else []
         self._table: DeltaTable | None = None
 
@@ -103,6 +106,8 @@ class _DeltaTable(LakeTable):
                 found=", ".join(found) or "none",
                 hint="give or leave out --by-date, or export to another table",
             )
+        if self._is_latest:
+            self._refuse_unreadable_files()
         with table_errors("add columns to the table", self.name):
             wanted = Schema.from_arrow(self._schema)
             columns = {each.name: each for each in self._loaded.schema().fields}
@@ -114,6 +119,21 @@ class _DeltaTable(LakeTable):
                 self._loaded.alter.add_columns(new)
                 self.load()
 
+    def _refuse_unreadable_files(self) -> None:
+        """Raise `InputError` if the rows of a file are not those that it has in the table."""
+        protocol = self._loaded.protocol()
+        features = set(protocol.reader_features or ())
+        if protocol.min_reader_version == _MAPPED_VERSION:
+            features.add("columnMapping")
+        found = features & {"columnMapping", "deletionVectors"}
+        if found:
+            raise InputError(
+                "the rows of a table with this feature cannot be replaced",
+                path=self.name,
+                found=", ".join(sorted(found)),
+                hint="drop the feature from the table, or export to another table",
+            )
+
     def version(self, key: str) -> int | None:
         with table_errors("read the table", self.name):
             return self._loaded.transaction_version(key)
@@ -124,19 +144,41 @@ class _DeltaTable(LakeTable):
         bounds = (_bounds(file, "partition") for file in self._files())
         return any(low <= one <= high for low, high in bounds for one in partitions)
 
+    def rewritten_schema(self) -> pa.Schema:
+        columns = pa.schema(self._loaded.schema().to_arrow())
+        return pa.schema([each for each in columns if each.name not in self._partition_by])
+
+    def files_with(self, partitions: Collection[int]) -> list[TableFile]:
+        self._refuse_unreadable_files()
+        files = [
+            TableFile(self._path(file), _bounds(file, "partition"), _bounds(file, "offset"))
+            for file in self._files()
+        ]
+        files.sort(key=lambda file: (file.partitions, file.offsets, file.path))
+        return [
+            file
+            for file in files
+            if any(file.partitions[0] <= one <= file.partitions[1] for one in partitions)
+        ]
+
     def commit(self, change: TableChange) -> None:
         with table_errors("commit to the table", self.name, (CommitFailedError,)):
-            removed = [each for rows in change.replaced for each in self._removals(rows)]
-            unique = {action.path: action for action in removed}
+            files = {self._path(file): file for file in self._files()} if change.removed else {}
             self._loaded.create_write_transaction(
-                [*unique.values(), *map(self._addition, change.added)],
+                [
+                    *(self._removal(files[path]) for path in change.removed),
+                    *map(self._addition, change.added),
+                ],
                 "append",
                 self._loaded.schema(),
                 self._partition_by,
                 commit_properties=CommitProperties(
+                    # deltalake would repeat a commit after that of another tool that has
+                    # compacted the removed files, and their rows would be there twice.
+                    max_commit_retries=0,
                     app_transactions=[
                         Transaction(key, version) for key, version in change.versions.items()
-                    ]
+                    ],
                 ),
             )
 
@@ -155,31 +197,13 @@ class _DeltaTable(LakeTable):
             stats=msgspec.json.encode(_statistics(metadata)).decode(),
         )
 
-    def _removals(self, rows: RowRange) -> Iterator[RemoveAction]:
-        """Yield the removal of each file that has rows of a range, and no others."""
-        for file in self._files_with(rows):
-            low, high = _bounds(file, "offset")
-            is_own = _bounds(file, "partition") == (rows.partition, rows.partition)
-            if not (is_own and rows.first_offset <= low and high < rows.end_offset):
-                raise InputError(
-                    "a file of the table has rows that are replaced, and others: another tool has "
-                    "rewritten it",
-                    path=os.path.join(self.name, file["path"]),
-                    hint=f"delete the rows of partition {rows.partition} from offset "
-                    f"{rows.first_offset} on, or drop the table and give another --output",
-                )
-            values = {_DATE: _text(file[f"partition.{_DATE}"])} if self._partition_by else {}
-            now_ms = time.time_ns() // 1_000_000
-            yield RemoveAction(file["path"], True, now_ms, file["size_bytes"], values)  # noqa: FBT003
+    def _removal(self, file: Mapping[str, Any]) -> RemoveAction:
+        values = {_DATE: _text(file[f"partition.{_DATE}"])} if self._partition_by else {}
+        now_ms = time.time_ns() // 1_000_000
+        return RemoveAction(file["path"], True, now_ms, file["size_bytes"], values)  # noqa: FBT003
 
-    def _files_with(self, rows: RowRange) -> Iterator[Mapping[str, Any]]:
-        """Yield the files of the loaded table that may have rows of a range."""
-        for file in self._files():
-            least, most = _bounds(file, "partition")
-            low, high = _bounds(file, "offset")
-            is_near = low < rows.end_offset and high >= rows.first_offset
-            if least <= rows.partition <= most and is_near:
-                yield file
+    def _path(self, file: Mapping[str, Any]) -> str:
+        return os.path.join(self.name, file["path"])
 
     def _files(self) -> list[dict[str, Any]]:
         """Return the files of the loaded table, with their statistics."""
@@ -196,9 +220,11 @@ def _has_local_times(column: pa.Field) -> bool:
 
 
 def _bounds(file: Mapping[str, Any], column: str) -> tuple[int, int]:
-    """Return the bounds of a column in a file; all numbers if it has no statistics."""
+    """Return the bounds of a column in a file; all numbers if it has nulls or no statistics."""
     low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
-    return (-1, INT64_MAX) if low is None or high is None else (low, high)
+    if low is None or high is None or file.get(f"null_count.{column}") != 0:
+        return -1, INT64_MAX
+    return low, high
 
 
 def _text(value: date | None) -> str | None:

@@ -60,6 +60,7 @@ OPTION_NAMES: Final = {
     "from_ms": "--from",
     "to_ms": "--to",
     "relative_times": "--from and --to",
+    "history": "--history",
     "decode": "--decode",
     "value_schema": "--value-schema",
     "schema_context": "--schema-context",
@@ -280,6 +281,7 @@ def state_options(settings: ExportSettings) -> dict[str, _OptionValue]:
         "to_ms": settings.to_ms,
         # Left out where there are none, as earlier versions do.
         **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
+        **({"history": settings.history.value} if settings.is_latest else {}),
         **settings.decode,
     }
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from kafka_index.commands.export.replaced_rows import TableFile
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import (
     Lake,
     LakeTable,
-    RowRange,
     TableChange,
     table_errors,
 )
-from kafka_index.commands.export.table_schema import refuse_changed_types
+from kafka_index.commands.export.table_schema import refuse_changed_types, small_type
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.fs.registry import storage_options, store_of
@@ -32,7 +32,12 @@ try:
         NoSuchNamespaceError,
         NotInstalledError,
     )
-    from pyiceberg.table import Table, TableProperties, Transaction
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io import FileIO
+    from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.schema import index_by_id
+    from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
     from pyiceberg.transforms import DayTransform
 except ImportError as error:
     raise InputError(
@@ -131,7 +136,7 @@ class IcebergLake(Lake):
             if not self._catalog.table_exists(identifier):
                 self._catalog.create_namespace_if_not_exists(self._namespace)
                 self._catalog.create_table_if_not_exists(
-                    identifier, settings.file_schema, location=_uri(folder)
+                    identifier, settings.row_schema, location=_uri(folder)
                 )
         table.load()
         table.check()
@@ -145,9 +150,11 @@ class _IcebergTable(LakeTable):
         self.name = ".".join(identifier)
         self._catalog = catalog
         self._identifier = identifier
-        self._schema = settings.file_schema
+        self._schema = settings.row_schema
         self._by_date = settings.by_date
+        self._is_latest = settings.is_latest
         self._table: Table | None = None
+        self._planned: dict[str, DataFile] = {}
 
     @property
     def _loaded(self) -> Table:
@@ -166,6 +173,8 @@ class _IcebergTable(LakeTable):
     def check(self) -> None:
         """Partition a new table; raise `InputError` if a table cannot take the data files."""
         table = self._loaded
+        if self._is_latest:
+            self._refuse_renamed_columns()
         refuse_changed_types(self._schema, table.schema().as_arrow(), self.name, _widens)
         is_new = not table.spec().fields and table.current_snapshot() is None
         if self._by_date and is_new and "timestamp" in table.schema().column_names:
@@ -191,24 +200,69 @@ class _IcebergTable(LakeTable):
         return int(found) if found is not None and found.isdecimal() else None
 
     def has_rows(self, partitions: Collection[int]) -> bool:
+        return bool(partitions) and any(True for _ in self._tasks(partitions))
+
+    def _tasks(self, partitions: Collection[int]) -> list[FileScanTask]:
+        """Return the files of the loaded table that may have rows of partitions."""
         table = self._loaded
-        if not partitions or table.current_snapshot() is None:
-            return False
-        if "partition" not in table.schema().column_names:
-            return True
+        is_known = "partition" in table.schema().column_names
+        rows = f"partition in ({', '.join(map(str, partitions))})" if is_known else AlwaysTrue()
         with _calls("read the table", self.name):
-            scan = table.scan(row_filter=f"partition in ({', '.join(map(str, partitions))})")
-            return any(True for _ in scan.plan_files())
+            return list(table.scan(row_filter=rows).plan_files())
+
+    def rewritten_schema(self) -> pa.Schema:
+        with _calls("read the columns of the table", self.name):
+            schema = self._transaction().table_metadata.schema()
+            columns = schema_to_pyarrow(schema, include_field_ids=False)
+        return pa.schema([pa.field(each.name, small_type(each.type)) for each in columns])
+
+    def files_with(self, partitions: Collection[int]) -> list[TableFile]:
+        self._refuse_renamed_columns()
+        tasks = self._tasks(partitions)
+        for task in tasks:
+            if task.delete_files:
+                raise InputError(
+                    "the rows of a table with delete files cannot be replaced",
+                    path=task.file.file_path,
+                    hint="rewrite the data files of the table, or export to another table",
+                )
+        self._planned = {_path(task.file.file_path): task.file for task in tasks}
+        columns = self._loaded.schema().as_struct().fields
+        ids = {column.name: column.field_id for column in columns}
+        return [
+            TableFile(path, *(_bounds(file, ids.get(name, -1)) for name in ("partition", "offset")))
+            for path, file in sorted(self._planned.items())
+        ]
+
+    def _refuse_renamed_columns(self) -> None:
+        """Raise `InputError` if older files may have other names for columns."""
+        names: dict[int, str] = {}
+        for schema in self._loaded.metadata.schemas:
+            for column in index_by_id(schema).values():
+                if names.setdefault(column.field_id, column.name) != column.name:
+                    raise InputError(
+                        "the rows of a table with renamed columns cannot be replaced",
+                        path=self.name,
+                        expected=names[column.field_id],
+                        found=column.name,
+                        hint="export to another table",
+                    )
+
+    def _transaction(self) -> Transaction:
+        """Begin a transaction that adds missing columns."""
+        transaction = self._loaded.transaction()
+        with transaction.update_schema() as schema:
+            schema.union_by_name(self._schema)
+        return transaction
 
     def commit(self, change: TableChange) -> None:
         with _calls("commit to the table", self.name):
-            transaction = self._loaded.transaction()
-            with transaction.update_schema() as schema:
-                schema.union_by_name(self._schema)
-            for rows in change.replaced:
-                transaction.delete(_filter(rows))
-            if change.added:
-                paths = [_uri(path) for path in change.added]
+            transaction = self._transaction()
+            paths = [_uri(path) for path in change.added]
+            if change.removed:
+                removed = [self._planned[path] for path in change.removed]
+                _replace_files(transaction, self._loaded.io, removed, paths)
+            elif paths:
                 transaction.add_files(paths, check_duplicate_files=False)
             else:
                 # A commit without a snapshot would be accepted after those of other writers.
@@ -230,9 +284,28 @@ def _add_snapshot(transaction: Transaction) -> None:
         pass
 
 
-def _filter(rows: RowRange) -> str:
-    own = f"partition = {rows.partition} and offset >= {rows.first_offset}"
-    return own if rows.end_offset == INT64_MAX else f"{own} and offset < {rows.end_offset}"
+def _replace_files(
+    transaction: Transaction, io: FileIO, removed: Sequence[DataFile], added: Sequence[str]
+) -> None:
+    """Replace files in one snapshot, which pyiceberg has no public call for."""
+    if transaction.table_metadata.name_mapping() is None:
+        mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+    metadata = transaction.table_metadata
+    with transaction.update_snapshot().overwrite() as snapshot:
+        for file in removed:
+            snapshot.delete_data_file(file)
+        for path in added:
+            snapshot.append_data_file(parquet_file_to_data_file(io, metadata, path))
+
+
+def _bounds(file: DataFile, field_id: int) -> tuple[int, int]:
+    """Return the bounds of an integer column; all numbers if it has nulls or no statistics."""
+    nulls = (file.null_value_counts or {}).get(field_id)
+    low, high = ((one or {}).get(field_id) for one in (file.lower_bounds, file.upper_bounds))
+    if nulls != 0 or low is None or high is None:
+        return -1, INT64_MAX
+    return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True)
 
 
 def _widens(table: pa.DataType, own: pa.DataType) -> bool:
@@ -241,6 +314,11 @@ def _widens(table: pa.DataType, own: pa.DataType) -> bool:
     if pt.is_decimal(table) and pt.is_decimal(own):
         return bool(table.scale == own.scale)
     return types in ({"int32", "int64"}, {"float", "double"})
+
+
+def _path(uri: str) -> str:
+    """Return the path of a local file: Hadoop writes its URI with one slash."""
+    return f"/{uri.removeprefix('file:').lstrip('/')}" if uri.startswith("file:") else uri
 
 
 def _uri(path: str) -> str:

@@ -46,6 +46,15 @@ class ExportFormat(StrEnum):
         return f".{(ExportFormat.PARQUET if self.is_table else self).value}"
 
 
+class History(StrEnum):
+    """The records of a topic that its table has."""
+
+    #: All of them.
+    FULL = "full"
+    #: The newest record of each key of a partition, unless it is a tombstone.
+    LATEST = "latest"
+
+
 class OnDataLoss(StrEnum):
     """The action if a log no longer has the records that were exported."""
 
@@ -87,6 +96,12 @@ class ExportRequest(DecodeRequest):
         "Namespace of the tables in the Iceberg catalog. Its levels are separated by dots.",
         default=None,
     )
+    history: History = parameter(
+        ChoiceKind(History),
+        Group.OUTPUT,
+        "Records in a table: all, or only the newest record of each key, without deleted keys.",
+        default=History.FULL,
+    )
     offsets: Mapping[str, Mapping[int, int]] | None = parameter(
         OffsetsKind(),
         Group.SELECTION,
@@ -127,6 +142,8 @@ class ExportRequest(DecodeRequest):
             self.refuse("{catalog} and {namespace} need {format} iceberg")
         elif self.output is None:
             self.refuse("{output} is required")
+        if self.history is History.LATEST and not self.format.is_table:
+            self.refuse("{history} latest needs {format} iceberg or delta")
 
     @property
     def relative_times(self) -> dict[str, str]:
@@ -155,7 +172,8 @@ EXPORT = CommandSpec(
     records before they were exported, or if its history changed.
 
     With --format iceberg or delta, OUTPUT/NAME is the table of a topic. Each run commits its
-    complete files, and those that a killed run has left.
+    complete files, and those that a killed run has left. With --history latest, a table has the
+    newest record of each key. A tombstone deletes the row of its key.
 
     \b
     Exit codes:
@@ -176,6 +194,8 @@ kafka-index export --input /dump/broker-1 --format jsonl --columns offset,key,va
     --isolation read_committed --output records
 kafka-index export --input /dump/broker-1 --format delta --output s3://lake/delta
 kafka-index export --input /dump/broker-1 --format iceberg --catalog prod --namespace kafka
+kafka-index export --input /dump/broker-1 --topics customers --format delta --history latest \\
+    --output s3://lake/customers
 """,
     job_examples="""\
 spark-submit jobs/export.py --input /mnt/dump/broker-1 --output s3://lake/kafka

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kafka_index.commands.export.request import ExportFormat
+from kafka_index.commands.export.request import ExportFormat, History
 from kafka_index.commands.export.table_schema import table_schema
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.paths import target_directory
-from kafka_index.core.query.choices import OnDamage
+from kafka_index.core.query.choices import Decode, OnDamage
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
-from kafka_index.core.schema.columns import is_typed
+from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, is_typed, side_names
 
 if TYPE_CHECKING:
     from kafka_index.core.schema.decode import TypedColumns
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 FOLDER_COLUMNS = ("topic", "partition")
 #: The columns of a table by which rows are replaced.
 _TABLE_COLUMNS = ("topic", "partition", "offset")
+#: The column of history files that has whether a record is a tombstone.
+TOMBSTONE = "_tombstone"
+#: The name of the folder of a partition begins with this, in a table.
+PARTITION_FOLDER = "partition-"
+#: The folder of history files in that of a table. Readers and cleaners of tables ignore its name.
+_HISTORY = "_history"
 #: After the names of data files that are not in their place yet.
 STAGED_ENDING = ".staged"
 
@@ -41,6 +47,9 @@ class ExportSettings:
     files are in a staging folder, under names that no reader takes for those of a table.
     `revision` is that of the data files (`ExportState`). `decode` are the options of typed columns,
     and `types` the typed columns of each topic.
+
+    With the history ``latest``, the data files of a partition are its history files. They are
+    merged into the table, which has files of its own.
     """
 
     output: str
@@ -53,6 +62,12 @@ class ExportSettings:
     revision: int = 0
     decode: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, TypedColumns] = field(default_factory=dict)
+    history: History = History.FULL
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether tables have the newest record of each key."""
+        return self.history is History.LATEST
 
     @property
     def from_ms(self) -> int | None:
@@ -85,8 +100,25 @@ class ExportSettings:
         """The columns of the data files, as they were asked for."""
         if self.format.is_table:
             needed = (*_TABLE_COLUMNS, *(("timestamp",) if self.by_date else ()))
-            return tuple(dict.fromkeys((*self.columns, *needed)))
+            parts = (KEY, VALUE) if self.is_latest else ()
+            merged = [name for part in parts for name in self._merge_columns(part)]
+            return tuple(dict.fromkeys((*self.columns, *needed, *merged)))
         return tuple(name for name in self.columns if name not in FOLDER_COLUMNS)
+
+    def _merge_columns(self, part: str) -> tuple[str, ...]:
+        """Return the columns that a merge needs of keys or values."""
+        own = [name for name in self.columns if is_of_part(name, part)]
+        if self.raw_column(part) == part or not own:
+            return (part,)
+        # If no side column is named, all of them are there.
+        is_named = any(name in side_names(part) for name in own)
+        return side_names(part)[2:] if is_named else ()
+
+    def raw_column(self, part: str) -> str:
+        """Return the column with the bytes of keys or values."""
+        decode = self.decode.get("decode")
+        is_decoded = decode is not None and part in Decode(decode).parts
+        return side_names(part)[3] if is_decoded else part
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
@@ -101,6 +133,12 @@ class ExportSettings:
     @property
     def file_schema(self) -> pa.Schema:
         """The schema of the data files, of a topic if columns are typed."""
+        own = self.row_schema
+        return own.append(pa.field(TOMBSTONE, pa.bool_())) if self.is_latest else own
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The columns for the rows of a table, of a topic if columns are typed."""
         added = set(self.needed_columns) - set(self.file_columns)
         chosen = pa.schema([one for one in self.read_settings.schema if one.name not in added])
         return table_schema(chosen, self.format) if self.format.is_table else chosen
@@ -109,6 +147,15 @@ class ExportSettings:
     def read_settings(self) -> ReadSettings:
         """The settings of the read."""
         return replace(self.read, columns=self.needed_columns, on_damage=OnDamage.DROP)
+
+    def table_folder(self, topic: str) -> str:
+        """Return the folder of a table."""
+        return os.path.join(self.output, topic)
+
+    def history_folder(self, topic: str) -> str:
+        """Return the folder with the folders of the partitions of a table."""
+        table = self.table_folder(topic)
+        return os.path.join(table, _HISTORY) if self.is_latest else table
 
     def folder_of(self, partition: TopicPartition) -> str:
         """Return the folder of a partition.
@@ -119,5 +166,5 @@ class ExportSettings:
         topic, number = partition.topic, partition.partition
         if self.format.is_table:
             # polars takes topic=NAME in the path of a file for a column that Delta does not know.
-            return os.path.join(self.output, topic, f"partition-{number}")
+            return os.path.join(self.history_folder(topic), f"{PARTITION_FOLDER}{number}")
         return os.path.join(self.output, f"topic={topic}", f"partition={number}")

@@ -13,6 +13,10 @@ A run commits the data files of a topic after their export states are durable:
 
 So a run that is killed between files and commit is finished by the next run. Files in a table are
 not removed here: earlier snapshots have them, and the table's own maintenance removes them.
+
+A table with the newest record of each key has the same progress. In step 2, the files are history
+files, which are merged into files of the table (`replace_rows`). If rows were replaced, all history
+files of the partition are merged: an older record may be the newest one again.
 """
 
 from __future__ import annotations
@@ -25,8 +29,10 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
+
+import pyarrow as pa
 
 from kafka_index.commands.export.export_state import ExportState, export_state
 from kafka_index.commands.export.partition_export import (
@@ -35,12 +41,15 @@ from kafka_index.commands.export.partition_export import (
     data_files,
     is_covered,
 )
-from kafka_index.commands.export.request import ExportFormat, ExportRequest
+from kafka_index.commands.export.replaced_rows import RowRange, TableFile, replace_rows
+from kafka_index.commands.export.request import ExportFormat, ExportRequest, History
 from kafka_index.commands.export.result import LeftOut
-from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.commands.export.settings import PARTITION_FOLDER, ExportSettings
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, plural
+from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.uri_passwords import hide_passwords
+from kafka_index.core.fs.registry import directory_exists, scan_directory
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import StateFile
 
@@ -58,21 +67,22 @@ class CommitConflictError(PublishError):
 
 
 @dataclass(frozen=True, slots=True)
-class RowRange:
-    """Rows of a partition in a table, the end exclusive."""
+class TableChange:
+    """A transaction: paths of files of the table that it loses, of new files, and versions."""
 
-    partition: int
-    first_offset: int
-    end_offset: int
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    versions: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class TableChange:
-    """A transaction: rows whose files were replaced, paths of new data files, and versions."""
+class _NewFiles:
+    """The data files that a table lacks, the rows that they replace, and its next versions."""
 
+    paths: tuple[str, ...]
     replaced: tuple[RowRange, ...]
-    added: tuple[str, ...]
     versions: Mapping[str, int]
+    partitions: tuple[int, ...]
 
 
 class LakeTable(ABC):
@@ -91,6 +101,17 @@ class LakeTable(ABC):
     @abstractmethod
     def has_rows(self, partitions: Collection[int]) -> bool:
         """Return whether the loaded table may have rows of any of these partitions."""
+
+    @abstractmethod
+    def rewritten_schema(self) -> pa.Schema:
+        """Return the columns of rewritten files: those of the loaded table, and new ones."""
+
+    @abstractmethod
+    def files_with(self, partitions: Collection[int]) -> list[TableFile]:
+        """Return the files of the loaded table that may have rows of partitions.
+
+        Raises `InputError` if the rows of a file are not those that it has in the table.
+        """
 
     @abstractmethod
     def commit(self, change: TableChange) -> None:
@@ -177,8 +198,10 @@ class Tables:
         of_topic: dict[str, list[TopicPartition]] = defaultdict(list)
         for own in files:
             of_topic[own.topic].append(TopicPartition(own.topic, own.partition))
+        for topic in of_topic:
+            _refuse_other_history(topic, settings)
         for topic, partitions in of_topic.items():
-            folder = os.path.dirname(settings.folder_of(partitions[0]))
+            folder = settings.table_folder(topic)
             table = self.lake.open(topic, folder, settings.of_topic(topic))
             self._tables[topic] = table
             new = [one for one in partitions if not self._has_progress(table, one)]
@@ -202,22 +225,28 @@ class Tables:
                         one.failure, one.is_retriable = LeftOut.of(error), True
         if changes:
             files = plural(sum(len(one.added) for one in changes), "file")
-            replaced = sum(len(one.replaced) for one in changes)
-            also = f", {plural(replaced, 'range')} of offsets replaced" if replaced else ""
+            removed = sum(len(one.removed) for one in changes)
+            also = f", {plural(removed, 'file')} replaced" if removed else ""
             self.notes.append(f"{files} committed to {plural(len(changes), 'table')}{also}")
 
     def _commit_topic(
         self, table: LakeTable, partitions: Sequence[TopicPartition]
     ) -> list[TableChange]:
         """Return the change that was committed, if there was one."""
-        exports = [_CompleteFiles.read(one, self._key(one), self._settings) for one in partitions]
+        settings = self._settings
+        assert settings is not None  # noqa: S101, because tables are open
+        topic = partitions[0].topic
+        folder = settings.table_folder(topic)
+        exports = [_CompleteFiles.read(one, self._key(one), settings) for one in partitions]
         conflicts = failures = 0
         while True:
             table.load()
-            change = _change(table, [one for one in exports if one is not None])
-            if change is None:
+            known = [one for one in exports if one is not None]
+            new = _new_files(table, known, is_latest=settings.is_latest)
+            if new is None:
                 return []
             try:
+                change = _table_change(table, new, settings.of_topic(topic), folder)
                 table.commit(change)
             except CommitConflictError as error:
                 conflicts += 1
@@ -258,6 +287,23 @@ class Tables:
         return True
 
 
+def _refuse_other_history(topic: str, settings: ExportSettings) -> None:
+    """Raise `InputError` if partitions of a topic were exported with another history."""
+    other = History.FULL if settings.is_latest else History.LATEST
+    folder = replace(settings, history=other).history_folder(topic)
+    if not directory_exists(folder):
+        return
+    for entry in scan_directory(folder):
+        if entry.name.startswith(PARTITION_FOLDER) and entry.is_directory():
+            raise InputError(
+                "the table was exported with another value of --history",
+                path=entry.path,
+                expected=other,
+                found=settings.history,
+                hint=f"give --history {other} to continue that export, or give another --output",
+            )
+
+
 def _refuse_other_rows(table: LakeTable, partition: TopicPartition) -> None:
     if table.has_rows([partition.partition]):
         raise InputError(
@@ -283,6 +329,9 @@ class _Progress:
         return cls(next_offset, table.version(_revision(key)) or 0, table.version(_files(key)))
 
 
+_NO_PROGRESS = _Progress(0, 0, 0)
+
+
 def _revision(key: str) -> str:
     return f"{key}:revision"
 
@@ -304,10 +353,9 @@ class _CompleteFiles:
 
     @classmethod
     def read(
-        cls, partition: TopicPartition, key: str, settings: ExportSettings | None
+        cls, partition: TopicPartition, key: str, settings: ExportSettings
     ) -> _CompleteFiles | None:
         """Return the files in the folder of a partition; None if it has no complete export."""
-        assert settings is not None  # noqa: S101, because tables are open
         folder = settings.folder_of(partition)
         state = export_state(folder).read()
         if state is None or state.superseded is not None:
@@ -316,6 +364,14 @@ class _CompleteFiles:
         found.sort(key=lambda file: (file.first_offset, file.path))
         files = [one for one in found if one.revision == state.revision_at(one.first_offset)]
         return cls(partition, key, state, files, found, folder)
+
+    def replaced_after(self, progress: _Progress) -> list[RowRange]:
+        """Return the rows of a table that later revisions replace."""
+        return [
+            RowRange(self.partition.partition, each.first_offset, each.end_offset)
+            for each in self.state.replaced
+            if each.revision > progress.revision and each.first_offset < progress.next_offset
+        ]
 
     def refuse_lost_files(self, progress: _Progress) -> None:
         """Raise `InputError` if a data file that a table does not have is gone."""
@@ -341,32 +397,56 @@ class _CompleteFiles:
             )
 
 
-def _change(table: LakeTable, exports: Sequence[_CompleteFiles]) -> TableChange | None:
-    """Return the transaction that brings a table up to date; None if it is."""
+def _new_files(
+    table: LakeTable, exports: Sequence[_CompleteFiles], *, is_latest: bool
+) -> _NewFiles | None:
+    """Return what brings a table up to date; None if it is."""
+    paths: list[str] = []
     replaced: list[RowRange] = []
-    added: list[str] = []
     versions: dict[str, int] = {}
+    partitions: list[int] = []
     for one in exports:
         known = _Progress.read(table, one.key)
-        progress = _Progress(0, 0, 0) if known is None else known
+        progress = _NO_PROGRESS if known is None else known
         one.refuse_lost_files(progress)
+        rows = one.replaced_after(progress)
+        if rows and is_latest:
+            rows, progress = [RowRange(one.partition.partition, 0, INT64_MAX)], _NO_PROGRESS
+            one.refuse_lost_files(progress)
         new = [file.path for file in one.files if _is_new(file, progress)]
-        rows = [
-            RowRange(one.partition.partition, each.first_offset, each.end_offset)
-            for each in one.state.replaced
-            if each.revision > progress.revision and each.first_offset < progress.next_offset
-        ]
         if new and known is None:
             _refuse_other_rows(table, one.partition)
         if new or rows:
-            added += new
+            paths += new
             replaced += rows
+            partitions.append(one.partition.partition)
             versions[one.key] = one.state.next_offset
             if one.state.revision:
                 versions[_revision(one.key)] = one.state.revision
             if one.state.files is not None:
                 versions[_files(one.key)] = one.state.files
-    return TableChange(tuple(replaced), tuple(added), versions) if versions else None
+    if not versions:
+        return None
+    return _NewFiles(tuple(paths), tuple(replaced), versions, tuple(partitions))
+
+
+def _table_change(
+    table: LakeTable, new: _NewFiles, settings: ExportSettings, folder: str
+) -> TableChange:
+    """Return the transaction that adds new files to a table, or merges them into its files."""
+    if not (new.replaced or settings.is_latest):
+        return TableChange((), new.paths, new.versions)
+    with table_errors("replace rows of the table", table.name):
+        removed, rewritten = replace_rows(
+            table.files_with(new.partitions),
+            new.replaced,
+            new.paths if settings.is_latest else (),
+            table.rewritten_schema(),
+            settings,
+            folder,
+        )
+    added = rewritten if settings.is_latest else [*new.paths, *rewritten]
+    return TableChange(tuple(removed), tuple(added), new.versions)
 
 
 def _is_new(file: DataFileInfo, progress: _Progress) -> bool:

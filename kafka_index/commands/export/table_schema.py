@@ -188,12 +188,31 @@ def _kind(kind: pa.DataType) -> str:
     return "list" if _is_one(kind, _LISTS) else str(kind).removeprefix("large_")
 
 
+def small_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type with offsets of 32 bits, at any depth."""
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(each.name, small_type(each.type)) for each in kind])
+    if pt.is_map(kind):
+        return pa.map_(small_type(kind.key_type), small_type(kind.item_type))
+    if _is_one(kind, _LISTS):
+        return pa.list_(pa.field("element", small_type(kind.value_type)))
+    if _is_one(kind, _STRINGS):
+        return pa.string()
+    return pa.binary() if _is_one(kind, _BINARIES) else kind
+
+
 def table_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of a batch with the types of a table.
+    """Return the columns of a batch with the types of a table; columns it lacks are null.
 
     A timestamp outside of the years 1 to 9999 becomes null: no reader of tables has it.
     """
-    arrays = [_cast(batch.column(each.name), each.type) for each in schema]
+    names = set(batch.schema.names)
+    arrays = [
+        _cast(batch.column(each.name), each.type)
+        if each.name in names
+        else pa.nulls(len(batch), each.type)
+        for each in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -204,4 +223,34 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
             array = pc.if_else(outside, pa.scalar(None, array.type), array)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    return array.cast(kind, safe=False)
+    if _have_same_members(array.type, kind):
+        return array.cast(kind, safe=False)
+    return _with_members(array, kind)
+
+
+def _have_same_members(own: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether two types have the same members in the same order, at any depth."""
+    members, known = _children(own), _children(kind)
+    return list(members) == list(known) and all(
+        _have_same_members(members[name], known[name]) for name in known
+    )
+
+
+def _with_members(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array with the members of a type; Arrow casts neither their order nor new ones."""
+    mask = pc.is_null(array)
+    if pt.is_struct(kind):
+        members = [
+            _cast(array.field(each.name), each.type)
+            if array.type.get_field_index(each.name) >= 0
+            else pa.nulls(len(array), each.type)
+            for each in kind
+        ]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)
+    # Arrow takes no mask with a slice of offsets.
+    offsets = pa.array(np.array(array.offsets), pa.int32())
+    if pt.is_map(kind):
+        keys, items = _cast(array.keys, kind.key_type), _cast(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
+    values = _cast(array.values, kind.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)

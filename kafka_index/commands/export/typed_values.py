@@ -60,9 +60,8 @@ def find_types(
         for place, one in counts.items():
             found[place].add(one)
     types = dict(settings.types)
-    names = settings.needed_columns
     for topic in sorted({work.split.topic for work in works}):
-        types[topic] = typed_columns([topic], found, decode, names)
+        types[topic] = _topic_columns(topic, found, decode, settings)
     check_mapping(decode, types)
     states = {one.partition: one.state for one in plan.partitions if one.state is not None}
     _check_forms(states, types)
@@ -91,9 +90,8 @@ def types_of_logs(
     read = replace(settings.read, columns=("offset",))
     plan = plan_partitions(files, settings=read, max_split_bytes=SEARCHED_SPLIT_BYTES)
     found = find_writers(plan.splits, read, decode)
-    names = settings.needed_columns
     topics = sorted({one.topic for one in files})
-    types = {topic: typed_columns([topic], found, decode, names) for topic in topics}
+    types = {topic: _topic_columns(topic, found, decode, settings) for topic in topics}
     check_mapping(decode, types)
     partitions = [TopicPartition(one.topic, one.partition) for one in files]
     states = {one: export_state(settings.folder_of(one)).read() for one in partitions}
@@ -119,6 +117,17 @@ def _check_forms(
                     found=_FORM_TEXTS[form],
                     hint="give another --output, or the --schemas of the earlier runs",
                 )
+
+
+def _topic_columns(
+    topic: str,
+    found: TopicCounts,
+    decode: DecodeOptions,
+    settings: ExportSettings,
+) -> TypedColumns:
+    # A merge compares the bytes of keys: one key may have been written with several schemas.
+    names, keeps_raw = settings.needed_columns, settings.is_latest
+    return typed_columns([topic], found, decode, names, keeps_raw=keeps_raw)
 
 
 def _find_writers(

@@ -16,7 +16,15 @@ from pyiceberg.catalog import load_catalog
 
 from tests.servers.s3 import S3Server
 from tests.support.command_line import COMMAND, DUMP, Argument, run_here, run_program
-from tests.support.lake_tables import FORMATS, DeltaOfTest, LakeOfTest, as_records, records_of
+from tests.support.lake_tables import (
+    FORMATS,
+    DeltaOfTest,
+    LakeOfTest,
+    as_records,
+    duckdb_rows,
+    polars_rows,
+    records_of,
+)
 from tests.support.random_avro import encode
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.registry_records import schema_record, write_topic
@@ -54,19 +62,6 @@ def test_tables_of_a_dump_equal_its_records_in_every_reader(
     assert "committed" not in export(0, DUMP, lake, *chosen, *by_date)
 
 
-def duckdb_rows(files: list[str]) -> pa.Table:
-    duckdb = pytest.importorskip("duckdb")
-    with duckdb.connect() as connection:
-        query = "SELECT * FROM read_parquet($files, hive_partitioning = false)"
-        return connection.sql(query, params={"files": files}).to_arrow_table()
-
-
-def polars_rows(lake: LakeOfTest, topic: str) -> pa.Table:
-    polars = pytest.importorskip("polars")
-    scan = polars.scan_delta if isinstance(lake, DeltaOfTest) else polars.scan_iceberg
-    return scan(lake.table(topic)).collect().to_arrow()
-
-
 def test_rerun_commits_new_records_only(tmp_path: Path, lake: LakeOfTest) -> None:
     dump = tmp_path / "in"
     for count, versions in ((500, 1), (500, 1), (1000, 2)):
@@ -101,8 +96,7 @@ def test_rows_of_another_history_are_replaced_in_one_commit(
     assert lake.values("topic") == rows_of(dump)
     # Snapshots of before can still be read.
     assert all(Path(path).exists() for path in old)
-    if isinstance(lake, DeltaOfTest):
-        assert lake.version("topic") == version + 1
+    assert lake.version("topic") == version + 1
     write(dump, {0: segments[0] + log_of(range(1500, 1700), b"later")})
     export(0, dump, lake, *by_date)
     assert lake.values("topic") == rows_of(dump)
@@ -181,6 +175,7 @@ def test_missing_catalog_ends_the_run_before_a_file_is_written(tmp_path: Path) -
         (("--format", "iceberg", "--output", "out"), "needs --catalog and --namespace"),
         (("--format", "delta", "--output", "out", "--namespace", "n"), "need --format iceberg"),
         (("--format", "delta"), "--output is required"),
+        (("--output", "out", "--history", "latest"), "--history latest needs --format iceberg or"),
         (("--format", "iceberg", "--catalog", "none", "--namespace", "n"), "URI missing"),
         (("--format", "iceberg", "--catalog", "memory:", "--namespace", "n"), "memory:"),
     ],
@@ -258,9 +253,17 @@ def test_table_with_other_columns_or_partitions_is_rejected_before_a_file_is_wri
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("given", ["options", "environment"])
+@pytest.mark.parametrize(
+    ("given", "history"),
+    [("options", "full"), ("environment", "full"), ("options", "latest")],
+)
 def test_tables_in_a_bucket_equal_the_records(
-    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, form: str, given: str
+    tmp_path: Path,
+    s3: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    given: str,
+    history: str,
 ) -> None:
     catalog = ("--catalog", f"sqlite:///{tmp_path}/catalog.db", "--namespace", "kafka")
     options = [part for one in storage_options(s3, tmp_path) for part in ("--storage-option", one)]
@@ -272,6 +275,7 @@ def test_tables_in_a_bucket_equal_the_records(
             *("export", "--input", tmp_path / "in", "--format", form, "--output", f"{bucket}/lake"),
             *(catalog if form == "iceberg" else ()),
             *(options if given == "options" else ()),
+            *("--history", history),
         )
         for log in (log_of(range(500)), log_of(range(900))):
             write(tmp_path / "in", {0: log})
