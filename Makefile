@@ -93,6 +93,7 @@ CAMPAIGN := tests/outputs tests/commands/verify/test_interrupted.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
 	tests/conformance/broker/test_three_backups.py \
 	tests/commands/restore/test_full_disk.py tests/commands/export/test_table_commits.py \
+	tests/commands/export/test_latest_tables.py tests/conformance/test_lake_readers.py \
 	tests/endtoend/test_failing_calls.py tests/endtoend/test_secrets.py \
 	tests/core/schema/test_avro.py tests/core/schema/test_protobuf.py \
 	tests/core/query/test_log_ends.py tests/commands/rewrite/test_condition.py tests/commands/rewrite/test_revival.py \

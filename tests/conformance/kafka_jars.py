@@ -83,6 +83,16 @@ def tiered_storage_jar() -> Path:
     return jar
 
 
+def rest_catalog_jars() -> tuple[Path, ...]:
+    """The jars of Iceberg's REST catalog server; fetched if missing, as for `class_path`."""
+    return _fetched(_REFERENCE / "rest-catalog")
+
+
+def lake_reader_jars() -> tuple[Path, ...]:
+    """The jars of Iceberg and Delta for Spark 4.1; fetched if missing, as for `class_path`."""
+    return _fetched(_REFERENCE / "lake-readers")
+
+
 def _fetched(project: Path) -> tuple[Path, ...]:
     folder = _REFERENCE / "target" / project.name / "lib"
     ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
