@@ -45,7 +45,7 @@ def export_records(
 ) -> ExportResult:
     """Export records to files or tables, as ``kafka-index export`` does on threads.
 
-    The same call exports what is new since the last one.
+    Later calls with the same arguments export only new records.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def export_records(
     tiered : URI, list of URI, or TieredOptions, optional
         The places of remote segments.
     indexes : path, optional
-        Output of an earlier build; by default index files are beside the logs.
+        Output of an earlier build; by default, index files are next to the logs.
     topics : str, re.Pattern or list of str, optional
-        Only topics that match the regular expression in full, or that are named.
+        Only these topics. The regular expression must match the full name.
     format : ExportFormat or str
         ``parquet`` or ``jsonl``; or ``iceberg`` or ``delta`` for a table of each topic.
     catalog : str, optional
@@ -69,25 +69,25 @@ def export_records(
     history : History or str
         The records in a table: ``full`` for all, ``latest`` for the newest of each key.
     offsets : path, or mapping of str to mapping of int to int, optional
-        Where to begin in each partition: by topic and partition, or a file of them.
+        The first offset of each partition: by topic and partition, or in a file.
     from_time, to_time : time, optional
-        Only records whose own timestamp is as late as the first, and earlier than the second.
+        Only records whose own timestamp is at or after the first, and before the second.
     columns : list of str
-        Their names, as for `read_records`.
+        Names of columns, as for `read_records`.
     isolation : Isolation or str
-        ``read_committed`` leaves out aborted and open transactions.
+        ``read_committed`` drops the records of aborted and open transactions.
     by_date : bool
-        Whether there is a folder ``date=YYYY-MM-DD`` for each day, in UTC.
+        Whether to write a folder ``date=YYYY-MM-DD`` for each day, in UTC.
     on_data_loss : OnDataLoss or str
-        Where a log is not the one any more that was exported: ``fail`` refuses the partition,
-        ``continue`` continues where both agree, ``restart`` exports it anew.
+        What to do if a log no longer matches the earlier export. ``fail`` exports nothing of the
+        partition, ``continue`` continues from the last common offset, and ``restart`` exports the
+        partition again.
     max_decompressed_bytes : int
-        The most bytes of decompressed records that this process holds at a time.
+        Memory limit for decompressed records, in bytes.
     threads : int, optional
-        Parts of logs exported at a time; by default one a core, two for remote inputs.
+        Parts of logs exported at a time; by default one per core, two for remote inputs.
     follow_links : bool
-        Whether index files and checkpoints are read also where they are links that lead out of the
-        input.
+        Whether to read index files and checkpoints that are links out of the input.
     decode : Decode or str, optional
         ``key``, ``value`` or ``both``: these columns have the types of their schemas. Columns with
         the schema, the type, errors and the bytes of rows that failed come with them.
@@ -109,10 +109,10 @@ def export_records(
     Raises
     ------
     InputError
-        Nothing is found, the output overlaps the input, or has another export; a table cannot take
+        Nothing is found; the output overlaps the input, or has another export; a table cannot take
         the columns; or the library of the format is not installed.
     PublishError
-        The output cannot be made, locked or written, or the catalog cannot be reached.
+        The output cannot be created, locked or written, or the catalog cannot be reached.
 
     Examples
     --------

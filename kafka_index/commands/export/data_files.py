@@ -21,22 +21,22 @@ from kafka_index.core.fs.registry import atomic_file, store_of
 from kafka_index.core.output.publish import ROWS, scratch_path
 from kafka_index.core.schema.columns import KEY, VALUE, side_names
 
-#: Rows are held until they have this many bytes: a row group of Parquet.
+#: Rows are buffered up to this many bytes, which are a row group of Parquet.
 _GROUP_BYTES = 16 * 1024 * 1024
-#: Columns of numbers that mostly ascend, and how Parquet encodes their differences.
+#: Columns of mostly ascending numbers, and the Parquet encoding of their differences.
 _ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
 
-#: The folder of records whose timestamp is no day of the calendar, as Hive names it.
+#: Hive's default partition: the folder of records with timestamps outside of the calendar.
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-#: Data files of a split that are open at a time: one for each day that is written to.
+#: The most data files of a split that are open at a time, each for another day.
 _MAX_OPEN = 8
 _DAY_MS = 24 * 3600 * 1000
 
 
 class DataFile:
-    """Writes one data file; its rows are held until they make a row group.
+    """Writes a data file in row groups of about `_GROUP_BYTES`.
 
-    The attempt at a split writes several files, each under a number of its own.
+    An attempt at a split numbers its files.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class DataFile:
             self._flush()
 
     def commit(self) -> tuple[str, int]:
-        """Give the file its name; return its path and its size."""
+        """Rename the file to its final name; return its path and size."""
         self._flush()
         self._close_parquet()
         size_bytes = os.stat(self._file.scratch_path).st_size
@@ -90,7 +90,7 @@ class DataFile:
         return self._file.path, size_bytes
 
     def drop(self) -> None:
-        """Close the file, and remove it unless it has its name."""
+        """Close the file, and remove it unless it has its final name."""
         try:
             self._close_parquet()
         finally:
@@ -117,7 +117,7 @@ class DataFile:
 
 
 def _dictionary_paths(schema: pa.Schema) -> list[str]:
-    """Return the columns of Parquet whose values often repeat, as keys and header names do."""
+    """Return the columns of Parquet that get dictionaries, because their values often repeat."""
     return [
         path
         for one in schema
@@ -131,7 +131,7 @@ def _dictionary_paths(schema: pa.Schema) -> list[str]:
 
 
 def _text_paths(path: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield the columns of text that Parquet makes of a column."""
+    """Yield the Parquet columns of strings and bytes within a column."""
     if pa.types.is_struct(kind):
         for one in kind:
             yield from _text_paths(f"{path}.{one.name}", one.type)
@@ -145,7 +145,7 @@ def _text_paths(path: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose timestamps outside the calendar are ms since the epoch, as texts."""
+    """Return a batch whose timestamps outside the calendar are strings of ms since the epoch."""
     number = batch.schema.get_field_index("timestamp")
     if number < 0 or not len(batch):
         return batch
@@ -163,9 +163,8 @@ def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
 class SplitFiles:
     """Writes the records of a split; a context manager that removes files without a final name.
 
-    No two attempts at a split share an attempt, of letters, digits and underscores. `paths` are the
-    files that have their names; `records` and `size_bytes` are theirs. The schema is by default
-    that of the settings.
+    `attempt` has letters, digits and underscores, and is unique. `paths` are the complete files,
+    with `records` and `size_bytes`. By default, the schema is the file schema of the settings.
     """
 
     def __init__(
@@ -202,7 +201,7 @@ class SplitFiles:
             self._file_of(os.path.join(self._folder, f"date={name}")).write(rows)
 
     def finish(self) -> None:
-        """Give all files their names; raises `PublishError` if one cannot be put in place."""
+        """Rename all files to their final names; raises `PublishError` if that fails."""
         while self._open:
             self._commit(next(iter(self._open)))
         folders = set(map(os.path.dirname, self.paths))
@@ -229,7 +228,7 @@ class SplitFiles:
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the records of each day, in the order in which the days first occur."""
+    """Yield the records of each day, in the order of first occurrence."""
     times = batch.column("timestamp")
     ticks = pc.fill_null(times.view(pa.int64()), np.iinfo(np.int64).max)
     if times.type.unit == "us":

@@ -41,7 +41,7 @@ _DATE = "date"
 _DATE_FOLDER = f"{_DATE}="
 #: The version of readers that only column mapping needs.
 _MAPPED_VERSION = 2
-#: Longer texts have no bounds in the statistics of a file.
+#: Longer strings are not in the statistics of a file.
 _MAX_TEXT = 32
 
 
@@ -76,7 +76,7 @@ class _DeltaTable(LakeTable):
             options = _storage_options(self.name)
             if DeltaTable.is_deltatable(self.name, options):
                 return
-            # Columns that need a table feature are added with it.
+            # Columns that need a table feature are added together with the feature.
             schema = pa.schema([each for each in self._schema if not _has_local_times(each)])
             if self._partition_by:
                 schema = schema.append(pa.field(_DATE, pa.date32()))
@@ -95,7 +95,7 @@ class _DeltaTable(LakeTable):
     def check(self) -> None:
         """Add missing columns; raises `InputError` if the table cannot take the data files."""
         known = pa.schema(self._loaded.schema().to_arrow())
-        # A file with another width under a column is an error in Spark.
+        # Spark fails on a file whose type is wider or narrower than the column.
         refuse_changed_types(self._schema, known, self.name, lambda _table, _own: False)
         found = self._loaded.metadata().partition_columns
         if found != self._partition_by:
@@ -173,8 +173,8 @@ class _DeltaTable(LakeTable):
                 self._loaded.schema(),
                 self._partition_by,
                 commit_properties=CommitProperties(
-                    # deltalake would repeat a commit after that of another tool that has
-                    # compacted the removed files, and their rows would be there twice.
+                    # If another tool compacts the removed files, deltalake would repeat the
+                    # commit, and the table would have their rows twice.
                     max_commit_retries=0,
                     app_transactions=[
                         Transaction(key, version) for key, version in change.versions.items()
@@ -245,7 +245,7 @@ def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
             continue
         _set(nulls, path, sum(one.null_count for one in found))
         bounded = [one for one in found if one.has_min_max]
-        # A row group of nulls only has no bounds.
+        # A row group that only has nulls has no bounds.
         known = all(one.has_min_max or not one.num_values for one in found)
         if bounded and known:
             low, high = min(one.min for one in bounded), max(one.max for one in bounded)
@@ -276,7 +276,7 @@ def _leaves(schema: pa.Schema) -> list[tuple[str, ...] | None]:
 
 
 def _bound(value: object) -> object:
-    """Return a bound as JSON; None for a type or a value without one."""
+    """Return a bound as JSON; None if the type or value has none."""
     if isinstance(value, datetime):
         text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
         return text if value.tzinfo is None else f"{text}Z"

@@ -1,4 +1,4 @@
-"""An export as a whole: what is listed, the lock of its output, its plan, its splits, its rows."""
+"""The job of an export: list logs, lock the output, plan and export splits, commit to tables."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def export(
         settings = with_first_times(settings, listed.files)
         decode = None
         if request.decode is not None:
-            # Schemas and their decoders are slow to import.
+            # Slow to import.
             from kafka_index.commands.export.typed_values import types_of_logs  # noqa: PLC0415
             from kafka_index.core.query.typed_records import decode_options  # noqa: PLC0415
 
             decode = decode_options(request, {one.topic for one in listed.files}, request.inputs)
             if decode is not None and settings.format.is_table:
-                # A table is made before the first file.
+                # A table is created before its first file is written.
                 settings = replace(settings, types=types_of_logs(listed.files, settings, decode))
         with target:
             tables.open(listed.files, settings)
@@ -110,9 +110,9 @@ def export(
 
 
 def _decode_record(request: ExportRequest) -> dict[str, str]:
-    """Return the options of typed columns for the export state; those of the default are left out.
+    """Return the options of typed columns for the export state, without default values.
 
-    The schemas may come from another place in each run.
+    The place of the schemas is not part of them: it may differ between runs.
     """
     if request.decode is None:
         return {}
@@ -171,7 +171,7 @@ def export_splits(
 
 
 def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings) -> SplitResult:
-    """Export a split into data files, each of which appears whole and durable."""
+    """Export a split to data files, each of which is written atomically."""
     own = settings.of_topic(work.split.topic)
     settings = replace(own, is_staged=work.is_staged, revision=work.revision)
     try:
@@ -188,7 +188,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
     except KafkaIndexError as error:
         return SplitResult(work.number, failure=LeftOut.of(error), is_retriable=is_retriable(error))
     if work.is_repeated and not settings.format.is_table:
-        # What is in place from before holds less: it ends where the damage was.
+        # Earlier files of this range lack the records that were damaged then.
         remove_data_files(work.folder, work.first_offset, work.end_offset, keep=files.paths)
     header = reader.last_header
     return SplitResult(
@@ -205,7 +205,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
 
 
 class _Damage:
-    """Collects the records that were left out."""
+    """Collects skipped corrupt ranges."""
 
     def __init__(self) -> None:
         self.first: list[LeftOut] = []
@@ -220,8 +220,8 @@ class _Damage:
 def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None:
     """Return a result that keeps earlier data files; None if they may be replaced.
 
-    They are replaced by all records of the range, never by others that may be fewer: a batch that
-    was exported can be damaged by now, and a segment missing.
+    Files are replaced only if the range can be read completely, with at least as many records. An
+    exported batch may be damaged by now, or its segment missing.
     """
     damage = _Damage()
     # Neither keys nor values need to be copied to be counted.

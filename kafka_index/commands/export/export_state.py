@@ -1,12 +1,12 @@
-"""The state of an export: the exported offsets of a partition; and whether a log has that history.
+"""The state of an export: the exported offsets of a partition, and checks that a log matches them.
 
-The state file is hidden, next to the data. It is written before the first data file and after each
-that extends the range. A data file above the exported end was left by a killed run: the next run
-removes it.
+The state file is a hidden file next to the data files. It is written before the first data file,
+and after each data file that extends the range. A data file after the exported end is from a killed
+run: the next run removes it.
 
-It holds the last batch of each split, as its header was. A log that still has that batch has the
-same history up to it. Retention and compaction keep a history; a log that was cut and grew again,
-or a topic that was made anew, has another one.
+The state has the header fields of the last batch of each split. A log that still has this batch has
+the same history up to it. Retention and compaction do not change a history. A log that was
+truncated and grew again, or a topic that was created again, has another history.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.output.output import StateFile
 from kafka_index.core.query.settings import RecordFilter
 
-#: The state keeps the last batches of so many splits, and fewer of those before.
+#: The state has the last batches of this many splits, and a sample of the earlier ones.
 _MAX_KEPT = 64
 EXPORT_STATE = ".kafka-index-export.json"
 #: The names of data files; staged files in an object store have one more suffix.
@@ -67,15 +67,15 @@ OPTION_NAMES: Final = {
 }
 
 
-#: Those of typed columns.
+#: The options of typed columns.
 DECODE_OPTIONS: Final = ("decode", "value_schema", "schema_context")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedBatch:
-    """The last batch of a split that was exported, as its header has it.
+    """Header fields of the last exported batch of a split.
 
-    The leader epoch is -1 for messages of magic 0 and 1; `end_offset` is the exclusive end of the
+    The leader epoch is -1 for message formats v0 and v1. `end_offset` is the exclusive end of the
     split.
     """
 
@@ -88,7 +88,7 @@ class ExportedBatch:
 
     @classmethod
     def of_header(cls, header: bytes) -> Self:
-        """Return the batch that begins with these bytes."""
+        """Parse the header of a batch."""
         if header[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
             old = np.frombuffer(header, MESSAGE_V0_HEADER, 1)[0]
             offset = int(old["base_offset"])
@@ -108,8 +108,8 @@ class ExportedBatch:
 class DataLoss:
     """The reason why an export cannot be continued.
 
-    The log still has, or had, the records that were exported before `agreed_offset`; None for none.
-    `is_gap`: all that was exported is right, and only later offsets are missing.
+    Log and export agree on the records before `agreed_offset`, or on none if it is None. `is_gap`:
+    all exported records are right, and only later offsets are missing.
     """
 
     reason: str
@@ -118,7 +118,7 @@ class DataLoss:
 
 
 def thinned(batches: Sequence[ExportedBatch]) -> tuple[ExportedBatch, ...]:
-    """Return the latest of these batches, and every second of the others where there are many."""
+    """Return the latest batches; if there are many, only every second of the earlier ones."""
     if len(batches) <= _MAX_KEPT:
         return tuple(batches)
     half = len(batches) - _MAX_KEPT // 2
@@ -133,8 +133,8 @@ def find_loss(
 ) -> DataLoss | None:
     """Return why an export cannot be continued with a log; None if it can.
 
-    The batches are those of the export state, and `next_offset` is the first that was not
-    exported; the end of the log is None if damage hides it.
+    The batches are from the export state, and `next_offset` is the first offset that was not
+    exported. The end of the log is None if damage hides it.
     """
     agreed = missing = None
     for one in reversed(batches):
@@ -165,19 +165,19 @@ def find_loss(
 
 
 def _has(log: PartitionLog, batch: ExportedBatch) -> bool | None:
-    """Return whether a log has a batch; None where that cannot be known."""
+    """Return whether a log has a batch; None if that is unknown."""
     bases = [segment.base_offset for segment in log.segments]
     number = int(np.searchsorted(bases, batch.base_offset, "right")) - 1
     if batch.last_offset < log.log_start_offset or number < 0:
         return None
     segment = log.segments[number]
-    # A cleaner never touches the active segment.
+    # The log cleaner never cleans the active segment.
     may_be_cleaned = not segment.file.is_last
     try:
         place = segment.offset_to_position(batch.base_offset)
         header = None if place is None else segment.header_at(place.position)
     except CorruptLogError:
-        # The damage is reported by what reads it.
+        # The read of the records reports the damage.
         return None
     if header is None:
         return None if may_be_cleaned else False
@@ -193,7 +193,7 @@ def _has(log: PartitionLog, batch: ExportedBatch) -> bool | None:
 
 
 def _has_horizon(header: bytes) -> bool:
-    """Return whether a cleaner has marked a batch, which keeps its records."""
+    """Return whether a batch has a delete horizon, which the log cleaner sets."""
     if header[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
         return False
     attributes = int(np.frombuffer(header, RECORD_BATCH_HEADER, 1)[0]["attributes"])
@@ -202,9 +202,9 @@ def _has_horizon(header: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Offsets, the end exclusive, of which some records were left out because of damage.
+    """Offsets, the end exclusive, with records that were skipped because of damage.
 
-    `records` counts those in place; None if an earlier version has not counted them.
+    `records` counts the exported records; None if an earlier version has not counted them.
     """
 
     first_offset: Offset
@@ -214,7 +214,7 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRange:
-    """Offsets, the end exclusive, whose data files in a table a revision has replaced."""
+    """Offsets, the end exclusive, whose data files were replaced by a revision."""
 
     first_offset: Offset
     end_offset: Offset

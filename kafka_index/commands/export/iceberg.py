@@ -61,7 +61,7 @@ _CONFLICTS = (CommitFailedException, CommitStateUnknownException)
 
 @contextmanager
 def _calls(action: str, name: str) -> Iterator[None]:
-    """Call pyiceberg: its errors are ours, and its warnings are about files that others write."""
+    """Convert the errors of pyiceberg, and hide its warnings about files of other writers."""
     logger = logging.getLogger("pyiceberg")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -164,7 +164,7 @@ class _IcebergTable(LakeTable):
     def load(self) -> None:
         with _calls("load the table", self.name):
             table = self._catalog.load_table(self._identifier)
-            # pyiceberg would repeat a commit over the table of another writer, with the same files.
+            # pyiceberg would repeat the commit after that of another writer, with the same files.
             retries = {TableProperties.COMMIT_NUM_RETRIES: "0"}
             properties = {**table.metadata.properties, **retries}
             table.metadata = table.metadata.model_copy(update={"properties": properties})
@@ -178,7 +178,7 @@ class _IcebergTable(LakeTable):
         refuse_changed_types(self._schema, table.schema().as_arrow(), self.name, _widens)
         is_new = not table.spec().fields and table.current_snapshot() is None
         if self._by_date and is_new and "timestamp" in table.schema().column_names:
-            # pyiceberg does not create a table with partitions from Arrow's columns.
+            # pyiceberg cannot create a partitioned table from an Arrow schema.
             with _calls("partition the table", self.name), table.update_spec() as spec:
                 spec.add_field("timestamp", DayTransform(), _DAY_FIELD)
             self.load()
@@ -265,7 +265,7 @@ class _IcebergTable(LakeTable):
             elif paths:
                 transaction.add_files(paths, check_duplicate_files=False)
             else:
-                # A commit without a snapshot would be accepted after those of other writers.
+                # Without a snapshot, the commit would not conflict with that of another writer.
                 _add_snapshot(transaction)
             versions = {key: str(version) for key, version in change.versions.items()}
             transaction.set_properties(versions)
@@ -273,7 +273,7 @@ class _IcebergTable(LakeTable):
 
 
 def _s3_environment() -> dict[str, str]:
-    """Return the endpoint of S3 in the environment, which Arrow's client does not read."""
+    """Return the S3 endpoint from the environment, which Arrow's client does not read."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     found = next(filter(None, map(os.environ.get, names)), None)
     return {} if found is None else {"s3.endpoint": found}
@@ -322,5 +322,5 @@ def _path(uri: str) -> str:
 
 
 def _uri(path: str) -> str:
-    """Return a local path as a URI: readers on Hadoop would look for it in HDFS."""
+    """Return a local path as a URI, because Hadoop would resolve a path in HDFS."""
     return path if store_of(path).needs_requests else f"file://{os.path.abspath(path)}"

@@ -1,12 +1,12 @@
 """The export of a partition: its splits and results, its export state, and its folder.
 
-A split is exported by itself, on a thread or in a task of Spark. The export state follows in
-order: it never covers a split before all earlier ones are in place. A data file is named by the
-first and the last offset in it; files of days lie in a folder of each.
+Each split is exported on a thread or in a Spark task. The export state covers a split only after
+all earlier splits are complete. The name of a data file has its first and last offset. With
+`by_date`, each day has a folder.
 
-Files that will replace others are staged in a hidden folder, with an export state of their own. The
-run after a killed one continues that export. Once all files are staged, the state of the partition
-lists the data files to remove. From then on, every run finishes the exchange first.
+Files that replace others are first written to a hidden staging folder, which has its own export
+state. If the run is killed, the next run continues that export. Once all files are staged, the
+state of the partition lists the data files to remove. Then every run first completes the exchange.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _STAGED = ".kafka-index-export-new"
 class SplitWork:
     """A split to export, under its number in the plan; small, and picklable.
 
-    First and end offset, exclusive, are its share of the partition's offsets. `is_repeated`: it was
-    exported before, without the damaged records; `records_before` of it are in place, if that is
-    known. `is_staged`: the data files are in the staging folder. `revision` is theirs.
+    It covers the offsets from the first to the end, exclusive. `is_repeated`: it was exported
+    before without damaged records, and has `records_before` rows, if known. `is_staged`: data files
+    are written to the staging folder. `revision` is the revision of the data files.
     """
 
     number: int
@@ -62,7 +62,7 @@ class SplitWork:
 
 @dataclass(frozen=True, slots=True)
 class DataFileInfo:
-    """A data file of a partition: its path, and what its name has."""
+    """A data file of a partition: its path, and the offsets and revision in its name."""
 
     path: str
     first_offset: int
@@ -74,8 +74,8 @@ class DataFileInfo:
 class Exchange:
     """The data files that staged files replace.
 
-    `before` is the state in place. Data files that begin before `from_offset` stay; `is_restart`:
-    all of the partition is exported anew.
+    `before` is the current state. Data files that begin before `from_offset` stay. `is_restart`:
+    the partition is exported again from the start.
     """
 
     folder: str
@@ -88,13 +88,13 @@ class Exchange:
 class PartitionExport:
     """The export of a partition: its plan, and the results so far.
 
-    `state` is the one in place; a partition that has failed may have none. `works` are in order,
-    and the offsets from `begin_offset` on are new. `failure` is the reason why it cannot be
-    exported, or not to the end, and `is_retriable` if the environment is at fault. `loss` is the
-    loss of the log since the last export, if the export is continued all the same. With an
-    `exchange`, the data files are staged, and replace others when all are complete. `read` has the
-    offsets that are to be exported, and `missing` those of them that no log has. `end_damage`
-    is the damage at the end of the log, which a continued export may not read again.
+    `state` is the current state; a failed partition may have none. `works` are in order of offsets,
+    and the offsets from `begin_offset` on are new. `failure` is the reason why the export failed or
+    is incomplete, and `is_retriable` if the environment is at fault. `loss` is data that the log
+    has lost since the last export, if the export continues. With an `exchange`, data files are
+    staged, and replace others once all are complete. `read` has the offsets to export, and
+    `missing` the offsets among them that no log has. `end_damage` is damage at the end of the log,
+    which a continued export may not read again.
     """
 
     partition: TopicPartition
@@ -113,7 +113,7 @@ class PartitionExport:
     _done: int = 0
 
     def begin(self) -> None:
-        """Write the state of a partition that is exported for the first time."""
+        """Write the first state of a partition."""
         assert self.state is not None  # noqa: S101, because mypy needs it
         store_of(self.folder).make_directory(self.folder)
         export_state(self.folder).write(self.state)
@@ -138,7 +138,7 @@ class PartitionExport:
             self.state = state
 
     def finish(self) -> None:
-        """Put staged files in their place, if all of them are complete.
+        """Move staged files to their final place, if all of them are complete.
 
         Raises `PublishError` if that fails; the next run continues.
         """
@@ -198,7 +198,7 @@ class PartitionExport:
 
     @property
     def _shorter_end(self) -> int | None:
-        """The end of the earlier export, if a shorter export takes its place."""
+        """The end of the previous export, if a shorter export replaces it."""
         exchange, state = self.exchange, self.state
         if exchange is None or state is None:
             return None
@@ -215,7 +215,7 @@ def _sum_counts(results: Iterable[SplitResult]) -> dict[str, int]:
 
 
 def _extended(state: ExportState, work: SplitWork, result: SplitResult) -> ExportState:
-    """Return a state that covers a split too."""
+    """Return a state that also covers a split."""
     if result.is_kept:
         return state
     if state.files is not None:
@@ -233,7 +233,7 @@ def _extended(state: ExportState, work: SplitWork, result: SplitResult) -> Expor
         return state if not work.revision else _with_replaced(state, work)
     batches = state.batches
     last = result.last_batch
-    # Damage may hide where a batch belongs.
+    # Damage may hide the end of the split.
     if last is not None and last.last_offset < work.end_offset:
         batches = thinned((*batches, replace(last, end_offset=work.end_offset)))
     return replace(state, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)
@@ -260,7 +260,7 @@ def remove_uncovered_files(folder: str, state: ExportState) -> None:
 
 
 def is_covered(file: DataFileInfo, state: ExportState) -> bool:
-    """Return whether a data file was complete in a state, be it replaced since or not."""
+    """Return whether a state covers a data file, or covered it before it was replaced."""
     revision = state.revision_at(file.first_offset)
     is_new = file.first_offset >= state.next_offset and file.revision == revision
     return not is_new and file.revision <= revision
@@ -269,7 +269,7 @@ def is_covered(file: DataFileInfo, state: ExportState) -> bool:
 def remove_data_files(
     folder: str, first_offset: int, end_offset: int, *, keep: Iterable[str]
 ) -> None:
-    """Remove the data files of a partition that begin within a range of offsets, but those kept."""
+    """Remove the data files that begin within a range of offsets, except those in `keep`."""
     kept = set(keep)
     remove = [
         file.path
@@ -304,7 +304,7 @@ def _remove(folder: str, paths: list[str]) -> None:
 
 
 def staged_folder(folder: str) -> str:
-    """Return the folder beside the data files of a partition."""
+    """Return the staging folder of a partition."""
     return os.path.join(folder, _STAGED)
 
 
@@ -313,16 +313,16 @@ def drop_staged(folder: str) -> None:
     staged = staged_folder(folder)
     if not directory_exists(staged):
         return
-    # The state first: without it, the files are of no use.
+    # The state first: files without a state are never used.
     export_state(staged).remove()
     store_of(folder).delete_tree(staged)
 
 
 def _take_place(exchange: Exchange, staged: ExportState) -> None:
-    """Put staged data files, with their state, in the place of others; the next run continues."""
+    """Replace data files by staged ones, with their state; after a kill, the next run continues."""
     folder, before, from_offset = exchange.folder, exchange.before, exchange.from_offset
     new = set(_staged_files(folder).values())
-    # The files of another revision are in a table, whose readers need them until the next commit.
+    # Files of another revision are in a table, and its readers need them until the next commit.
     old = {
         os.path.relpath(file.path, folder)
         for file in data_files(folder)
@@ -351,7 +351,7 @@ def _take_place(exchange: Exchange, staged: ExportState) -> None:
 
 
 def finish_exchange(folder: str, state: ExportState) -> ExportState:
-    """Finish an exchange, interrupted or not; return the state that is then in place."""
+    """Complete an exchange, even one that was interrupted; return the resulting state."""
     store = store_of(folder)
     store.delete([os.path.join(folder, name) for name in state.superseded or ()])
     touched = {folder}
@@ -368,7 +368,7 @@ def finish_exchange(folder: str, state: ExportState) -> ExportState:
 
 
 def _staged_files(folder: str) -> dict[str, str]:
-    """Return the staged data files, and their places below the folder."""
+    """Return the staged data files, with their final paths relative to the folder."""
     staged = staged_folder(folder)
     return {
         file.path: os.path.relpath(file.path, staged).removesuffix(STAGED_ENDING)

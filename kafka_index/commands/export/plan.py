@@ -52,7 +52,7 @@ from kafka_index.core.query.range_scan import damaged_end
 from kafka_index.core.query.read_plan import RecordSplit, read_partition, resolve_range, split_range
 from kafka_index.core.query.settings import ReadSettings
 
-#: About the bytes of logs that one data file is made of.
+#: The approximate size of the part of a log that becomes one data file.
 SPLIT_BYTES = 128 * 1024 * 1024
 
 
@@ -83,8 +83,8 @@ def plan_export(
 ) -> ExportPlan:
     """Plan an export, while the lock of the output is held.
 
-    The first export of each partition begins at its starting offset, by default with its first
-    state; `split_bytes` is about the size of logs in a split.
+    The first export of each partition begins at its starting offset, by default its log start
+    offset. `split_bytes` is the approximate size of a split.
     """
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)
@@ -100,7 +100,7 @@ def plan_export(
 
 
 def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[int, int]]) -> None:
-    """Refuse offsets of other partitions than those of the input, as Spark's Kafka source does."""
+    """Raise `InputError` if offsets are for other partitions, as Spark's Kafka source does."""
     found = {TopicPartition(one.topic, one.partition).directory_name for one in files}
     given = {
         TopicPartition(topic, number).directory_name
@@ -125,7 +125,7 @@ def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[
 
 
 class _PartitionPlan:
-    """Plans a partition; parameters are those of `plan_export`, of one partition."""
+    """Plans the export of a partition, with the parameters of `plan_export`."""
 
     def __init__(
         self,
@@ -205,10 +205,10 @@ class _PartitionPlan:
         export.begin_offset = first = state.next_offset
         remove_uncovered_files(folder, state)
         for part in state.damaged:
-            # Retention has deleted the others since.
+            # Retention has deleted these records since.
             if part.first_offset < log.log_start_offset:
                 continue
-            # In one piece, however large: data files in place are replaced as a whole.
+            # One split of any size: the data files of a range are replaced together.
             _, splits = _splits(log, part.first_offset, part.end_offset, self._read, None)
             export.works += [
                 SplitWork(
@@ -226,7 +226,7 @@ class _PartitionPlan:
         is_first = state.next_offset == max(log.log_start_offset, self._start)
         starts = Bound(EARLIEST) if is_first and self._start == EARLIEST else Bound(first)
         new: list[RecordSplit] = []
-        # Damage is read even where nothing before it is new: the row of the partition has it.
+        # Damage is read even if there are no new records before it: the report lists it.
         if is_damaged or first < end_offset:
             end, new = _splits(log, first, LATEST, self._read, self._split_bytes)
             end = max(end_offset if end is None else end, first)
@@ -241,7 +241,7 @@ class _PartitionPlan:
     def _loss(
         self, log: PartitionLog, state: ExportState, end_offset: int | None
     ) -> DataLoss | None:
-        """Return why the log is not the exported one."""
+        """Return how the log differs from the exported one."""
         topic_id = _topic_id(self._files)
         if topic_id is not None and state.topic_id not in (None, topic_id):
             return DataLoss(
@@ -270,7 +270,7 @@ class _PartitionPlan:
         if not is_restart and loss.agreed_offset is not None:
             from_offset, start = loss.agreed_offset, max(loss.agreed_offset, start)
             if end_offset <= start:
-                # What was exported is all that there is of it.
+                # All records of the log were exported.
                 return export
         across = [
             file.path
@@ -297,7 +297,7 @@ class _PartitionPlan:
     def _staged_state(
         self, log: PartitionLog, export: PartitionExport, start: int, end_offset: int
     ) -> ExportState:
-        """Return the state that a killed run has staged, or a new one."""
+        """Return the staged state of a killed run, or a new one."""
         exchange, staged = export.exchange, export.folder
         assert exchange is not None  # noqa: S101, because mypy needs it
         topic_id = _topic_id(self._files)
@@ -332,7 +332,7 @@ def _refuse_last_offset(log: PartitionLog, end_offset: int) -> None:
 def _splits(
     log: PartitionLog, first: int, end: int, read: ReadSettings, split_bytes: int | None
 ) -> tuple[int | None, list[RecordSplit]]:
-    """Return where a range of offsets ends that can be exported by now, and its splits."""
+    """Return the end of the offsets that can be exported by now, and their splits."""
     offsets = resolve_range(log, ReadBounds(Bound(first), Bound(end)), read)
     return offsets.end_offset, list(split_range(log, offsets, read, max_split_bytes=split_bytes))
 
@@ -347,8 +347,8 @@ def _works(
 ) -> Iterator[SplitWork]:
     if not splits:
         return
-    # Offsets below the log's start are gone: the first split stands for them too.
-    # Where damage hides the first offset, more is read than is new.
+    # The first split covers deleted offsets before the log start, too.
+    # If damage hides the first offset, older records are read again.
     inner = (min(max(split.start_offset, first_offset), end_offset) for split in splits[1:])
     starts = [first_offset, *inner]
     for split, (first, end) in zip(splits, pairwise([*starts, end_offset]), strict=True):
@@ -357,7 +357,7 @@ def _works(
 
 
 def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, object]) -> None:
-    """Refuse a folder that this export cannot continue."""
+    """Raise `InputError` if this export cannot continue a folder."""
     if known is None:
         for file in data_files(folder):
             raise InputError(
@@ -370,7 +370,7 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
     names = dict.fromkeys((*options, *(name for name in known.options if name in DECODE_OPTIONS)))
     differing = [name for name in names if known.options.get(name) != options.get(name)]
     if "to_ms" in differing:
-        # With an end alone the start is 0, and differs from none, too.
+        # With only an end, the start is 0, and differs from none as well.
         differing.sort(key=lambda name: name == "from_ms" and not options[name])
     for name in differing:
         raise InputError(
@@ -386,7 +386,7 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
 def _state_to_extend(
     files: PartitionFiles, known: ExportState | None, settings: ExportSettings, start: int
 ) -> ExportState:
-    """Return the state that is in place, or a new one."""
+    """Return the known state, or a new one."""
     if known is None:
         # The earliest offset is negative.
         first = max(files.log_start_offset, start)
@@ -414,5 +414,5 @@ def _topic_id(files: PartitionFiles) -> str | None:
                 raise
             reason = f"cannot read the topic id: {error.strerror}"
             raise ReadError(reason, path=error.filename or directory) from error
-        # A broker would refuse it; what the records are does not depend on it.
+        # A broker would reject the file, but the records do not depend on it.
         return None

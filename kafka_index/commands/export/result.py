@@ -1,4 +1,4 @@
-"""The results of an export: of a split, of a partition (a row of the report), and of all."""
+"""The results of an export: of a split, of a partition (a row of the report), and of the run."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ EXPORT_REPORT = ReportSpec(EXPORT_REPORT_SCHEMA)
 class ExportStatus(StrEnum):
     """The outcome of the export of a partition."""
 
-    #: Records were exported, or there were none between the bounds.
+    #: New records were exported, or the new offsets have none.
     EXPORTED = "exported"
-    #: Nothing is new: there is no record, or none since the last export.
+    #: There is no new offset.
     UNCHANGED = "unchanged"
-    #: Damaged or lost records were skipped, all others exported.
+    #: Records were exported, except for damaged or lost ones.
     DAMAGED = "damaged"
     #: The partition was not exported to its end.
     FAILED = "failed"
-    #: What the log lost is left out, or replaced, and the rest exported (`OnDataLoss.CONTINUE`).
+    #: The export continued after the log had lost data (`OnDataLoss.CONTINUE`).
     CONTINUED = "continued"
-    #: The partition was exported anew, in place of what was there (`OnDataLoss.RESTART`).
+    #: The partition was exported again from the start (`OnDataLoss.RESTART`).
     RESTARTED = "restarted"
 
 
@@ -89,11 +89,10 @@ _WITH_DATA_LOSS = (ExportStatus.FAILED, ExportStatus.CONTINUED, ExportStatus.RES
 class PartitionReport:
     """A row of the report: the offsets, the end exclusive, and the files that this run exported.
 
-    `left_out` counts batches or parts of segments that are damaged and left out; path, position and
-    reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
-    for a failure. `missing_offsets` are missing within the range that this run exported.
-    `is_shorter`: the export replaced a longer export. `decode_counts` are the keys and values that
-    did not decode, by code.
+    `left_out` counts skipped corrupt ranges. Path, position and reason are those of the first
+    corrupt range, or of the failure. `is_retriable`: the environment is at fault for a failure.
+    `missing_offsets` are missing within the range that this run exported. `is_shorter`: the export
+    replaced a longer export. `decode_counts` are the keys and values that did not decode, by code.
     """
 
     topic: str
@@ -132,7 +131,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Records that were left out because of damage, or another failure, with place and reason."""
+    """The place and reason of a skipped corrupt range, or of a failure."""
 
     path: str | None
     position_bytes: int | None
@@ -149,11 +148,11 @@ class LeftOut:
 class SplitResult:
     """The result of the export of one split, under its number in the plan; small, and picklable.
 
-    `left_out` has the first places of damage, `left_out_count` the number of all. `is_kept`:
-    nothing was written, because the data files of an earlier run may hold more. After a `failure`
-    nothing of the split is there; `is_retriable`: the environment is at fault. `last_batch` is the
-    last batch that was read, and `seen` has the offsets of what was read. `decode_counts` are the
-    keys and values that did not decode, by code.
+    `left_out` has the first corrupt ranges, and `left_out_count` the number of all. `is_kept`: no
+    file was written, because the data files of an earlier run may have more records. After a
+    `failure`, there are no data files; `is_retriable`: the environment is at fault. `last_batch` is
+    the last batch read, and `seen` has the offsets read. `decode_counts` are the keys and values
+    that did not decode, by code.
     """
 
     number: int

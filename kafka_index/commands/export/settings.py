@@ -22,9 +22,9 @@ from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, is_typed, si
 if TYPE_CHECKING:
     from kafka_index.core.schema.decode import TypedColumns
 
-#: What the names of the folders hold, as in Hive: these columns are in no file of Parquet or JSON.
+#: Columns in the names of folders, as in Hive. Files of Parquet or JSON do not contain them.
 FOLDER_COLUMNS = ("topic", "partition")
-#: The columns of a table by which rows are replaced.
+#: Columns that every table has: its rows are replaced by partition and offset.
 _TABLE_COLUMNS = ("topic", "partition", "offset")
 #: The column of history files that has whether a record is a tombstone.
 TOMBSTONE = "_tombstone"
@@ -32,7 +32,7 @@ TOMBSTONE = "_tombstone"
 PARTITION_FOLDER = "partition-"
 #: The folder of history files in that of a table. Readers and cleaners of tables ignore its name.
 _HISTORY = "_history"
-#: After the names of data files that are not in their place yet.
+#: The suffix of data files in a staging folder.
 STAGED_ENDING = ".staged"
 
 
@@ -40,13 +40,13 @@ STAGED_ENDING = ".staged"
 class ExportSettings:
     """The settings of an export; small, and picklable.
 
-    The output is an absolute path or a URI. Columns are names in `RECORD_SCHEMA`; topic and
+    The output is an absolute path or a URI. Columns are names in `RECORD_SCHEMA`. Topic and
     partition become the names of folders, and `by_date` adds a folder for each day of the
-    timestamps, in UTC. Columns and the action at damage of `read` are set here. `relative_times`
-    are ``from_ms`` and ``to_ms`` as they were given, if that is relative to now. `is_staged`: data
-    files are in a staging folder, under names that no reader takes for those of a table.
-    `revision` is that of the data files (`ExportState`). `decode` are the options of typed columns,
-    and `types` the typed columns of each topic.
+    timestamps, in UTC. `read_settings` sets the columns of `read`, and its action at damage.
+    `relative_times` has ``from_ms`` and ``to_ms`` in their given form, if they are relative to now.
+    `is_staged`: data files are in a staging folder, with names that no reader of Parquet matches.
+    `revision` is the revision of the data files (`ExportState`). `decode` has the options of typed
+    columns, and `types` the typed columns of each topic.
 
     With the history ``latest``, the data files of a partition are its history files. They are
     merged into the table, which has files of its own.
@@ -71,12 +71,12 @@ class ExportSettings:
 
     @property
     def from_ms(self) -> int | None:
-        """From when on records are exported."""
+        """The first timestamp that is exported."""
         return None if self.read.record_filter is None else self.read.record_filter.from_ms
 
     @property
     def to_ms(self) -> int | None:
-        """Before when records are exported."""
+        """The end of the exported timestamps, exclusive."""
         return None if self.read.record_filter is None else self.read.record_filter.to_ms
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class ExportSettings:
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """The columns of the data files, as they were asked for."""
+        """The columns of the data files, before any is decoded."""
         if self.format.is_table:
             needed = (*_TABLE_COLUMNS, *(("timestamp",) if self.by_date else ()))
             parts = (KEY, VALUE) if self.is_latest else ()
@@ -160,7 +160,7 @@ class ExportSettings:
     def folder_of(self, partition: TopicPartition) -> str:
         """Return the folder of a partition.
 
-        Raises `InputError` if the topic is not legal, and must not become part of a path.
+        Raises `InputError` if the name of the topic is illegal: it becomes a part of the path.
         """
         target_directory(self.output, partition, "")
         topic, number = partition.topic, partition.partition

@@ -6,13 +6,13 @@ A run commits the data files of a topic after their export states are durable:
    ``kafka-index:<id of the output>:<topic>-<partition>`` is its next offset. The version of the
    same key with ``:revision`` is the revision of its data files, and with ``:files`` their count
    so far (`ExportState`).
-2. Files below that offset are in the table. Select the others, and the offsets that a later
-   revision has replaced. Fewer files than were counted are refused.
-3. Commit them together with the new versions, in one transaction of the table.
-4. After a conflict, or an unknown outcome, begin again with step 1.
+2. Files below that offset are in the table. Select the other files, and the offsets that a later
+   revision has replaced. If files are missing by the count, the run ends.
+3. Commit the files together with the new versions, in one transaction of the table.
+4. After a conflict, or an unknown outcome, start again with step 1.
 
-So a run that is killed between files and commit is finished by the next run. Files in a table are
-not removed here: earlier snapshots have them, and the table's own maintenance removes them.
+If a run is killed before its commit, the next run commits its files. Files in a table are not
+deleted here, because earlier snapshots have them. The maintenance of the table deletes them.
 
 A table with the newest record of each key has the same progress. In step 2, the files are history
 files, which are merged into files of the table (`replace_rows`). If rows were replaced, all history
@@ -56,7 +56,7 @@ from kafka_index.core.output.output import StateFile
 _OUTPUT_ID = ".kafka-index-tables.json"
 _CONFLICTS, _FAILURES = 30, 3
 _MAX_WAIT_SECONDS = 3.0
-#: The most characters of the message of another library.
+#: The maximum length of a message of another library.
 _TEXT = 300
 #: Errors of this code rather than of a catalog or a store.
 _INTERNAL = (AssertionError, AttributeError, NameError, TypeError)
@@ -122,7 +122,7 @@ class LakeTable(ABC):
 
 
 class Lake(ABC):
-    """The place of all tables of an export."""
+    """The catalog or folder of all tables of an export."""
 
     def default_output(self) -> str:
         """Return the output folder if none is given."""
@@ -147,7 +147,7 @@ def table_errors(
         raise
     except Exception as error:
         kind = CommitConflictError if isinstance(error, conflicts) else PublishError
-        # What a store has answered is not shown: it may hold what signs a request.
+        # The answer of a store is not shown: it may contain a signature.
         text = next(iter(str(error).strip().splitlines()), "").partition("<")[0]
         text = hide_passwords(text)[:_TEXT]
         raise kind(f"cannot {action}: {type(error).__name__}: {text}", path=name) from error
@@ -155,7 +155,7 @@ def table_errors(
 
 @dataclass(slots=True)
 class Tables:
-    """The tables of an export by topic; none if it only writes files."""
+    """The tables of an export by topic; none for files without a table."""
 
     lake: Lake | None = None
     notes: list[str] = field(default_factory=list)
@@ -205,13 +205,13 @@ class Tables:
             table = self.lake.open(topic, folder, settings.of_topic(topic))
             self._tables[topic] = table
             new = [one for one in partitions if not self._has_progress(table, one)]
-            # Together, since it may take a look at each file of the table.
+            # One check for all partitions, because it may read the list of files.
             if table.has_rows([one.partition for one in new]):
                 for one in new:
                     _refuse_other_rows(table, one)
 
     def commit(self, partitions: Sequence[PartitionExport]) -> None:
-        """Commit what is complete; a failure is the failure of the partitions of its topic."""
+        """Commit complete files; a failure is reported for all partitions of the topic."""
         of_topic: dict[str, list[PartitionExport]] = defaultdict(list)
         for one in partitions:
             of_topic[one.partition.topic].append(one)
@@ -342,7 +342,7 @@ def _files(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _CompleteFiles:
-    """The data files of a partition that its export state covers; `files` without replaced ones."""
+    """The data files of a partition that its export state covers; `files` are the current ones."""
 
     partition: TopicPartition
     key: str
@@ -400,7 +400,7 @@ class _CompleteFiles:
 def _new_files(
     table: LakeTable, exports: Sequence[_CompleteFiles], *, is_latest: bool
 ) -> _NewFiles | None:
-    """Return what brings a table up to date; None if it is."""
+    """Return the new files of a table; None if it is up to date."""
     paths: list[str] = []
     replaced: list[RowRange] = []
     versions: dict[str, int] = {}
@@ -469,7 +469,7 @@ class _OutputId:
 
 
 def _read_output_id(output: str) -> str:
-    """Return the ID of an output, which is made by its first export to tables."""
+    """Return the ID of an output, which its first export to tables creates."""
     file = StateFile(
         os.path.join(output, _OUTPUT_ID), _OutputId, 1, "ID of the output", "give another --output"
     )

@@ -17,7 +17,7 @@ from kafka_index.commands.export.request import ExportFormat
 from kafka_index.core.errors import InputError
 from kafka_index.core.records.record_table import RECORD_SCHEMA
 
-#: The years 1 to 9999, which every reader of tables has.
+#: The years 1 to 9999, which every reader of tables supports.
 _MIN_MS, _MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 _UINT64_DIGITS, _MAX_DIGITS = 20, 38
 _INT64_TYPES = (pt.is_signed_integer, pt.is_uint8, pt.is_uint16, pt.is_uint32)
@@ -27,7 +27,7 @@ _LISTS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)
 
 
 def is_outside_calendar(times_ms: pa.Array) -> pa.Array:
-    """Return which times are no day of the years 1 to 9999."""
+    """Return a mask of the times outside of the years 1 to 9999."""
     return pc.or_(pc.less(times_ms, _MIN_MS), pc.greater(times_ms, _MAX_MS))
 
 
@@ -202,9 +202,9 @@ def small_type(kind: pa.DataType) -> pa.DataType:
 
 
 def table_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of a batch with the types of a table; columns it lacks are null.
+    """Return the columns of a batch with the types of a table; missing columns are null.
 
-    A timestamp outside of the years 1 to 9999 becomes null: no reader of tables has it.
+    A timestamp outside of the years 1 to 9999 becomes null.
     """
     names = set(batch.schema.names)
     arrays = [
@@ -237,7 +237,7 @@ def _have_same_members(own: pa.DataType, kind: pa.DataType) -> bool:
 
 
 def _with_members(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array with the members of a type; Arrow casts neither their order nor new ones."""
+    """Return an array with the members of a type; Arrow does not reorder or add members."""
     mask = pc.is_null(array)
     if pt.is_struct(kind):
         members = [

@@ -125,7 +125,7 @@ def _topic_columns(
     decode: DecodeOptions,
     settings: ExportSettings,
 ) -> TypedColumns:
-    # A merge compares the bytes of keys: one key may have been written with several schemas.
+    # A merge compares the bytes of keys: two schemas may give the same values.
     names, keeps_raw = settings.needed_columns, settings.is_latest
     return typed_columns([topic], found, decode, names, keeps_raw=keeps_raw)
 
