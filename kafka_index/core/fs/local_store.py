@@ -174,6 +174,10 @@ class MappedFile(Closeable):
             with suppress(BufferError):
                 self._map.close()
             self._map = None
+        self.release_descriptor()
+
+    def release_descriptor(self) -> None:
+        """Close the file descriptor, which sequential reads need; the map stays."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -21,6 +21,7 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_TIMESTAMP, WARM_BYTES, field_position
 from kafka_index.core.fs.durable_files import publish_error
 from kafka_index.core.fs.inputs import refuse_linked_out
+from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.kernels.search import (
     NOT_FOUND,
     find_disorder,
@@ -29,7 +30,6 @@ from kafka_index.core.kernels.search import (
     is_ascending,
     radix_sort,
 )
-from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 
 _MODE = 0o644
 
@@ -53,7 +53,7 @@ class EntryMap:
         self._writable = writable
         self._in_memory = in_memory
         self._map: mmap.mmap | None = None
-        self._guard: SigbusGuard | None = None
+        self._file: MappedFile | None = None
         self._forget()
         self.length = 0
         self.is_open = False
@@ -69,8 +69,12 @@ class EntryMap:
             return
         if not self._writable:
             refuse_linked_out(path)
+            self._file = MappedFile(path)
+            self._file.release_descriptor()
+            self.open_content(self._file.array)
+            return
         # O_NONBLOCK, so that opening a named pipe does not wait; it is rejected below.
-        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if self._writable else os.O_RDONLY)
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_RDWR
         try:
             descriptor = os.open(path, flags | (os.O_CREAT if size is not None else 0), _MODE)
         except OSError as error:
@@ -90,12 +94,8 @@ class EntryMap:
             self.length = os.fstat(descriptor).st_size
             # An empty file cannot be mapped.
             if self.length:
-                access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
-                self._map = mmap.mmap(descriptor, self.length, access=access)
+                self._map = mmap.mmap(descriptor, self.length, access=mmap.ACCESS_WRITE)
                 self._view(np.frombuffer(self._map, np.uint8))
-                if not self._writable:
-                    # Another process may truncate the file at any time.
-                    self._guard = SigbusGuard(self.data.ctypes.data, self.length)
         except OSError as error:
             raise publish_error(error, path, "allocate space for the index") from error
         finally:
@@ -119,11 +119,11 @@ class EntryMap:
     @property
     def faulted(self) -> bool:
         """Whether bytes of a read-only file were lost and zeros were read instead."""
-        return self._guard is not None and self._guard.faulted
+        return self._file is not None and self._file.faulted
 
     def flush(self) -> None:
         """Write changed pages to the disk."""
-        if self._map is not None and self._writable:
+        if self._map is not None:
             self._map.flush()
 
     def close(self) -> None:
@@ -131,9 +131,9 @@ class EntryMap:
         self.is_open = False
         # Views first: a map that still has views cannot be closed.
         self._forget()
-        if self._guard is not None:
-            self._guard.release()
-            self._guard = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         if self._map is not None:
             self._map.close()
             self._map = None

@@ -32,8 +32,8 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 if TYPE_CHECKING:
     from kafka_index.core.log.read.batch_decoder import BatchDecoder
 
-# A mapped file and a log each keep a file descriptor open.
-_FILES_OF_A_SEGMENT = 4
+# The maps of the log and of both indexes each keep a file descriptor open.
+_FILES_OF_A_SEGMENT = 3
 _FILES_FOR_OTHERS = 128
 _MIN_SEGMENTS = 8
 
@@ -46,7 +46,7 @@ class SegmentCache:
     """Closes the least recently used segments if more than `max_open` are open.
 
     They reopen themselves on their next use. Fewer stay open, at least one, if all caches of this
-    process together would reach its limit of open files; a segment needs up to four.
+    process together would reach its limit of open files; a segment needs up to three.
     """
 
     _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()
