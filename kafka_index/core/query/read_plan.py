@@ -347,12 +347,14 @@ def split_ranges(
     log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int | None, *, strict: bool
 ) -> Iterator[tuple[LogRange, ...]]:
     """Yield groups of ranges with at most `max_bytes`, if batches allow."""
+    if max_bytes is None:
+        if ranges:
+            yield tuple(ranges)
+        return
     group: list[LogRange] = []
-    room = max_bytes or 0
-    for part in (
-        ranges if max_bytes is None else _split_large(log, ranges, max_bytes, strict=strict)
-    ):
-        if max_bytes is not None and group and part.size_bytes > room:
+    room = max_bytes
+    for part in _split_large(log, ranges, max_bytes, strict=strict):
+        if group and part.size_bytes > room:
             yield tuple(group)
             group, room = [], max_bytes
         group.append(part)
@@ -367,10 +369,10 @@ def _split_large(
     """Yield ranges of about equal size, none much larger than `max_bytes`."""
     segments = {segment.base_offset: segment for segment in log.segments}
     for part in ranges:
-        parts = -(-part.size_bytes // max_bytes)
+        count = -(-part.size_bytes // max_bytes)
         starts = [(part.start_bytes, part.start_offset)]
-        if parts > 1:
-            wanted = part.start_bytes + part.size_bytes * np.arange(1, parts) // parts
+        if count > 1:
+            wanted = part.start_bytes + part.size_bytes * np.arange(1, count) // count
             segment = segments[part.segment.base_offset]
             starts += [
                 found
