@@ -38,7 +38,6 @@ from kafka_index.core.kernels.headers import (
     CONTROL_MESSAGE,
     HEADER_COLUMNS,
     HEADER_CRC,
-    HEADER_RECORD_COUNT,
     read_headers,
 )
 from kafka_index.core.log.missing_offsets import Cleaning
@@ -157,7 +156,7 @@ def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Long
             headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
             read_headers(window, start, batches.position_bytes, headers)
             is_message = batches.control_type == CONTROL_MESSAGE
-            counts = headers[HEADER_RECORD_COUNT]
+            counts = batches.record_count
             is_thinned = (counts >= 0) & (counts <= batches.last_offset - batches.base_offset)
             has_horizon = batches.attributes & DELETE_HORIZON_MASK != 0
             rows = np.stack(

@@ -118,17 +118,15 @@ def read_control_batch(  # noqa: PLR0911, because each of Kafka's refusals is on
 
 #: Rows of the array that `read_headers` fills.
 (
-    HEADER_MAGIC,
     HEADER_CRC,
     HEADER_BASE_TIMESTAMP,
     HEADER_PRODUCER_EPOCH,
     HEADER_BASE_SEQUENCE,
-    HEADER_RECORD_COUNT,
     HEADER_CONTROL_TYPE,
     HEADER_COORDINATOR_EPOCH,
     HEADER_CONTROL_TIMESTAMP,
-) = range(9)
-HEADER_COLUMNS = 9
+) = range(7)
+HEADER_COLUMNS = 7
 
 
 def read_headers(
@@ -141,8 +139,7 @@ def read_headers(
 
     `window` (uint8): bytes of the log from `window_position` on, containing the complete batches.
     `positions` (int64, (n,)): byte positions of the batches in the log. `columns` (int64,
-    (HEADER_COLUMNS, at least n)): filled. A v0 or v1 message counts as one record; control fields
-    contain the codes of this module.
+    (HEADER_COLUMNS, at least n)): filled. Control fields contain the codes of this module.
     """
     address = window.ctypes.data - window_position
     if _read_fields(address, positions, columns):
@@ -156,7 +153,6 @@ def _read_fields(log: int, positions: NDArray[np.int64], columns: NDArray[np.int
     for row in range(len(positions)):
         start = np.uint64(log + positions[row])
         magic = magic_of(start)
-        columns[HEADER_MAGIC, row] = magic
         columns[HEADER_CONTROL_TYPE, row] = -1
         columns[HEADER_COORDINATOR_EPOCH, row] = -1
         columns[HEADER_CONTROL_TIMESTAMP, row] = NO_TIMESTAMP
@@ -168,13 +164,11 @@ def _read_fields(log: int, positions: NDArray[np.int64], columns: NDArray[np.int
             columns[HEADER_BASE_TIMESTAMP, row] = timestamp
             columns[HEADER_PRODUCER_EPOCH, row] = NO_PRODUCER_EPOCH
             columns[HEADER_BASE_SEQUENCE, row] = NO_SEQUENCE
-            columns[HEADER_RECORD_COUNT, row] = 1
             continue
         columns[HEADER_CRC, row] = read_crc(start)
         columns[HEADER_BASE_TIMESTAMP, row] = read_base_timestamp(start)
         columns[HEADER_PRODUCER_EPOCH, row] = read_producer_epoch(start)
         columns[HEADER_BASE_SEQUENCE, row] = read_base_sequence(start)
-        columns[HEADER_RECORD_COUNT, row] = read_record_count(start)
         if read_attributes(start) & CONTROL_MASK:
             has_control = True
     return has_control
@@ -187,11 +181,10 @@ def _read_control_fields(
     """Read the records of control batches, in a separate pass because most logs have none."""
     for row in range(len(positions)):
         start = log + positions[row]
-        if columns[HEADER_MAGIC, row] < MAGIC_RECORD_BATCH:
+        at = np.uint64(start)
+        if magic_of(at) < MAGIC_RECORD_BATCH or read_attributes(at) & CONTROL_MASK == 0:
             continue
-        if read_attributes(np.uint64(start)) & CONTROL_MASK == 0:
-            continue
-        end = start + LOG_OVERHEAD_BYTES + read_length(np.uint64(start))
+        end = start + LOG_OVERHEAD_BYTES + read_length(at)
         control, epoch, timestamp = read_control_batch(start, end)
         columns[HEADER_CONTROL_TYPE, row] = control
         columns[HEADER_COORDINATOR_EPOCH, row] = epoch

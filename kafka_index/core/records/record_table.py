@@ -19,7 +19,6 @@ from kafka_index.core.format.strings import decode_utf8
 from kafka_index.core.kernels.headers import (
     CONTROL_MESSAGE,
     HEADER_BASE_SEQUENCE,
-    HEADER_MAGIC,
     HEADER_PRODUCER_EPOCH,
 )
 from kafka_index.core.kernels.producer_state import fill_last_sequences
@@ -177,7 +176,7 @@ def timestamp_types(source: WindowBatches) -> Longs:
     batches = source.batches
     types = np.where(batches.attributes & TIMESTAMP_TYPE_MASK, LOG_APPEND_TIME, CREATE_TIME)
     if (batches.control_type == CONTROL_MESSAGE).any():
-        types[source.read_headers()[HEADER_MAGIC] == 0] = NO_TIMESTAMP_TYPE
+        types[batches.magic == 0] = NO_TIMESTAMP_TYPE
     return types
 
 

@@ -28,7 +28,6 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.core.format.integers import INT32_MAX
-from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
     LOG_SUFFIX,
     OFFSET_DIGITS,
@@ -53,9 +52,6 @@ from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIn
 from kafka_index.core.index.transaction_index import TransactionIndex
 from kafka_index.core.kernels.headers import (
     CONTROL_MESSAGE,
-    HEADER_COLUMNS,
-    HEADER_RECORD_COUNT,
-    read_headers,
 )
 from kafka_index.core.log.append.incoming_batches import IncomingBatches
 from kafka_index.core.log.append.log_loader import (
@@ -808,14 +804,14 @@ def _add_batches(
 ) -> int:
     """Add batches that end at or after `from_offset`; return the offset after the last batch."""
     end = base_offset
-    for batches, counts in _batches(log, start, base_offset):
+    for batches in LogBatches(log, start, base_offset, verify_crc=False):
         end = max(end, int(batches.last_offset.max()) + 1)
         rows = np.flatnonzero(batches.last_offset >= from_offset)
         if len(rows):
             # A corrupt header can contain any record count.
             most = np.maximum(batches.last_offset[rows] - batches.base_offset[rows] + 1, 1)
             lost.add(
-                int(np.clip(counts[rows], 1, most).sum()),
+                int(np.clip(batches.record_count[rows], 1, most).sum()),
                 (
                     max(int(batches.base_offset[rows].min()), from_offset),
                     int(batches.last_offset[rows].max()),
@@ -826,11 +822,3 @@ def _add_batches(
                 ),
             )
     return end
-
-
-def _batches(log: Bytes, start: int, base_offset: int) -> Iterator[tuple[BatchColumns, Longs]]:
-    """Yield the complete batches from a position on, with their record counts."""
-    for batches in LogBatches(log, start, base_offset, verify_crc=False):
-        headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
-        read_headers(log, 0, batches.position_bytes, headers)
-        yield batches, headers[HEADER_RECORD_COUNT]

@@ -109,7 +109,7 @@ def table(appends: list[list[tuple[int, int, int]]]) -> IncomingBatches:
     nothing = np.zeros(len(rows), np.int64)
     positions = np.concatenate([[0], sizes.cumsum()[:-1]])
     columns = BatchColumns(positions, sizes, nothing, last_offsets, timestamps, *[nothing] * 10)
-    return IncomingBatches(np.empty(0, np.uint8), columns, nothing, nothing)
+    return IncomingBatches(np.empty(0, np.uint8), columns)
 
 
 def append_all(model: SegmentModel, appends: list[list[tuple[int, int, int]]]) -> None:

@@ -42,14 +42,14 @@ def headers(*entries: bytes, start: int = 0) -> list[list[int]]:
 
 
 def by_hand(entry: bytes) -> list[int]:
-    """Magic, checksum, base timestamp, producer epoch, base sequence and record count."""
+    """Checksum, base timestamp, producer epoch and base sequence."""
     stored = kernel_models.checksums(entry)[0]
     magic = struct.unpack_from(">b", entry, 16)[0]
     if magic < 2:
         timestamp = struct.unpack_from(">q", entry, 18)[0] if magic else -1
-        return [magic, stored, timestamp, -1, -1, 1]
+        return [stored, timestamp, -1, -1]
     fields = kernel_models.BATCH_HEADER.unpack_from(entry)
-    return [magic, stored, fields[7], *fields[10:]]
+    return [stored, fields[7], *fields[10:12]]
 
 
 @settings(deadline=None)
@@ -57,7 +57,7 @@ def by_hand(entry: bytes) -> list[int]:
 def test_header_fields_equal_those_of_the_entry(one: Segment) -> None:
     rows = kernel_models.scan_log(one.log, one.base_offset)[2]
     entries = [one.log[row.position : row.position + row.size] for row in rows]
-    assert [row[:6] for row in headers(*entries)] == [by_hand(entry) for entry in entries]
+    assert [row[:4] for row in headers(*entries)] == [by_hand(entry) for entry in entries]
 
 
 def test_positions_are_relative_to_the_log() -> None:
@@ -67,17 +67,17 @@ def test_positions_are_relative_to_the_log() -> None:
 
 def test_transaction_marker_returns_type_coordinator_epoch_and_timestamp() -> None:
     entry = marker(3, 7, 0, commit=True, coordinator_epoch=12, timestamp=4444)
-    assert headers(entry)[0][6:] == [1, 12, 4444]
+    assert headers(entry)[0][4:] == [1, 12, 4444]
 
 
 def test_transaction_marker_with_log_append_time_has_the_time_of_its_batch() -> None:
     entry = control_batch(3, 7, 0, control_key(0), marker_value(2), 50, attributes=LOG_APPEND_TIME)
     entry = entry[:27] + struct.pack(">q", 49) + entry[35:]
-    assert headers(entry)[0][6:] == [0, 2, 50]
+    assert headers(entry)[0][4:] == [0, 2, 50]
 
 
 def test_data_batch_has_no_control_fields() -> None:
-    assert headers(batch(0))[0][6:] == [-1, -1, -1]
+    assert headers(batch(0))[0][4:] == [-1, -1, -1]
 
 
 def test_control_batches_without_a_plain_record_are_reported() -> None:

@@ -10,7 +10,7 @@ Sources: Kafka's ``LogSegment.append``, ``UnifiedLog.maybeRoll``, ``FetchDataInf
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
@@ -64,12 +64,6 @@ from kafka_index.core.kernels.append_batches import (
     plan_appends,
     stamp_batches,
 )
-from kafka_index.core.kernels.headers import (
-    HEADER_COLUMNS,
-    HEADER_MAGIC,
-    HEADER_RECORD_COUNT,
-    read_headers,
-)
 from kafka_index.core.kernels.record_fields import RECORD_VALID
 from kafka_index.core.kernels.scan import (
     SCAN_END,
@@ -93,8 +87,6 @@ class IncomingBatches:
 
     data: Bytes
     columns: BatchColumns
-    magic: Longs
-    record_count: Longs
 
     @classmethod
     def scan(cls, data: Bytes, base_offset: int) -> Self:
@@ -111,8 +103,7 @@ class IncomingBatches:
         if len(chunks) == 1:
             return chunks[0]
         columns = map(np.concatenate, zip(*(chunk.columns for chunk in chunks), strict=True))
-        headers = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in _HEADERS)
-        return cls(data, BatchColumns(*columns), *headers)
+        return cls(data, BatchColumns(*columns))
 
     @classmethod
     def stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
@@ -130,14 +121,7 @@ class IncomingBatches:
         while code == SCAN_ROWS_FULL:
             code = scanner.scan(data, 0, len(data))
             for batches in scanner.drain():
-                rows = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
-                read_headers(data, 0, batches.position_bytes, rows)
-                yield cls(
-                    data,
-                    BatchColumns(*(column.copy() for column in batches)),
-                    rows[HEADER_MAGIC],
-                    rows[HEADER_RECORD_COUNT],
-                )
+                yield cls(data, BatchColumns(*(column.copy() for column in batches)))
         if code == SCAN_END or (not verify_crc and code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH)):
             return
         stop = scanner.stop(code, HeldBytes(data))
@@ -158,14 +142,7 @@ class IncomingBatches:
         columns = self.columns
         start = int(columns.position_bytes[first])
         stop = int(columns.position_bytes[end - 1] + columns.size_bytes[end - 1])
-        return type(self)(
-            self.data[start:stop],
-            columns.slice(first, end),
-            *(getattr(self, name)[first:end] for name in _HEADERS),
-        )
-
-
-_HEADERS = tuple(field.name for field in fields(IncomingBatches))[2:]
+        return type(self)(self.data[start:stop], columns.slice(first, end))
 
 
 def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
@@ -405,7 +382,7 @@ def _first_offset(data: bytes | bytearray | memoryview | Bytes) -> int:
 
 def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: AppendOrigin) -> None:
     columns = batches.columns
-    magic, sizes, counts = batches.magic, columns.size_bytes, batches.record_count
+    magic, sizes, counts = columns.magic, columns.size_bytes, columns.record_count
     most = settings.max_message_bytes
     _refuse(
         batches,
@@ -457,7 +434,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
         least = max(now_ms - settings.message_timestamp_before_max_ms, INT64_MIN)
         most = min(now_ms + settings.message_timestamp_after_max_ms, INT64_MAX)
     # The count may be corrupt, but a batch never has more records than bytes.
-    counts = np.clip(batches.record_count, 0, columns.size_bytes)
+    counts = np.clip(batches.columns.record_count, 0, columns.size_bytes)
     largest, codes = np.empty((2, len(batches)), np.int64)
     largest_timestamps(
         batches.data,
@@ -479,7 +456,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
             codes != RECORD_VALID,
             "the records of the batch cannot be read",
             "as many valid records as its header counts",
-            batches.record_count,
+            batches.columns.record_count,
         ),
         kind=CorruptLogError,
     )
@@ -604,7 +581,7 @@ def check_as_follower(
 
 def _check_leader_epochs(batches: IncomingBatches) -> None:
     epochs = batches.columns.leader_epoch
-    refused = (epochs < 0) & (batches.magic >= MAGIC_RECORD_BATCH)
+    refused = (epochs < 0) & (batches.columns.magic >= MAGIC_RECORD_BATCH)
     check = refused, "a batch has no leader epoch", "0 or more", epochs
     _refuse(batches, check, kind=InvalidEpochError)
 

@@ -43,7 +43,7 @@ class EpochFile:
     def assign(self, batches: IncomingBatches) -> None:
         has_changed = False
         for row, epoch, base_offset in batches.epoch_starts():
-            if batches.magic[row] >= MAGIC_RECORD_BATCH:
+            if batches.columns.magic[row] >= MAGIC_RECORD_BATCH:
                 has_changed |= self.cache.assign(epoch, base_offset)
             elif self.cache.entries:
                 self.cache = LeaderEpochCache()

@@ -357,7 +357,7 @@ class LocalLog:
 
 
 def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
-    if batches.magic[first] >= MAGIC_RECORD_BATCH:
+    if batches.columns.magic[first] >= MAGIC_RECORD_BATCH:
         return int(batches.columns.base_offset[first])
     # Their first offset may be inside a compressed message: no append spans more offsets.
     return int(batches.columns.last_offset[end - 1]) - INT32_MAX

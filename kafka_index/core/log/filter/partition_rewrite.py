@@ -45,7 +45,6 @@ from kafka_index.core.kernels.headers import (
     CONTROL_MESSAGE,
     HEADER_BASE_SEQUENCE,
     HEADER_BASE_TIMESTAMP,
-    HEADER_MAGIC,
     HEADER_PRODUCER_EPOCH,
 )
 from kafka_index.core.log.filter.selection import KeyMatcher, Selection, SelectionError, matcher_of
@@ -554,7 +553,7 @@ def _fields(batches: BatchColumns, headers: Longs, row: int) -> BatchFields:
         compression=COMPRESSION_NAMES[attributes & COMPRESSION_MASK],
         log_append_time_ms=int(batches.max_timestamp_ms[row]) if append_time else None,
     )
-    if int(headers[HEADER_MAGIC, row]) < MAGIC_RECORD_BATCH:
+    if int(batches.magic[row]) < MAGIC_RECORD_BATCH:
         return replace(
             fields,
             leader_epoch=NO_LEADER_EPOCH,
@@ -583,7 +582,7 @@ def _encoded(batches: BatchColumns, headers: Longs, row: int, records: pa.Record
         records.column("value"),
         records.column("headers"),
     )
-    is_old = int(headers[HEADER_MAGIC, row]) < MAGIC_RECORD_BATCH
+    is_old = int(batches.magic[row]) < MAGIC_RECORD_BATCH
     base_offset = int(offsets[0] if is_old else batches.base_offset[row])
     # The log must not end earlier, even if the last message of a wrapper is dropped.
     delta = int(batches.last_offset[row]) - base_offset

@@ -19,9 +19,6 @@ from kafka_index.core.format.records import COMPRESSION_MASK, DELETE_HORIZON_MAS
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.headers import (
     CONTROL_MESSAGE,
-    HEADER_COLUMNS,
-    HEADER_RECORD_COUNT,
-    read_headers,
 )
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -133,9 +130,7 @@ class LogOffsets:
         """Process a chunk of batches with their bytes in a window that starts at `start`."""
         if not batches.rows:
             return
-        headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
-        read_headers(window, start, batches.position_bytes, headers)
-        firsts, counts = batches.base_offset.copy(), headers[HEADER_RECORD_COUNT]
+        firsts, counts = batches.base_offset.copy(), batches.record_count.copy()
         expected = self._expected(batches)
         faults: dict[int, str] = {}
         for row in np.flatnonzero(holds_messages(batches) & (firsts > expected)).tolist():

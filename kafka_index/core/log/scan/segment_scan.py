@@ -31,9 +31,7 @@ from kafka_index.core.kernels.headers import (
     HEADER_CONTROL_TYPE,
     HEADER_COORDINATOR_EPOCH,
     HEADER_CRC,
-    HEADER_MAGIC,
     HEADER_PRODUCER_EPOCH,
-    HEADER_RECORD_COUNT,
 )
 from kafka_index.core.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
 from kafka_index.core.log.scan.file_records import check_unchanged, open_log
@@ -321,7 +319,7 @@ def batch_rows(
         "base_offset": batches.base_offset,
         "last_offset": batches.last_offset,
         "leader_epoch": batches.leader_epoch,
-        "magic": headers[HEADER_MAGIC],
+        "magic": batches.magic,
         "attributes": batches.attributes,
         "crc": headers[HEADER_CRC],
         "base_timestamp_ms": headers[HEADER_BASE_TIMESTAMP],
@@ -329,7 +327,7 @@ def batch_rows(
         "producer_id": batches.producer_id,
         "producer_epoch": headers[HEADER_PRODUCER_EPOCH],
         "base_sequence": headers[HEADER_BASE_SEQUENCE],
-        "record_count": headers[HEADER_RECORD_COUNT],
+        "record_count": batches.record_count,
         "control_type": pa.array(control_type, mask=no_control),
         "coordinator_epoch": pa.array(headers[HEADER_COORDINATOR_EPOCH], mask=no_control),
         "control_timestamp_ms": pa.array(headers[HEADER_CONTROL_TIMESTAMP], mask=no_control),

@@ -26,7 +26,6 @@ from kafka_index.core.kernels.headers import (
     CONTROL_MESSAGE,
     HEADER_COLUMNS,
     HEADER_CRC,
-    HEADER_RECORD_COUNT,
     read_headers,
 )
 from kafka_index.core.kernels.scan import SCAN_ROWS_FULL
@@ -180,9 +179,8 @@ def _rows(
     rows["last_offset"] = batches.last_offset
     rows["checksum"] = headers[HEADER_CRC]
     rows["leader_epoch"] = batches.leader_epoch
-    counts = headers[HEADER_RECORD_COUNT]
     is_batch = batches.control_type != CONTROL_MESSAGE
-    is_thinned = is_batch & (counts < batches.last_offset - batches.base_offset + 1)
+    is_thinned = is_batch & (batches.record_count < batches.last_offset - batches.base_offset + 1)
     rows["is_cleaned"] = is_thinned | has_delete_horizon(batches)
     return rows[~batches.has_unknown_magic]
 
