@@ -38,6 +38,8 @@ except ImportError as error:
     ) from error
 
 _DATE = "date"
+#: The columns that locate a record.
+_PLACE = ("partition", "offset")
 _DATE_FOLDER = f"{_DATE}="
 #: The version of readers that only column mapping needs.
 _MAPPED_VERSION = 2
@@ -151,7 +153,12 @@ class _DeltaTable(LakeTable):
     def files_with(self, partitions: Collection[int]) -> list[TableFile]:
         self._refuse_unreadable_files()
         files = [
-            TableFile(self._path(file), _bounds(file, "partition"), _bounds(file, "offset"))
+            TableFile(
+                self._path(file),
+                _bounds(file, "partition"),
+                _bounds(file, "offset"),
+                has_nulls=any(file.get(f"null_count.{name}") != 0 for name in _PLACE),
+            )
             for file in self._files()
         ]
         files.sort(key=lambda file: (file.partitions, file.offsets, file.path))
@@ -220,11 +227,9 @@ def _has_local_times(column: pa.Field) -> bool:
 
 
 def _bounds(file: Mapping[str, Any], column: str) -> tuple[int, int]:
-    """Return the bounds of a column in a file; all numbers if it has nulls or no statistics."""
+    """Return the bounds of a column in a file; all numbers if it has no statistics."""
     low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
-    if low is None or high is None or file.get(f"null_count.{column}") != 0:
-        return -1, INT64_MAX
-    return low, high
+    return (-1, INT64_MAX) if low is None or high is None else (low, high)
 
 
 def _text(value: date | None) -> str | None:

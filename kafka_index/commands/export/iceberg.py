@@ -229,10 +229,14 @@ class _IcebergTable(LakeTable):
         self._planned = {_path(task.file.file_path): task.file for task in tasks}
         columns = self._loaded.schema().as_struct().fields
         ids = {column.name: column.field_id for column in columns}
-        return [
-            TableFile(path, *(_bounds(file, ids.get(name, -1)) for name in ("partition", "offset")))
-            for path, file in sorted(self._planned.items())
-        ]
+        place = [ids.get(name, -1) for name in ("partition", "offset")]
+        found = []
+        for path, file in sorted(self._planned.items()):
+            nulls = file.null_value_counts or {}
+            has_nulls = any(nulls.get(field_id) != 0 for field_id in place)
+            partitions, offsets = (_bounds(file, field_id) for field_id in place)
+            found.append(TableFile(path, partitions, offsets, has_nulls))
+        return found
 
     def _refuse_renamed_columns(self) -> None:
         """Raise `InputError` if older files may have other names for columns."""
@@ -300,10 +304,9 @@ def _replace_files(
 
 
 def _bounds(file: DataFile, field_id: int) -> tuple[int, int]:
-    """Return the bounds of an integer column; all numbers if it has nulls or no statistics."""
-    nulls = (file.null_value_counts or {}).get(field_id)
+    """Return the bounds of an integer column; all numbers if it has no statistics."""
     low, high = ((one or {}).get(field_id) for one in (file.lower_bounds, file.upper_bounds))
-    if nulls != 0 or low is None or high is None:
+    if low is None or high is None:
         return -1, INT64_MAX
     return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True)
 

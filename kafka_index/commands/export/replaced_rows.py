@@ -71,11 +71,15 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file of a table, with the least and greatest partition and offset of its rows."""
+    """A file of a table, with the least and greatest partition and offset of its rows.
+
+    `has_nulls`: some rows have no partition or offset, because another tool has added them.
+    """
 
     path: str
     partitions: tuple[int, int]
     offsets: tuple[int, int]
+    has_nulls: bool
 
     def overlaps(self, rows: RowRange) -> bool:
         """Return whether the file may have some of these rows."""
@@ -87,7 +91,8 @@ class TableFile:
         """Return whether the file has no other rows."""
         low, high = self.offsets
         is_inside = rows.first_offset <= low and high < rows.end_offset
-        return self.partitions == (rows.partition, rows.partition) and is_inside
+        is_own = self.partitions == (rows.partition, rows.partition) and not self.has_nulls
+        return is_own and is_inside
 
 
 def replace_rows(

@@ -345,6 +345,26 @@ def test_files_that_another_tool_rewrites_meanwhile_double_no_row(
     assert lake.values("topic") == values_of(dump, lake)
 
 
+def test_rows_of_no_partition_stay_where_others_are_replaced(
+    tmp_path: Path, lake: LakeOfTest
+) -> None:
+    """Another tool has added them to the table, and compacted it."""
+    dump = tmp_path / "in"
+    write(dump, log_of(range(900)), partitions=1)
+    assert run_here("export", "--input", dump, *lake.options).returncode == 0
+    other = lake.read("topic").slice(0, 1)
+    number = other.schema.get_field_index("partition")
+    kind = other.schema.field(number).type
+    lake.append("topic", other.set_column(number, "partition", pa.nulls(1, kind)))
+    lake.compact("topic")
+    assert len(lake.files("topic")) == 1
+    write(dump, CUT_AND_GROWN)
+    done = run_here("export", "--input", dump, *lake.options, "--on-data-loss", "restart")
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = other["offset"][0].as_py(), other["value"][0].as_py()
+    assert lake.values("topic") == [*values_of(dump, lake), row]
+
+
 def test_rewritten_files_lose_and_double_no_row(tmp_path: Path, lake: LakeOfTest) -> None:
     """Other tools compact tables, and a restart then replaces rows of merged files."""
     dump = tmp_path / "in"
