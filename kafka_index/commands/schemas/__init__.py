@@ -42,10 +42,9 @@ def read_schemas(
     subject : str, optional
         Only the versions of this subject.
     skip_records : bool
-        Whether the records of topics are not read, so that the topics that use a schema stay
-        unknown.
+        Whether not to read the records of topics. The topics that use a schema then stay unknown.
     output : path, optional
-        A new local folder for the schemas, which `schemas` takes.
+        A new local folder for the schemas, which the parameter `schemas` accepts.
     tiered : URI, list of URI, or TieredOptions, optional
         Remote segments.
     indexes : path, optional

@@ -31,7 +31,7 @@ class SchemasRequest(RecordRequest):
     skip_records: bool = parameter(
         FlagKind(),
         Group.SELECTION,
-        "Do not read the records of topics: the topics that use a schema stay unknown.",
+        "Do not read the records of topics. The topics that use a schema then stay unknown.",
         default=False,
     )
     output: str | None = parameter(
@@ -51,16 +51,16 @@ SCHEMAS = CommandSpec(
     PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
     be a URI. Logs are opened read-only.
 
-    The schemas come from the topic _schemas in the input, in which Confluent's registry and
-    Karapace keep them. Versions that were deleted or replaced are listed as long as the log has
-    them. --schemas names another source. The records of all topics are read, and the schema ids in
+    The schemas are read from the topic _schemas in the input, where Confluent's registry and
+    Karapace store them. Deleted and replaced versions are listed until compaction removes them.
+    --schemas selects another source. The records of all topics are read, and the schema ids in
     their keys, values and headers are counted. An id without a schema is a missing schema.
 
     \b
     Exit codes:
-      0   Every schema that the records need was found.
-      1   A schema is missing or cannot be used, or corrupt batches or
-          records were skipped.
+      0   Every schema that the records refer to was found.
+      1   A schema is missing or unusable, or corrupt batches or records
+          were skipped.
       2   Wrong usage, or the input has no schemas.
       3   Retriable failure: permission, disk, memory, network or cluster.
       70  Internal error.

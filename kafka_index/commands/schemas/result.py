@@ -1,4 +1,4 @@
-"""The result of ``schemas``: versions of subjects, and what the records of topics use."""
+"""The result of ``schemas``: versions of subjects, and the schemas that topics use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from kafka_index.core.errors import Faults, first_of, plural
 from kafka_index.core.job.result import (
@@ -37,16 +38,16 @@ from kafka_index.core.schema.registry import (
 
 
 class UseStatus(StrEnum):
-    """What records of a topic name as their schema."""
+    """Whether the schema that records of a topic refer to was found."""
 
     FOUND = "found"
     #: No schema has the id or GUID.
     MISSING = "missing"
-    #: References of the schema are missing or circular, or its id has several schemas.
+    #: A reference of the schema is missing or circular, or several schemas have its id.
     UNUSABLE = "unusable"
-    #: The bytes look like an id, and are rather a number or text.
+    #: The bytes look like an id, but are probably a number or text.
     NO_ID = "no_id"
-    #: The bytes are in no form that names a schema.
+    #: The bytes have no frame with an id.
     UNFRAMED = "unframed"
     NULL = "null"
 
@@ -56,10 +57,10 @@ _BAD_USES = (UseStatus.MISSING, UseStatus.UNUSABLE)
 
 @dataclass(frozen=True, slots=True)
 class SchemaUse:
-    """Records of a topic whose keys or values name a schema.
+    """Keys or values of a topic that refer to one schema.
 
-    `part` is ``key`` or ``value``. The key is None for records that name none, and for those that
-    name further schemas than are counted one by one.
+    `part` is ``key`` or ``value``. `key` is None for records without an id, and for the records of
+    further schemas, which are not counted individually.
     """
 
     topic: str
@@ -73,7 +74,7 @@ class SchemaUse:
 
 _REFERENCE = pa.struct([("name", pa.string()), ("subject", pa.string()), ("version", pa.int32())])
 _USE = pa.struct([("topic", pa.string()), ("part", pa.string()), ("records", pa.int64())])
-#: The columns of `SchemaList`. `topic` is the one that the subject is named after.
+#: The columns of `SchemaList`. The name of a subject contains its `topic`.
 SCHEMAS_SCHEMA = pa.schema(
     [
         pa.field("subject", pa.string(), nullable=False),
@@ -108,15 +109,15 @@ class SchemaList(Result):
     schemas : object
         The schemas.
     uses : tuple of SchemaUse
-        What the keys and values of each topic name as their schemas.
+        The schemas that the keys and values of each topic refer to.
     topics : sequence of str
         The topics of the input, without internal ones.
     records : int or None
-        The number of records that were read; None if none were to be read.
+        The number of records that were read; None with ``skip_records``.
     log_bytes : int
         The bytes of logs that were read.
     faults : object
-        Damage that was skipped.
+        Corrupt ranges that were skipped.
     missing : object
         The missing offsets in the logs that were read.
     subject : str or None
@@ -155,7 +156,7 @@ class SchemaList(Result):
 
     @cached_property
     def _versions(self) -> list[Version]:
-        """The versions that are asked for, by subject and number."""
+        """The requested versions, by subject and number."""
         subjects = self._schemas.subjects() if self._subject is None else [self._subject]
         return [version for one in subjects for version in self._schemas.versions_of(one)]
 
@@ -172,7 +173,7 @@ class SchemaList(Result):
 
     @cached_property
     def _own_uses(self) -> list[SchemaUse]:
-        """The uses that are about the subject that is asked for, or all of them."""
+        """The uses of the requested subject, or all uses."""
         if self._subject is None:
             return list(self.uses)
         own = {version.schema for version in self._versions}
@@ -189,7 +190,7 @@ class SchemaList(Result):
 
     @property
     def headline(self) -> str:
-        """The number of versions, and whether records need other schemas."""
+        """The number of versions, and whether schemas are missing."""
         subjects = len({version.subject for version in self._versions})
         text = f"{plural(len(self._versions), 'version')} of {plural(subjects, 'subject')}"
         bad, found = self._bad_uses, self._named_records
@@ -239,7 +240,7 @@ class SchemaList(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """Subjects, topics, and what is wrong."""
+        """Subjects, topics and problems."""
         subjects = [
             _subject_line(subject, list(versions), self._schemas.settings.get(subject))
             for subject, versions in groupby(self._versions, lambda version: version.subject)
@@ -282,7 +283,7 @@ class SchemaList(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for schemas that records need, unreadable records and lost offsets."""
+        """Damage for missing schemas, unreadable records and lost offsets."""
         places = (*self.unread, *self._missing.lost, *self._bad_uses, *self._schemas.unreadable)
         return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
 
@@ -320,7 +321,7 @@ class SchemaList(Result):
 
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
-        """Entries of the input that a broker would not load: paths with reasons."""
+        """Entries of the input that a broker would not load, each with the reason."""
         return self._skipped
 
     @property
@@ -343,13 +344,8 @@ class SchemaList(Result):
             "type": schema.type.value,
             "state": version.state.value,
             "context": schema.context,
-            "references": [
-                {"name": one.name, "subject": one.subject, "version": one.version}
-                for one in schema.references
-            ],
-            "compatibility": settings.compatibility,
-            "mode": settings.mode,
-            "alias": settings.alias,
+            "references": list(map(asdict, schema.references)),
+            **asdict(settings),
             "topic": self._topic_of(version.subject),
             "uses": self._uses_of_schemas.get(schema, []),
             "reason": self._faults_of_schemas[schema],
@@ -357,7 +353,7 @@ class SchemaList(Result):
         }
 
     def _topic_of(self, subject: str) -> str | None:
-        """Return the topic of the input that a subject is named after, the longest one."""
+        """Return the longest topic of the input with which the name of a subject begins."""
         found = [topic for topic in self._topics if unqualified(subject).startswith(f"{topic}-")]
         return max(found, key=len, default=None)
 
@@ -372,12 +368,12 @@ class SchemaList(Result):
         return found
 
     def as_object(self) -> dict[str, object]:
-        """Return the summary, the rows, the uses by topic, and what was not understood."""
+        """Return the summary, the rows, the uses by topic, and problems."""
         return {
             **self.summary,
             "settings": {
-                name: {"compatibility": one.compatibility, "mode": one.mode, "alias": one.alias}
-                for name, one in sorted(self._schemas.settings.items())
+                subject: asdict(settings)
+                for subject, settings in sorted(self._schemas.settings.items())
             },
             "versions": self.to_arrow().to_pylist(),
             "topics": [
@@ -440,7 +436,7 @@ _COUNTED = {
 
 
 def _topic_line(topic: str, uses: Iterable[SchemaUse]) -> str:
-    """Return what keys and values of a topic name, such as ``keys id 1 (9); values 9 null``."""
+    """Return the schemas of a topic, such as ``keys id 1 (9); values 9 null``."""
     parts = (
         f"{part}s {', '.join(map(_count_text, own))}"
         for part, own in groupby(uses, lambda use: use.part)

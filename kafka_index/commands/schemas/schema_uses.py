@@ -1,4 +1,4 @@
-"""Counts the schemas that records name, split by split, and finds the schemas."""
+"""Counts the schemas that records refer to, split by split, and looks them up."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ class SplitCounts:
 
 
 def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings) -> SplitCounts:
-    """Count the schemas that the records of a split name; damage is passed over and noted."""
+    """Count the schemas that the records of a split refer to; note and skip corrupt ranges."""
     errors: list[KafkaIndexError] = []
     records = left_out = 0
 
-    def pass_over(error: CorruptLogError) -> None:
+    def skip(error: CorruptLogError) -> None:
         nonlocal left_out
         if len(errors) < _MAX_ERRORS:
             errors.append(error)
         else:
             left_out += 1
 
-    reader = RecordReader(split, settings, on_left_out=pass_over)
+    reader = RecordReader(split, settings, on_left_out=skip)
     parts = KeyCounts(), KeyCounts()
     try:
         for batch in reader:
@@ -93,7 +93,7 @@ def list_schemas(
 ) -> SchemaList:
     """List the schemas of a request, and count the records that use them.
 
-    Raises `InputError` if there are no schemas, or nobody has the subject.
+    Raises `InputError` if the input has no schemas, or not the requested subject.
     """
     with ExitStack() as stack:
         unread = stack.enter_context(reading_inputs(follow_links=request.follow_links))
@@ -139,14 +139,13 @@ def list_schemas(
         )
         if output is not None:
             names = write_folder(schemas, result.chosen, output.make_staging())
-            # Checked again: another program may have used it since.
+            # Another program may have written to the folder since the first check.
             _refuse_others(output.root)
             output.publish_folder(names)
     return result
 
 
 def _output_of(request: SchemasRequest) -> Output | None:
-    """Return the folder to write to, which must be new, empty or of an earlier run."""
     if request.output is None:
         return None
     refuse_remote(
@@ -159,7 +158,7 @@ def _output_of(request: SchemasRequest) -> Output | None:
 
 
 def _refuse_others(root: str) -> None:
-    """Refuse an output that is neither new, empty, nor of an earlier run."""
+    """Raise an error for an output that is not new, empty, or from an earlier run."""
     if not os.path.isdir(root):
         if os.path.exists(root):
             raise InputError("the output is a file", path=root, hint="give a new or empty folder")
@@ -215,7 +214,7 @@ def _count(
 def _uses(
     counts: Mapping[tuple[str, str], KeyCounts], schemas: Schemas, context: str
 ) -> Iterator[SchemaUse]:
-    """Yield what the keys and the values of each topic use, and why a schema cannot be used."""
+    """Yield the schemas of the keys and values of each topic, and why a schema is unusable."""
     faults: dict[Schema, str | None] = {}
     for (topic, part), own in sorted(counts.items(), key=lambda item: item[0]):
         found = {key: _find(schemas, key, context) for key in own.keys}
@@ -240,7 +239,7 @@ def _uses(
                 yield SchemaUse(topic, part, status, records)
 
 
-#: The forms of records that name no schema.
+#: The framings of records without an id.
 _PLAIN = {
     UseStatus.UNFRAMED: (Framing.NONE, Framing.EMPTY, Framing.TOO_SHORT),
     UseStatus.NULL: (Framing.NULL,),
@@ -248,7 +247,7 @@ _PLAIN = {
 
 
 def _find(schemas: Schemas, key: SchemaKey, context: str) -> Schema | str:
-    """Return the schema that a record names, or why there is none."""
+    """Return the schema that a record refers to, or why it is missing."""
     try:
         return schemas.find(key, context)
     except UnknownSchemaError:
