@@ -1,8 +1,8 @@
-"""Typed values, one core: Avro beside fastavro, Protobuf beside ptars, export with and without.
+"""Typed values on one core: Avro against fastavro, Protobuf against ptars, export with decoding.
 
-The record has 10 fields, of which one is nullable, one an enum, one a time and one a list of
-strings. fastavro decodes each datum to a dict, and pyarrow makes Arrow of these. ptars is given
-messages without frames. The exports are of values of 1 KB to Parquet, compressed with zstd.
+The record has 10 fields: one is nullable, one is an enum, one is a timestamp and one is a list of
+strings. fastavro decodes each datum to a dict, which pyarrow converts to Arrow. ptars decodes
+messages without frames. The exports write values of 1 KB to Parquet with zstd.
 """
 
 from __future__ import annotations
@@ -99,26 +99,26 @@ def _messages(values: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def _bodies(bodies: Sequence[bytes]) -> list[Bodies]:
-    """The bodies, in parts as large as the batches of a read."""
+    """Return the bodies in parts of the size of a record batch."""
     sizes = np.array([len(body) for body in bodies], np.int64)
     ends = np.cumsum(sizes)
-    whole = Bodies(np.frombuffer(b"".join(bodies), np.uint8), ends - sizes, ends)
+    all_bodies = Bodies(np.frombuffer(b"".join(bodies), np.uint8), ends - sizes, ends)
     return [
-        whole.slice(first, min(first + _BATCH_RECORDS, len(bodies)))
+        all_bodies.slice(first, min(first + _BATCH_RECORDS, len(bodies)))
         for first in range(0, len(bodies), _BATCH_RECORDS)
     ]
 
 
-def _median(works: Sequence[Callable[[], object]]) -> list[float]:
-    """Return the CPU seconds of each work, in turn."""
-    for work in works:
-        work()
-    times = [[seconds(work) for work in works] for _ in range(_ROUNDS)]
-    return [statistics.median(one) for one in zip(*times, strict=True)]
+def _median(tasks: Sequence[Callable[[], object]]) -> list[float]:
+    """Return the median CPU seconds of each task; each round runs all tasks."""
+    for task in tasks:
+        task()
+    rounds = [[seconds(task) for task in tasks] for _ in range(_ROUNDS)]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def run(scratch: Path) -> bool:
-    """Measure, print, and return whether the goals are reached."""
+    """Measure and print the rates; return whether they reach the goals."""
     print(f"Typed values: {_RECORDS:,} records of 10 fields, one core (median of rounds, in turn)")
     values = [_value(number, "n" * 80) for number in range(_RECORDS)]
     reached = _avro(_datums(values))
@@ -138,7 +138,7 @@ def _avro(datums: list[bytes]) -> bool:
 
     own, other = _median([lambda: [decoder.decode(part, _NO_LIMIT) for part in parts], reference])
     rate, reference_rate = _RECORDS / own, _REFERENCE_RECORDS / other
-    return _shown("Avro to Arrow, fastavro", rate, reference_rate, _AVRO_GOAL)
+    return _print_rates("Avro to Arrow, fastavro", rate, reference_rate, _AVRO_GOAL)
 
 
 def _protobuf(messages: list[bytes]) -> bool:
@@ -156,10 +156,12 @@ def _protobuf(messages: list[bytes]) -> bool:
             lambda: [handler.array_to_record_batch(array) for array in arrays],
         ]
     )
-    return _shown("Protobuf to Arrow, ptars", _RECORDS / own, _RECORDS / other, _PROTOBUF_GOAL)
+    return _print_rates(
+        "Protobuf to Arrow, ptars", _RECORDS / own, _RECORDS / other, _PROTOBUF_GOAL
+    )
 
 
-def _shown(name: str, rate: float, reference: float, goal: float) -> bool:
+def _print_rates(name: str, rate: float, reference: float, goal: float) -> bool:
     row = f"{name:28} {rate / 1e6:8.2f} {reference / 1e6:8.3f} M/s {rate / reference:8.2f}"
     print(f"{row}  goal {goal:.2f}", flush=True)
     return rate / reference >= goal
@@ -175,15 +177,15 @@ def _export(scratch: Path) -> bool:
         done = export_records(root, output, topics="orders", decode=decode, threads=1)
         assert done.ok
 
-    # The work is done in threads of its own.
-    works = [partial(export, None), partial(export, "value")]
+    # An export runs in several threads, so the CPU time of the process is measured.
+    tasks = [partial(export, None), partial(export, "value")]
     times: list[list[float]] = [[], []]
     for _ in range(_ROUNDS):
-        for work, own in zip(works, times, strict=True):
+        for task, task_times in zip(tasks, times, strict=True):
             started = time.process_time()
-            work()
-            own.append(time.process_time() - started)
-    plain, typed = (statistics.median(own[1:]) for own in times)
+            task()
+            task_times.append(time.process_time() - started)
+    plain, typed = (statistics.median(task_times[1:]) for task_times in times)
     shutil.rmtree(output, ignore_errors=True)
     print(
         f"{'export of values of 1 KB':28} {plain:8.2f} {typed:8.2f} s   {typed / plain:8.2f}"
