@@ -448,7 +448,7 @@ class _Compiler:
             self._emit(ops.SKIP, operand, argument=node.size)
             return self._add_column(node, level)
         kind, code, lowest, highest, factor = _leaf_of(node)
-        if code in (ops.BYTES, ops.STRING) or (node.kind == "fixed" and not node.size):
+        if code in (ops.BYTES, ops.STRING) or (code == ops.FIXED and not node.size):
             column = self._add_column(node, level, _LENGTH_BYTES, has_data=True)
         elif code == ops.ENUM:
             column = self._add_column(node, level, pa.int32().byte_width)

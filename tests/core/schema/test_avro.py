@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -322,6 +323,15 @@ def test_names_in_a_member_that_differ_in_case_are_distinct() -> None:
     shape, (plan,) = align([AvroSchema(json.dumps(schema)).shape])
     value = plan.convert(decode(schema, [*encode(schema, [{"f0": [{"x": 1, "X": "a"}]}])]).array)
     assert (value.type, value.to_pylist()) == (shape.type, [{"f0": [{"x": 1, "X__2": "a"}]}])
+
+
+def test_fixed_of_no_bytes_is_decoded() -> None:
+    fixed = {"type": "fixed", "name": "F", "size": 0}
+    decimal = {**fixed, "name": "D", "logicalType": "decimal", "precision": 2}
+    wide = {**fixed, "name": "W", "logicalType": "decimal", "precision": 40}
+    found = decode(record(fixed, decimal, wide, ["null", "F"]), [b"\x02", b"\0"])
+    values = {"f0": b"", "f1": Decimal(0), "f2": "0"}
+    assert found.array.to_pylist() == [{**values, "f3": b""}, {**values, "f3": None}]
 
 
 def test_top_level_bytes_have_no_length() -> None:
