@@ -1,4 +1,4 @@
-"""Paths of users as text, rejecting passwords and signatures in URIs; hiding them in texts."""
+"""Paths of users: passwords and signatures in URIs are rejected, and hidden in texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refuse_passwords(paths: Iterable[object]) -> None:
     for path in paths:
         if isinstance(path, str | os.PathLike) and has_password(os.fspath(path)):
             raise InputError(
-                "a URI holds a password or a signature, and paths are shown in reports and logs",
+                "a URI contains a password or a signature, and paths are shown in reports and logs",
                 hint="name the place alone; give credentials by --storage-option KEY=@FILE or by "
                 "the environment",
             )

@@ -281,14 +281,14 @@ def missing_offsets(
     lost = _lost_ranges(logs, lost_ends, start_offset or 0)
     result.lost_bases = set(lost)
     lost |= _lost_log_ends(logs, found, cleaning)
-    judged = [
+    classified = [
         *_head(
             logs, start_offset, min(result.lost_bases, default=None), is_exact=known.is_start_exact
         )
     ]
     for each in found:
-        judged += _judged(each, cleaning)
-    for each in judged:
+        classified += _with_causes(each, cleaning)
+    for each in classified:
         for part in _split(each, lost):
             before = result.ranges[-1] if result.ranges else None
             if before is not None and before.is_continued_by(part):
@@ -331,8 +331,8 @@ def _within(logs: Sequence[SeenLog], start_offset: int | None) -> Iterator[Missi
         end = max(log.end_offset, end or 0)
 
 
-def _judged(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]:
-    """Split a range into the part below the cleaned offset, and the rest."""
+def _with_causes(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]:
+    """Split a range at the cleaned offset, and set the causes of both parts."""
     limit = min(max(cleaning.cleaned_to or 0, missing.first_offset), missing.end_offset)
     if missing.first_offset < limit:
         why = f"the cleaner has processed all offsets below {cleaning.cleaned_to}"
@@ -427,7 +427,9 @@ def _tail(
         # The last log was not the active segment, so its end may have been cleaned.
         first = min(after)
         if end < first:
-            yield from _judged(MissingRange(end, first, number, position, Place.TAIL), cleaning)
+            yield from _with_causes(
+                MissingRange(end, first, number, position, Place.TAIL), cleaning
+            )
         until = max(known_end, *after.values())
         yield MissingRange(first, until, number, position, Place.TAIL, Cause.LOST, BY_INDEXES)
     elif known_end > end:

@@ -183,9 +183,9 @@ def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     if count < 0:
         fault = CorruptLogError("the batch has a negative record count", found=count)
     elif codec:
-        sound, code = check_records(tuple(section))
+        valid, code = check_records(tuple(section))
         if code != RECORD_VALID:
-            fault = CorruptLogError(record_fault(int(sound), count, int(code)))
+            fault = CorruptLogError(record_fault(int(valid), count, int(code)))
     if fault is not None:
         records.close()
         raise fault

@@ -119,15 +119,15 @@ def next_batch(
     at: int | None = after_bytes
     while at is not None:
         at = _stated_end(log, at)
-        if at is not None and (at == log.size_bytes or _is_sound(log, at, bounds, magics)):
+        if at is not None and (at == log.size_bytes or _is_valid(log, at, bounds, magics)):
             return at
-    found = _found(log, after_bytes + 1, bounds, magics)
+    found = _next_valid(log, after_bytes + 1, bounds, magics)
     return log.size_bytes if found is None else found
 
 
 def is_batch(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
     """Return whether a batch or message with a matching checksum is at a position."""
-    return _is_sound(log, position_bytes, bounds, ALL_MAGICS)
+    return _is_valid(log, position_bytes, bounds, ALL_MAGICS)
 
 
 def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
@@ -140,8 +140,8 @@ def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bo
     start = log.read_at(position_bytes, RECORD_BATCH_OVERHEAD_BYTES)
     return (
         _may_begin_batch(start, position_bytes, bounds)
-        and not _is_whole(log, position_bytes, start)
-        and _found(log, position_bytes + 1, bounds, ALL_MAGICS) is None
+        and not _is_complete(log, position_bytes, start)
+        and _next_valid(log, position_bytes + 1, bounds, ALL_MAGICS) is None
     )
 
 
@@ -171,7 +171,9 @@ def _stated_end(log: LogBytes, position: int) -> int | None:
     return at if length >= MIN_LENGTH and at <= log.size_bytes else None
 
 
-def _found(log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, ...]) -> int | None:
+def _next_valid(
+    log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, ...]
+) -> int | None:
     """Return the first position at or after `start` of a valid batch with one of the magics."""
     # For messages, only the v0 header is checked here.
     stop = log.size_bytes - _MIN_MESSAGE_BYTES + 1
@@ -230,7 +232,7 @@ def _ends(bounds: OffsetBounds) -> tuple[int, int]:
     return first, max(bounds.end_offset - 1, first)
 
 
-def _is_sound(log: LogBytes, position: int, bounds: OffsetBounds, magics: tuple[int, ...]) -> bool:
+def _is_valid(log: LogBytes, position: int, bounds: OffsetBounds, magics: tuple[int, ...]) -> bool:
     window = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
     if len(window) < _MIN_MESSAGE_BYTES:
         return False
@@ -287,7 +289,7 @@ def _may_be_header(start: Bytes, bounds: OffsetBounds) -> bool:
     return bool(plausible_headers(header, bounds)[0])
 
 
-def _is_whole(log: LogBytes, position: int, start: Bytes) -> bool:
+def _is_complete(log: LogBytes, position: int, start: Bytes) -> bool:
     """Return whether a batch is complete with another length that differs in one bit."""
     if len(start) < _MIN_MESSAGE_BYTES:
         return False

@@ -118,7 +118,7 @@ class ProducerTable:
             code, row = follow_producers(batches, row, self._tables)
             if code != PRODUCERS_NO_ROOM:
                 break
-            self._make_room()
+            self._grow_tables()
         if code == PRODUCERS_OK:
             self._advance(batches)
             return batches.rows, None
@@ -142,7 +142,7 @@ class ProducerTable:
         if row >= 0:
             self.map_end_offset = int((batches.last_offset[row : row + 1] + 1)[0])
 
-    def _make_room(self) -> None:
+    def _grow_tables(self) -> None:
         """Double each table that is full."""
         tables, counts = self._tables, self._counts
         if counts.producers == len(tables.producers):
