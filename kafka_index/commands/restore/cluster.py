@@ -47,9 +47,9 @@ from kafka_index.core.logdir.metadata_files import MetaProperties
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.startup.identity import check_identity
 from kafka_index.core.startup.metadata_log import (
-    why_not_metadata_log,
-    why_not_quorum_state,
-    why_not_snapshots,
+    metadata_log_error,
+    quorum_state_error,
+    snapshots_error,
 )
 from kafka_index.core.startup.prediction import Refusal
 
@@ -377,10 +377,10 @@ def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
     """Reject a metadata log on which no node starts."""
     for path in dump.metadata_logs:
         if not store_of(path).hosts_brokers:
-            refusal = why_not_snapshots(path) or why_not_quorum_state(path)
+            refusal = snapshots_error(path) or quorum_state_error(path)
         else:
             settings = log_settings_of(request.log_config, CLUSTER_METADATA_TOPIC)
-            refusal = why_not_metadata_log(os.path.dirname(path), settings, system_clock)
+            refusal = metadata_log_error(os.path.dirname(path), settings, system_clock)
         if refusal is not None:
             raise InputError(
                 f"no node starts on this metadata log: {refusal.reason}",

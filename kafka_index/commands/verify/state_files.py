@@ -82,9 +82,9 @@ from kafka_index.core.startup.identity import (
     metadata_directory_of,
 )
 from kafka_index.core.startup.metadata_log import (
+    quorum_state_error,
+    snapshots_error,
     topic_id_error,
-    why_not_quorum_state,
-    why_not_snapshots,
 )
 from kafka_index.core.startup.partition_loading import load_partition
 from kafka_index.core.startup.prediction import Refusal
@@ -303,7 +303,7 @@ def _metadata_log_findings(path: str) -> Iterator[Finding]:
     """Yield findings for errors in the metadata log directory on which a node exits."""
     if not os.path.isdir(path):  # A URI is not a directory either.
         return
-    for why_not in (topic_id_error, why_not_snapshots, why_not_quorum_state):
+    for why_not in (topic_id_error, snapshots_error, quorum_state_error):
         try:
             refusal = why_not(path)
         except StartRefusedError:

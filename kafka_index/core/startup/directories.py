@@ -53,13 +53,13 @@ from kafka_index.core.startup.identity import (
     configured_node,
     metadata_directory_of,
     misplaced_metadata,
+    missing_directories_reason,
     refusal_of,
     refused_settings,
     started_directories,
-    why_not_all_given,
     without_metadata_directory,
 )
-from kafka_index.core.startup.metadata_log import predict_metadata_log, why_not_bootstrap
+from kafka_index.core.startup.metadata_log import bootstrap_error, predict_metadata_log
 from kafka_index.core.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.core.startup.partition_prediction import (
     predict_loaded,
@@ -153,7 +153,7 @@ class _Start:
             "here"
             for path in misplaced_metadata(self._paths, properties, self._metadata)
         ]
-        not_given = why_not_all_given(self._paths, properties)
+        not_given = missing_directories_reason(self._paths, properties)
         if not_given is not None:
             self._unknown.append(not_given)
         self._not_judged: list[str] = []
@@ -253,7 +253,7 @@ class _Start:
             if not os.path.exists(path):
                 continue
             try:
-                reason = why_not_bootstrap(path)
+                reason = bootstrap_error(path)
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
@@ -451,7 +451,7 @@ class _Start:
             directory,
             retention,
             ProducerExpiration(loading.settings.producer_id_expiration_ms, conditions.clock()),
-            conditions.why_unreachable(partition.topic, topic_id),
+            conditions.unreachable_reason(partition.topic, topic_id),
             is_compacted=known.cleaning.is_compacted is True,
         )
 
@@ -559,7 +559,9 @@ class OpenTransactions:
                 open_rows = one.loaded.producers["current_txn_first_offset"] >= 0
                 found = one.loaded.producers[open_rows]
                 reasons = {
-                    int(row["current_txn_first_offset"]): self._why_unended(one, row["producer_id"])
+                    int(row["current_txn_first_offset"]): self._unended_reason(
+                        one, row["producer_id"]
+                    )
                     for row in found
                 }
                 elsewhere += None in reasons.values()
@@ -568,7 +570,7 @@ class OpenTransactions:
                 checked.append(one)
         return checked, elsewhere
 
-    def _why_unended(self, one: PartitionPrediction, producer_id: int) -> str | None:
+    def _unended_reason(self, one: PartitionPrediction, producer_id: int) -> str | None:
         """Return why no coordinator will end a transaction: empty if one will, None if unknown."""
         partition = one.topic, one.partition
         transaction = self._transactions.get(int(producer_id))

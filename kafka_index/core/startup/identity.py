@@ -106,7 +106,7 @@ def started_directories(
     return sorted(given | configured)
 
 
-def why_not_all_given(
+def missing_directories_reason(
     data_directories: Sequence[str], properties: Mapping[str, str] | None
 ) -> str | None:
     """Return an explanation if some data directories in the settings were not given, else None."""

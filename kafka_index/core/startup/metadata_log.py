@@ -99,7 +99,7 @@ _BOOTSTRAP_CONTROLS = {
 _SIZE = struct.Struct(">8xi")
 
 
-def why_not_quorum_state(metadata_log: str) -> Refusal | None:
+def quorum_state_error(metadata_log: str) -> Refusal | None:
     """Return why a node exits because of its quorum state, None if it does not.
 
     `metadata_log` is the directory ``__cluster_metadata-0`` or its URI. Without the file, the node
@@ -215,7 +215,7 @@ def _short(value: object) -> int:
     return (value + 0x8000) % 0x10000 - 0x8000
 
 
-def why_not_metadata_log(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:
+def metadata_log_error(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:
     """Return why a node exits because of its metadata log; None if it does not, or has none.
 
     `directory` contains ``__cluster_metadata-0``. Raises `KafkaIndexError` if this process has no
@@ -231,7 +231,7 @@ def predict_metadata_log(
     """Predict the loading of a metadata log: a refusal or a prediction; None if there is no log.
 
     Records before the newest snapshot are not counted as lost. Raises `KafkaIndexError` like
-    `why_not_metadata_log`.
+    `metadata_log_error`.
     """
     path = os.path.join(directory, METADATA_LOG)
     if not os.path.isdir(path):
@@ -272,8 +272,8 @@ def predict_metadata_log(
         return refusal_of(StartRefusedError.of(error, path))
     return (
         topic_id_error(path)
-        or why_not_snapshots(path, log_start_offset)
-        or why_not_quorum_state(path)
+        or snapshots_error(path, log_start_offset)
+        or quorum_state_error(path)
         or predicted
     )
 
@@ -339,7 +339,7 @@ def _is_sole_controller(metadata_log: str, properties: Mapping[str, str] | None)
     return voter is not None and voter == node_id
 
 
-def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
+def snapshots_error(path: str, log_start_offset: int = 0) -> Refusal | None:
     """Return why a node exits because of its metadata snapshots, None if it does not.
 
     `path` is the directory of the log or its URI; `log_start_offset` is that of the loaded log.
@@ -356,7 +356,7 @@ def why_not_snapshots(path: str, log_start_offset: int = 0) -> Refusal | None:
     reason = last.file_error()
     if reason is None:
         info = last.info()
-        reason = _why_not_snapshot(
+        reason = _snapshot_error(
             path,
             SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, info.path, info.size_bytes, info.mtime_ns),
         )
@@ -381,7 +381,7 @@ def _snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, Entry]]
     return found
 
 
-def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
+def _snapshot_error(path: str, snapshot: SegmentFile) -> str | None:
     """Return why a node exits because of its newest snapshot.
 
     An incomplete end is silently ignored. Without a feature level, the state is not published.
@@ -408,7 +408,7 @@ def _why_not_snapshot(path: str, snapshot: SegmentFile) -> str | None:
     return f"it is torn at byte {at}, and no feature level of {_VERSION} is left"
 
 
-def why_not_bootstrap(path: str) -> str | None:
+def bootstrap_error(path: str) -> str | None:
     """Return why a broker exits because of the bootstrap checkpoint, None if it does not.
 
     Raises `KafkaIndexError` if this process has no permission to read it, or if it is unclear
@@ -420,7 +420,7 @@ def why_not_bootstrap(path: str) -> str | None:
         return error.message
     if not data:
         return None if data is None else _NO_LEVEL
-    reason = _why_not_batches(data)
+    reason = _batches_error(data)
     if reason is not None:
         return reason
     info = os.stat(path)
@@ -466,7 +466,7 @@ def _read_bootstrap_record(record: LogRecord) -> bool:
     return False
 
 
-def _why_not_batches(data: bytes) -> str | None:
+def _batches_error(data: bytes) -> str | None:
     """Return which batch has a header that a broker cannot read; an incomplete one ends the file.
 
     Source: ``FileLogInputStream.nextBatch``, ``Batch.data``.

@@ -122,7 +122,7 @@ def predict_loaded(
         segments=tuple(changed_segments(loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
         missing=tuple(unexplained),
-        unserved=_why_unreadable(logs, loaded.log.log_start_offset),
+        unserved=_unreadable_reason(logs, loaded.log.log_start_offset),
         unknown=f"offsets {unknown[0].first_offset} to {unknown[0].last_offset} are missing: "
         f"{unknown[0].why}"
         if unknown
@@ -151,7 +151,7 @@ def _missing(
     )
 
 
-def _why_unreadable(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
+def _unreadable_reason(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
     """Return why a broker cannot find offsets of a log: it searches the next segment for them."""
     for log, following in pairwise(logs):
         first = max(following.segment.base_offset, log_start_offset)
@@ -193,7 +193,7 @@ def predict_served(
     directory: DataDirectory,
     retention: Retention,
     expiration: ProducerExpiration,
-    why_unreachable: str | None,
+    unreachable_reason: str | None,
     *,
     is_compacted: bool,
 ) -> PartitionPrediction:
@@ -206,7 +206,7 @@ def predict_served(
         expiration,
         is_compacted=is_compacted,
     )
-    unserved = [predicted.unserved, *loaded.files.unserved, served.fault, why_unreachable]
+    unserved = [predicted.unserved, *loaded.files.unserved, served.fault, unreachable_reason]
     watermark = directory.high_watermark(partition) or 0
     predicted = _with_known_start(predicted, loaded, directory)
     predicted = replace(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from kafka_index.core.startup.metadata_log import why_not_quorum_state
+from kafka_index.core.startup.metadata_log import quorum_state_error
 from kafka_index.core.startup.prediction import Verdict
 from tests.conformance.kafka_reference import KafkaReference
 from tests.support.campaign import sample_size
@@ -103,7 +103,7 @@ def test_quorum_state_is_read_as_kafka_reads_it(
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
     is_started = starts(raft, home)
 
-    refusal = why_not_quorum_state(str(home.metadata / METADATA_LOG))
+    refusal = quorum_state_error(str(home.metadata / METADATA_LOG))
 
     assert (refusal is None) == is_started, refusal
 
