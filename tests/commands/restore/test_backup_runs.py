@@ -129,7 +129,7 @@ def _runbook(output: Path) -> str:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_logs_end_where_the_transactions_of_the_run_do(tmp_path: Path, seed: int) -> None:
+def test_logs_of_a_backup_end_at_its_transaction_boundary(tmp_path: Path, seed: int) -> None:
     backed = _Backed(tmp_path, seed)
     done = restore(backed.input, tmp_path / "out")
     assert done.code == 0, done.done.stderr
@@ -143,7 +143,7 @@ def test_logs_end_where_the_transactions_of_the_run_do(tmp_path: Path, seed: int
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_transactions_across_a_time_are_kept_or_removed_as_a_whole(
+def test_transactions_across_a_time_are_kept_or_removed_completely(
     tmp_path: Path, seed: int
 ) -> None:
     backed = _Backed(tmp_path, seed)
@@ -161,7 +161,7 @@ def test_transactions_across_a_time_are_kept_or_removed_as_a_whole(
         assert ends[each.directory_name] == at_time
 
 
-def test_a_time_takes_the_run_that_followed_it(tmp_path: Path) -> None:
+def test_time_selects_the_following_backup(tmp_path: Path) -> None:
     backed = _Backed(tmp_path, 1)
     second = backup_id_at(backed.begun_ms)
     backed.history.run(40)
@@ -175,7 +175,7 @@ def test_a_time_takes_the_run_that_followed_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("begun_ms", "taken"), [(-1, 1), (0, 0), (1, 0)])
-def test_the_run_that_followed_a_time_is_chosen_by_its_cut(
+def test_backup_after_a_time_is_selected_by_its_cutoff(
     tmp_path: Path, begun_ms: int, taken: int
 ) -> None:
     backed = _Backed(tmp_path, 1)
@@ -203,14 +203,14 @@ def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
     return f"backup:{tmp_path / 'repository'}@{changed.backup_id}"
 
 
-def test_a_run_without_a_broker_is_restored_and_that_is_said(tmp_path: Path) -> None:
+def test_backup_without_a_broker_is_restored_with_a_note(tmp_path: Path) -> None:
     source = _changed(tmp_path, brokers=(1, 2))
     done = restore(source, tmp_path / "out")
     assert done.code == 0, done.done.stderr
     assert "is incomplete: it lacks broker 2" in _runbook(tmp_path / "out")
 
 
-def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
+def test_restore_reports_the_cutoff_of_its_backup_and_a_deleted_later_backup(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = copy_dump(tmp_path / "data", "payments-0")
@@ -228,7 +228,7 @@ def test_restore_reports_the_time_of_its_run_and_a_deleted_later_one(
     assert f"{deleted}: the manifest of broker 1 in backup" in caplog.text
 
 
-def test_restore_of_a_repository_whose_manifests_were_all_deleted_names_one(tmp_path: Path) -> None:
+def test_restore_reports_a_manifest_if_all_were_deleted(tmp_path: Path) -> None:
     data = copy_dump(tmp_path / "data", "payments-0")
     root = tmp_path / "repository"
     make_backup(root, data, time_ms=_TIME_MS)
@@ -241,7 +241,7 @@ def test_restore_of_a_repository_whose_manifests_were_all_deleted_names_one(tmp_
     assert f"{deleted}: the manifest of broker 1 in backup" in done.stderr
 
 
-def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:
+def test_partition_skipped_by_the_backup_is_reported(tmp_path: Path) -> None:
     missed = SkippedPartition(
         topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
     )
@@ -252,7 +252,7 @@ def test_a_partition_that_the_run_missed_is_named(tmp_path: Path) -> None:
     assert (row["status"], row["reason"]) == ("left_out", "the backup skipped it: no id yet")
 
 
-def test_restore_of_a_run_without_partitions_names_the_missed_ones(tmp_path: Path) -> None:
+def test_backup_without_partitions_reports_the_skipped_partitions(tmp_path: Path) -> None:
     missed = SkippedPartition(
         topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
     )
@@ -265,7 +265,7 @@ def test_restore_of_a_run_without_partitions_names_the_missed_ones(tmp_path: Pat
     )
 
 
-def test_a_partition_that_was_deleted_meanwhile_is_not_missed(tmp_path: Path) -> None:
+def test_partition_deleted_during_the_backup_is_not_reported(tmp_path: Path) -> None:
     missed = SkippedPartition(
         topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
     )
@@ -273,14 +273,14 @@ def test_a_partition_that_was_deleted_meanwhile_is_not_missed(tmp_path: Path) ->
     assert all(row["partition"] != 7 for row in done.rows)
 
 
-def test_a_run_is_restored_alone(tmp_path: Path) -> None:
+def test_backup_with_another_input_is_rejected(tmp_path: Path) -> None:
     source = _changed(tmp_path)
     done = restore(source, tmp_path / "out", "--input", DUMP)
     assert done.code == 2
     assert "a backup cannot be restored with other inputs" in done.done.stderr
 
 
-def test_dumps_are_not_restored_consistently(tmp_path: Path) -> None:
+def test_consistent_without_a_backup_is_rejected(tmp_path: Path) -> None:
     done = restore(DUMP, tmp_path / "out", "--consistent")
     assert done.code == 2
     assert "--consistent requires a backup: give --input backup:URI" in done.done.stderr

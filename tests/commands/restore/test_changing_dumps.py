@@ -53,7 +53,7 @@ def removed(log: Path) -> None:
 
 @pytest.mark.parametrize("link", [Link.COPY, Link.HARD])
 @pytest.mark.parametrize("change", [cut_short, grown, removed])
-def test_a_log_that_changes_before_it_is_read_fails_its_partition(
+def test_log_changed_before_it_is_read_fails_its_partition(
     tmp_path: Path, dump: Path, link: Link, change: Callable[[Path], None]
 ) -> None:
     out = tmp_path / "out"
@@ -73,9 +73,7 @@ def test_a_log_that_changes_before_it_is_read_fails_its_partition(
     assert not (out / "meta.properties").exists()
 
 
-def test_a_log_that_changes_while_it_is_copied_fails_its_partition(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_log_changed_while_it_is_copied_fails_its_partition(tmp_path: Path, dump: Path) -> None:
     out = tmp_path / "out"
     log = logs(dump / CHANGED)[1]
     options = ["restore", "--input", dump, "--output", out, "--config", SETTINGS, "--link", "copy"]

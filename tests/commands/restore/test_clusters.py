@@ -46,7 +46,7 @@ def controller(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_fresh_cluster_knows_topics_ids_settings_and_epochs(
+def test_seeded_cluster_has_topics_ids_settings_and_epochs(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     run = restore(dump, tmp_path / "out", "--seed", controller)
@@ -87,7 +87,7 @@ def metadata_log(controller: Path) -> Path:
     return controller
 
 
-def test_the_bootstrap_records_stay_and_are_kept_aside(
+def test_bootstrap_records_of_formatting_are_kept(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     before = (controller / "bootstrap.checkpoint").read_bytes()
@@ -101,7 +101,7 @@ def test_the_bootstrap_records_stay_and_are_kept_aside(
     assert after.endswith(before[footer + 8 :])
 
 
-def test_bootstrap_records_that_were_formatted_again_are_not_replaced_by_older_ones(
+def test_bootstrap_records_formatted_again_are_not_replaced_by_older_records(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     restore(dump, tmp_path / "out", "--seed", controller)
@@ -118,7 +118,7 @@ def test_bootstrap_records_that_were_formatted_again_are_not_replaced_by_older_o
 
 
 @pytest.mark.parametrize("has_log", [False, True])
-def test_a_seeded_cluster_starts_on_what_was_restored(
+def test_seeded_cluster_starts_on_the_restored_directory(
     tmp_path: Path, dump: Path, controller: Path, *, has_log: bool
 ) -> None:
     if has_log:
@@ -133,7 +133,7 @@ def test_a_seeded_cluster_starts_on_what_was_restored(
     assert predicted.verdict is kafka_index.Verdict.SAFE, predicted
 
 
-def test_a_controller_is_seeded_again_from_the_records_that_formatting_wrote(
+def test_repeated_seeding_starts_from_the_records_of_formatting(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     restore(dump, tmp_path / "out", "--seed", controller)
@@ -164,7 +164,7 @@ def damaged(controller: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_controller_that_has_started_meanwhile_is_not_seeded(
+def test_controller_started_during_the_restore_is_not_seeded(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     request = RestoreRequest(
@@ -182,7 +182,7 @@ def test_a_controller_that_has_started_meanwhile_is_not_seeded(
 
 
 @pytest.mark.parametrize("change", [used, unformatted, without_bootstrap, damaged])
-def test_a_controller_that_cannot_be_seeded_is_refused_before_anything_is_written(
+def test_invalid_seed_is_rejected_before_the_first_write(
     tmp_path: Path, dump: Path, controller: Path, change: Callable[[Path], None]
 ) -> None:
     change(controller)
@@ -195,7 +195,7 @@ def test_a_controller_that_cannot_be_seeded_is_refused_before_anything_is_writte
     assert not contents(tmp_path / "out")
 
 
-def test_controllers_of_two_clusters_are_refused(
+def test_controllers_of_two_clusters_are_rejected(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     shutil.copytree(controller, tmp_path / "other")
@@ -207,7 +207,7 @@ def test_controllers_of_two_clusters_are_refused(
     assert "another cluster" in run.done.stderr
 
 
-def test_an_output_formatted_for_another_cluster_is_refused(
+def test_output_formatted_for_another_cluster_is_rejected(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -216,7 +216,7 @@ def test_an_output_formatted_for_another_cluster_is_refused(
     assert restore(dump, tmp_path / "out", "--seed", controller).code == 2
 
 
-def test_a_partition_that_no_dump_has_is_said_to_begin_empty(
+def test_partition_in_no_dump_is_reported_as_empty(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     shutil.rmtree(dump / "payments-1")
@@ -239,7 +239,9 @@ def test_topic_ids_are_read_from_the_metadata_log(tmp_path: Path, dump: Path) ->
     assert (tmp_path / "out/payments-0/partition.metadata").read_text() == known
 
 
-def test_settings_that_are_given_count_first(tmp_path: Path, dump: Path, controller: Path) -> None:
+def test_given_topic_settings_override_the_metadata_log(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
     restore(
         *(dump, tmp_path / "out", "--seed", controller),
         *("--topic-config", "payments:retention.ms=12345"),
@@ -249,7 +251,7 @@ def test_settings_that_are_given_count_first(tmp_path: Path, dump: Path, control
     assert new.topic_configs("payments")["retention.ms"] == "12345"
 
 
-def test_without_a_metadata_log_nothing_is_deleted_for_its_age(
+def test_retention_is_disabled_without_a_metadata_log(
     tmp_path: Path, dump: Path, controller: Path
 ) -> None:
     shutil.rmtree(dump / "__cluster_metadata-0")
@@ -262,7 +264,7 @@ def test_without_a_metadata_log_nothing_is_deleted_for_its_age(
     assert "settings of these topics are unknown" in run.done.stdout
 
 
-def test_the_same_cluster_gets_its_metadata_log_and_its_identity(tmp_path: Path) -> None:
+def test_same_cluster_gets_its_metadata_log_and_identity(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
     run = restore(dump, tmp_path / "out", "--cluster", "same")
 
@@ -276,7 +278,7 @@ def test_the_same_cluster_gets_its_metadata_log_and_its_identity(tmp_path: Path)
     )
 
 
-def test_a_metadata_log_may_be_nothing_but_a_snapshot(tmp_path: Path) -> None:
+def test_metadata_log_with_only_a_snapshot_is_restored(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
     log = dump / "__cluster_metadata-0"
     snapshot = snapshot_of(log)
@@ -300,7 +302,7 @@ def add_partition(dump: Path, topic: str, topic_id: str | None = None) -> None:
 @pytest.mark.parametrize(
     ("topic_id", "code"), [("unknownunknownunknowng", "stray"), (None, "inconsistent_topic_id")]
 )
-def test_a_partition_that_the_cluster_does_not_know_is_left_out_and_named(
+def test_partition_unknown_to_the_cluster_is_left_out(
     tmp_path: Path, dump: Path, topic_id: str | None, code: str
 ) -> None:
     add_partition(dump, "later", topic_id)
@@ -320,9 +322,7 @@ def test_a_partition_that_the_cluster_does_not_know_is_left_out_and_named(
     assert {each["outcome"] for each in predicted["partitions"]} == {"loaded", "emptied"}
 
 
-def test_a_partition_of_another_broker_is_left_out_as_predict_says(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_partition_of_another_broker_is_left_out_as_predicted(tmp_path: Path, dump: Path) -> None:
     text = (dump / "meta.properties").read_text()
     (dump / "meta.properties").write_text(re.sub("node.id=.*", "node.id=99", text))
 
@@ -345,7 +345,7 @@ _MALFORMED = {
     ("name", "value"), [(name, each) for name, found in _MALFORMED.items() for each in found]
 )
 @pytest.mark.parametrize("place", ["dump", "same", "output", "seed"])
-def test_no_identity_with_which_no_broker_starts_is_written(
+def test_identity_on_which_no_broker_starts_is_rejected(
     tmp_path: Path, dump: Path, controller: Path, place: str, name: str, value: str
 ) -> None:
     out = tmp_path / "out"
@@ -365,7 +365,7 @@ def test_no_identity_with_which_no_broker_starts_is_written(
     assert contents(tmp_path) == before
 
 
-def test_an_identity_of_a_broker_with_zookeeper_is_written_as_brokers_read_it_now(
+def test_identity_of_a_zookeeper_broker_is_written_in_the_current_version(
     tmp_path: Path, dump: Path
 ) -> None:
     (dump / "meta.properties").write_text("version=0\ncluster.id=old\nbroker.id=5\n")
@@ -385,7 +385,7 @@ def test_an_identity_of_a_broker_with_zookeeper_is_written_as_brokers_read_it_no
         ("payments:retention.mss=1", "is it retention.ms"),
     ],
 )
-def test_settings_that_no_broker_loads_are_refused_before_anything_is_written(
+def test_invalid_topic_settings_are_rejected_before_the_first_write(
     tmp_path: Path, dump: Path, controller: Path, config: str, message: str
 ) -> None:
     before = contents(tmp_path)
@@ -397,7 +397,9 @@ def test_settings_that_no_broker_loads_are_refused_before_anything_is_written(
     assert contents(tmp_path) == before
 
 
-def test_two_topics_of_one_id_are_refused(tmp_path: Path, dump: Path, controller: Path) -> None:
+def test_two_topics_with_the_same_id_are_rejected(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
     add_partition(dump, "copied")
 
     run = restore(dump, tmp_path / "out", "--seed", controller)
@@ -408,7 +410,7 @@ def test_two_topics_of_one_id_are_refused(tmp_path: Path, dump: Path, controller
     assert run.code == 0, run.done.stderr
 
 
-def test_the_same_cluster_needs_its_metadata_log(tmp_path: Path, dump: Path) -> None:
+def test_same_cluster_without_a_metadata_log_is_rejected(tmp_path: Path, dump: Path) -> None:
     shutil.rmtree(dump / "__cluster_metadata-0")
 
     run = restore(dump, tmp_path / "out", "--cluster", "same")
@@ -417,9 +419,7 @@ def test_the_same_cluster_needs_its_metadata_log(tmp_path: Path, dump: Path) -> 
     assert "metadata log" in run.done.stderr
 
 
-def test_the_epoch_of_the_sole_broker_is_that_of_its_registration(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_epoch_of_a_single_broker_comes_from_its_registration(tmp_path: Path, dump: Path) -> None:
     (dump / MARKER).unlink()
 
     restore(dump, tmp_path / "out", "--cluster", "same")
@@ -442,7 +442,7 @@ def with_brokers(dump: Path, *numbers: int) -> None:
     log.write_bytes(log.read_bytes() + log_batch(end, *records))
 
 
-def test_the_same_cluster_is_refused_while_other_brokers_are_not_restored(
+def test_same_cluster_with_other_brokers_is_rejected(
     tmp_path: Path,
 ) -> None:
     dump = copy_dump(tmp_path / "dump")
@@ -480,7 +480,7 @@ def restore_same(tmp_path: Path, dump: Path, metadata: Path, target: Path) -> Re
     )
 
 
-def test_a_metadata_log_in_a_directory_of_its_own_gets_one(
+def test_separate_metadata_log_is_restored_to_a_separate_directory(
     tmp_path: Path, dump: Path, metadata: Path
 ) -> None:
     restore_same(tmp_path, dump, metadata, tmp_path / "new")
@@ -491,7 +491,7 @@ def test_a_metadata_log_in_a_directory_of_its_own_gets_one(
 @pytest.mark.parametrize(
     "place", ["separate", "dump", "separate/__cluster_metadata-0/in", "out/in"]
 )
-def test_a_metadata_output_in_the_input_or_output_is_refused(
+def test_metadata_output_in_the_input_or_output_is_rejected(
     tmp_path: Path, dump: Path, metadata: Path, place: str
 ) -> None:
     before = contents(metadata), contents(dump)
@@ -524,7 +524,7 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_metadata_output_that_a_controller_used_meanwhile_is_refused(
+def test_metadata_output_used_by_a_controller_is_rejected(
     tmp_path: Path, dump: Path, metadata: Path
 ) -> None:
     request = begin_same(tmp_path, dump, metadata)
@@ -539,7 +539,7 @@ def test_a_metadata_output_that_a_controller_used_meanwhile_is_refused(
     assert contents(tmp_path / "new") == before
 
 
-def test_another_metadata_output_does_not_complete_a_restore(
+def test_other_metadata_output_does_not_complete_a_restore(
     tmp_path: Path, dump: Path, metadata: Path
 ) -> None:
     request = begin_same(tmp_path, dump, metadata)
@@ -548,7 +548,7 @@ def test_another_metadata_output_does_not_complete_a_restore(
         RestoreJob.prepare(replace(request, metadata_output=str(tmp_path / "other")))
 
 
-def test_the_metadata_output_is_locked(tmp_path: Path, dump: Path, metadata: Path) -> None:
+def test_metadata_output_is_locked(tmp_path: Path, dump: Path, metadata: Path) -> None:
     request = RestoreRequest(
         inputs=(
             str(dump),
@@ -570,7 +570,7 @@ def test_the_metadata_output_is_locked(tmp_path: Path, dump: Path, metadata: Pat
     assert locked == [True]
 
 
-def test_a_seed_in_the_input_is_refused(tmp_path: Path, dump: Path, controller: Path) -> None:
+def test_seed_in_the_input_is_rejected(tmp_path: Path, dump: Path, controller: Path) -> None:
     inside = dump / "controller"
     shutil.copytree(controller, inside)
 
@@ -581,7 +581,7 @@ def test_a_seed_in_the_input_is_refused(tmp_path: Path, dump: Path, controller: 
     assert not (inside / "bootstrap.checkpoint.orig").exists()
 
 
-def test_a_partition_that_the_same_cluster_places_here_and_the_dump_lacks_is_said_to_begin_empty(
+def test_partition_assigned_here_but_not_in_the_dump_is_reported_as_empty(
     tmp_path: Path,
 ) -> None:
     dump = copy_dump(tmp_path / "dump")
@@ -594,7 +594,7 @@ def test_a_partition_that_the_same_cluster_places_here_and_the_dump_lacks_is_sai
     assert "starts empty" in run.done.stdout
 
 
-def test_the_same_cluster_is_not_restored_in_part(tmp_path: Path, dump: Path) -> None:
+def test_same_cluster_with_selected_topics_is_rejected(tmp_path: Path, dump: Path) -> None:
     run = restore(dump, tmp_path / "out", "--cluster", "same", "--topics", "payments")
 
     assert run.code == 2
@@ -602,7 +602,7 @@ def test_the_same_cluster_is_not_restored_in_part(tmp_path: Path, dump: Path) ->
     assert not contents(tmp_path / "out")
 
 
-def test_a_torn_metadata_log_is_copied_and_called_damaged(tmp_path: Path) -> None:
+def test_torn_metadata_log_is_copied_and_reported(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
     log = max((dump / "__cluster_metadata-0").glob("*.log"))
     os.truncate(log, log.stat().st_size - 7)
@@ -614,7 +614,7 @@ def test_a_torn_metadata_log_is_copied_and_called_damaged(tmp_path: Path) -> Non
     assert (tmp_path / "out" / MARKER).exists()
 
 
-def test_a_quorum_state_that_no_node_starts_on_is_refused(tmp_path: Path) -> None:
+def test_quorum_state_on_which_no_node_starts_is_rejected(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
     (dump / "__cluster_metadata-0/quorum-state").write_text("")
 

@@ -74,7 +74,7 @@ def whole(dump: Path, keys: list[bytes]) -> dict[str, bytes]:
     return contents(output)
 
 
-def test_it_is_a_restore_of_what_a_rewrite_leaves(
+def test_restore_with_drop_keys_equals_a_restored_rewrite(
     dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     path = file_of(tmp_path, keys)
@@ -92,7 +92,7 @@ def test_it_is_a_restore_of_what_a_rewrite_leaves(
 
 
 @pytest.mark.parametrize("link", ["copy", "hard"])
-def test_all_other_records_keep_their_offsets_and_the_dump_stays(
+def test_other_records_keep_their_offsets_and_the_dump_is_unchanged(
     dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path, link: str
 ) -> None:
     before = contents(dump)
@@ -113,7 +113,7 @@ def test_all_other_records_keep_their_offsets_and_the_dump_stays(
     assert run_here("verify", "--input", tmp_path / "out").returncode == 0
 
 
-def test_rows_the_summary_and_the_runbook_say_how_many(
+def test_number_of_dropped_records_is_in_rows_summary_and_runbook(
     dump: Path, keys: list[bytes], tmp_path: Path
 ) -> None:
     path, out = file_of(tmp_path, keys), tmp_path / "out"
@@ -142,7 +142,7 @@ def test_rows_the_summary_and_the_runbook_say_how_many(
     assert "nothing lost besides the records to drop" in page.read_text()
 
 
-def test_keys_that_no_record_has_are_told(dump: Path, tmp_path: Path) -> None:
+def test_keys_of_no_record_are_reported(dump: Path, tmp_path: Path) -> None:
     (tmp_path / "keys.txt").write_text("nobody\n")
     run = restore(dump, tmp_path / "out", "--drop-keys", tmp_path / "keys.txt")
     assert run.code == 0
@@ -152,7 +152,9 @@ def test_keys_that_no_record_has_are_told(dump: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hex:0\n", "base64:!\n"])
-def test_files_that_a_rewrite_refuses_are_refused(dump: Path, tmp_path: Path, text: str) -> None:
+def test_key_files_that_a_rewrite_rejects_are_rejected(
+    dump: Path, tmp_path: Path, text: str
+) -> None:
     (tmp_path / "keys.txt").write_text(text)
     run = restore(dump, tmp_path / "out", "--drop-keys", tmp_path / "keys.txt")
     again = run_here(
@@ -165,7 +167,7 @@ def test_files_that_a_rewrite_refuses_are_refused(dump: Path, tmp_path: Path, te
     assert not (tmp_path / "out").exists()
 
 
-def test_a_list_from_python_is_a_file_of_them(
+def test_list_of_keys_equals_a_key_file(
     dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     given: list[list[str | bytes] | Path] = [[*keys], file_of(tmp_path, keys)]
@@ -182,7 +184,9 @@ def test_a_list_from_python_is_a_file_of_them(
             kafka_index.restore_dump(dump, tmp_path / "no", drop_keys=wrong)  # type: ignore[arg-type]
 
 
-def test_the_end_of_until_stays_where_it_was(dump: Path, keys: list[bytes], tmp_path: Path) -> None:
+def test_log_end_of_until_does_not_depend_on_dropped_keys(
+    dump: Path, keys: list[bytes], tmp_path: Path
+) -> None:
     ends = {"payments-0": 400, "payments-1": 700, "customer-profiles-0": 300}
     lines = [f"{name.rpartition('-')[0]},{name[-1]},{end}\n" for name, end in ends.items()]
     (tmp_path / "offsets.csv").write_text("".join(lines))
@@ -202,7 +206,7 @@ def test_the_end_of_until_stays_where_it_was(dump: Path, keys: list[bytes], tmp_
 
 
 @pytest.mark.parametrize("part", ["whole", "until"])
-def test_a_run_of_a_backup_is_restored_without_them(
+def test_backup_is_restored_without_the_keys(
     dump: Path, keys: list[bytes], tmp_path: Path, part: str
 ) -> None:
     repository = tmp_path / "repository"
@@ -246,7 +250,7 @@ def one_partition(folder: Path, *segments: bytes) -> Path:
     return folder / "dump"
 
 
-def test_segments_that_lose_all_or_nothing(tmp_path: Path) -> None:
+def test_segments_that_lose_all_or_no_records_are_restored(tmp_path: Path) -> None:
     first, second = batch(0, *[b"k"] * 10), batch(10, *[b"drop"] * 10)
     third = batch(20, b"k", *[b"drop"] * 9)
     source = one_partition(tmp_path, first, second, third, batch(30, b"drop"))
@@ -263,7 +267,7 @@ def test_segments_that_lose_all_or_nothing(tmp_path: Path) -> None:
     assert found[2].stat().st_mtime_ns == logs(source / "t-0")[2].stat().st_mtime_ns
 
 
-def test_transactions_and_producers_stay(tmp_path: Path) -> None:
+def test_transactions_and_producers_are_kept(tmp_path: Path) -> None:
     producer: dict[str, Any] = {"producer_id": 9, "producer_epoch": 1, "is_transactional": True}
     log = b"".join(
         [
@@ -288,7 +292,7 @@ def test_transactions_and_producers_stay(tmp_path: Path) -> None:
     assert {name: contents(tmp_path / "out")[name] for name in snapshots} == snapshots
 
 
-def test_a_partition_whose_records_cannot_all_be_read_is_left_out(tmp_path: Path) -> None:
+def test_partition_with_an_unreadable_record_is_left_out(tmp_path: Path) -> None:
     packed = bytearray(batch(10, *[b"k"] * 10, compression="gzip"))
     # The checksum is right: nothing else than dropping reads the records.
     import google_crc32c  # noqa: PLC0415
@@ -306,7 +310,9 @@ def test_a_partition_whose_records_cannot_all_be_read_is_left_out(tmp_path: Path
     assert not (tmp_path / "out/t-0").exists()
 
 
-def test_what_another_copy_fills_is_without_them_too(keys: list[bytes], tmp_path: Path) -> None:
+def test_batches_of_another_copy_are_restored_without_the_keys(
+    keys: list[bytes], tmp_path: Path
+) -> None:
     name = "payments-0"
     first, second = (copy_dump(tmp_path / each, name) for each in ("first", "second"))
     damage(logs(first / name)[0])
@@ -316,9 +322,7 @@ def test_what_another_copy_fills_is_without_them_too(keys: list[bytes], tmp_path
     assert rows(tmp_path / "out") == without(rows(second), keys)
 
 
-def test_damage_is_salvaged_and_what_is_left_is_without_them(
-    keys: list[bytes], tmp_path: Path
-) -> None:
+def test_salvaged_partition_is_restored_without_the_keys(keys: list[bytes], tmp_path: Path) -> None:
     source = copy_dump(tmp_path / "dump", "payments-0")
     damage(logs(source / "payments-0")[0])
     how = ("--salvage", "batches")
@@ -330,7 +334,7 @@ def test_damage_is_salvaged_and_what_is_left_is_without_them(
 
 
 @pytest.mark.parametrize("number", range(_RANDOM_CASES))
-def test_a_killed_restore_is_completed_with_the_same_keys_alone(
+def test_killed_restore_is_completed_only_with_the_same_keys(
     dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path, number: int
 ) -> None:
     path = file_of(tmp_path, keys)

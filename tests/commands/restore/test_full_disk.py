@@ -33,7 +33,7 @@ _DAMAGE, _ENVIRONMENT = 1, 3
 _PAGE = 4096
 
 
-def test_a_full_disk_leaves_no_marker_and_a_rerun_completes_it(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_clean_shutdown_file_and_a_rerun_completes(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "audit.trail-0", "payments-0", "orders.eu-west-1")
     restore(dump, tmp_path / "whole")
     with small_disk(tmp_path / "small", "256k") as mounted:
@@ -67,7 +67,7 @@ def whole(dump: Path) -> dict[str, bytes]:
     range(0, len(_CASES), len(_CASES) // _RANDOM_CASES),
     ids=lambda number: f"case-{number}",
 )
-def test_disks_that_fill_up_in_any_order_leave_nothing_that_mounts_in_part(
+def test_full_disks_leave_no_partial_restore_on_which_a_broker_starts(
     tmp_path: Path, dump: Path, whole: dict[str, bytes], number: int
 ) -> None:
     order, rooms = _CASES[number]

@@ -23,7 +23,7 @@ SEED = os.environ.get("KAFKA_INDEX_SEED") or "0"
 PARTS = 10
 
 
-def test_a_message_whose_own_offset_is_far_from_those_inside_is_lost(tmp_path: Path) -> None:
+def test_message_with_an_offset_far_from_its_inner_offsets_is_lost(tmp_path: Path) -> None:
     far = wrapper(1 << 50, 0, [(0, 1)], WRAPPER_CODECS[0])
     write_partition(tmp_path / "dump", {0: far + message(1, 0)})
     found = restore((tmp_path / "dump",), tmp_path / "out", Salvage.BATCHES)

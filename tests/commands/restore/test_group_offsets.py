@@ -94,7 +94,7 @@ def committed(directory: Path) -> dict[str, CommittedOffset]:
     return {one.group: one for one in found or ()}
 
 
-def test_offsets_after_the_end_are_named_and_stay(tmp_path: Path, dump: Path) -> None:
+def test_offsets_after_the_log_end_are_reported_unchanged(tmp_path: Path, dump: Path) -> None:
     run = clamp(dump, tmp_path / "out")
 
     assert run.code == 0, run.done.stderr
@@ -113,7 +113,7 @@ def test_offsets_after_the_end_are_named_and_stay(tmp_path: Path, dump: Path) ->
     }
 
 
-def test_offsets_after_the_end_are_clamped_to_it(tmp_path: Path, dump: Path) -> None:
+def test_offsets_after_the_log_end_are_clamped(tmp_path: Path, dump: Path) -> None:
     restore(dump, tmp_path / "plain", "--until", tmp_path / "offsets.csv")
     before = committed(dump)
 
@@ -138,7 +138,7 @@ def test_offsets_after_the_end_are_clamped_to_it(tmp_path: Path, dump: Path) -> 
     assert after["after"].leader_epoch == int(epochs[-2].split()[0])
 
 
-def test_what_is_clamped_is_sound_and_checkpointed(tmp_path: Path, dump: Path) -> None:
+def test_clamped_partition_is_intact_and_checkpointed(tmp_path: Path, dump: Path) -> None:
     out = tmp_path / "out"
     clamp(dump, out, "--clamp-groups")
 
@@ -150,7 +150,7 @@ def test_what_is_clamped_is_sound_and_checkpointed(tmp_path: Path, dump: Path) -
     assert not [name for name in os.listdir(out) if STAGING.fullmatch(name)]
 
 
-def test_what_is_not_clamped_is_named_where_little_is_printed(tmp_path: Path, dump: Path) -> None:
+def test_unclamped_offsets_are_printed_with_quiet(tmp_path: Path, dump: Path) -> None:
     summary = tmp_path / "summary.json"
 
     run = clamp(dump, tmp_path / "out", "--clamp-groups", "-q", "--summary", str(summary))
@@ -174,7 +174,7 @@ def test_what_is_not_clamped_is_named_where_little_is_printed(tmp_path: Path, du
         ),
     ],
 )
-def test_the_page_agrees_with_the_exit_code(
+def test_page_agrees_with_the_exit_code(
     tmp_path: Path, dump: Path, options: list[str], severity: str, verdict: str
 ) -> None:
     page = tmp_path / "page.html"
@@ -201,7 +201,7 @@ def lose_a_record(partition: Path) -> None:
     log.write_bytes(data)
 
 
-def test_a_damaged_partition_of_offsets_is_not_appended_to(tmp_path: Path, dump: Path) -> None:
+def test_damaged_partition_of_offsets_gets_no_records(tmp_path: Path, dump: Path) -> None:
     lose_a_record(dump / HOME)
     clamp(dump, tmp_path / "plain")
 
@@ -213,7 +213,7 @@ def test_a_damaged_partition_of_offsets_is_not_appended_to(tmp_path: Path, dump:
     assert contents(tmp_path / "out" / HOME) == contents(tmp_path / "plain" / HOME)
 
 
-def test_the_end_of_a_partition_that_begins_empty_is_0(tmp_path: Path) -> None:
+def test_end_of_a_partition_that_starts_empty_is_0(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
     shutil.rmtree(dump / "orders.eu-west-1")
 
@@ -228,7 +228,7 @@ def test_the_end_of_a_partition_that_begins_empty_is_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_seeded", [True, False])
-def test_a_partition_that_is_left_out_begins_empty_where_the_cluster_has_it(
+def test_left_out_partition_starts_empty_if_the_cluster_has_it(
     tmp_path: Path, dump: Path, *, is_seeded: bool
 ) -> None:
     lose_a_record(dump / PARTITION)
@@ -249,7 +249,7 @@ def test_a_partition_that_is_left_out_begins_empty_where_the_cluster_has_it(
     assert groups == (dict.fromkeys(names, 0) if is_seeded else {})
 
 
-def test_a_partition_with_replicas_elsewhere_may_not_begin_empty() -> None:
+def test_left_out_partition_with_other_replicas_does_not_start_empty() -> None:
     places = [((1,), ("a",)), ((1, 2), ("a", "b")), ((1,), ("b",)), ((2,), ("a",))]
     partitions = {
         number: PartitionImage(replicas, directories, replicas, (), (), 1, 0, 0, 0, (), ())
@@ -262,7 +262,7 @@ def test_a_partition_with_replicas_elsewhere_may_not_begin_empty() -> None:
     assert found == {TopicPartition("t", 0)}
 
 
-def test_nothing_can_be_clamped_without_the_offsets(tmp_path: Path, dump: Path) -> None:
+def test_clamping_without_consumer_offsets_is_rejected(tmp_path: Path, dump: Path) -> None:
     run = clamp(dump, tmp_path / "out", "--clamp-groups", "--topics", "audit.trail")
 
     assert run.code == 2
@@ -284,7 +284,7 @@ def kill_while_clamping(dump: Path, out: Path, name: str, times: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def test_a_restore_that_is_killed_while_it_clamps_is_completed(tmp_path: Path, dump: Path) -> None:
+def test_restore_killed_while_clamping_is_completed(tmp_path: Path, dump: Path) -> None:
     clamp(dump, tmp_path / "whole", "--clamp-groups")
     out = tmp_path / "out"
     kill_while_clamping(dump, out, HOME, "3")
@@ -297,7 +297,9 @@ def test_a_restore_that_is_killed_while_it_clamps_is_completed(tmp_path: Path, d
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_what_a_killed_run_has_clamped_is_reported_by_the_next(tmp_path: Path, dump: Path) -> None:
+def test_offsets_clamped_by_a_killed_run_are_reported_by_the_next_run(
+    tmp_path: Path, dump: Path
+) -> None:
     whole = clamp(dump, tmp_path / "whole", "--clamp-groups")
     out = tmp_path / "out"
     kill_while_clamping(dump, out, MARKER, "1")

@@ -56,7 +56,7 @@ def test_legal_topics_are_restored_under_their_own_names(root: Path) -> None:
     assert found == {f"{name}-0" for name in LEGAL}
 
 
-def test_directories_that_are_no_partitions_are_not_restored(root: Path) -> None:
+def test_directories_without_a_partition_name_are_not_restored(root: Path) -> None:
     dump = copy_dump(root / "dump", SOURCE)
     for name in ILLEGAL:
         of_one_topic(dump / name)
@@ -69,7 +69,7 @@ def test_directories_that_are_no_partitions_are_not_restored(root: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../b", "a b", "x" * 250, "a\nb"])
-def test_a_topic_is_not_renamed_to_what_is_no_name(root: Path, name: str) -> None:
+def test_rename_to_an_illegal_name_is_rejected(root: Path, name: str) -> None:
     dump = copy_dump(root / "dump", SOURCE)
 
     run = restore(dump, root / "out", "--rename", f"payments={name}")
@@ -79,7 +79,7 @@ def test_a_topic_is_not_renamed_to_what_is_no_name(root: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["../../../up", "A" * 21, "ü" * 22, "", "AAAA\nversion: 1"])
-def test_a_topic_id_that_is_none_is_not_taken_over(root: Path, text: str) -> None:
+def test_invalid_topic_id_is_not_restored(root: Path, text: str) -> None:
     dump = copy_dump(root / "dump", SOURCE)
     (dump / SOURCE / "partition.metadata").write_text(f"version: 0\ntopic_id: {text}")
 
@@ -90,7 +90,7 @@ def test_a_topic_id_that_is_none_is_not_taken_over(root: Path, text: str) -> Non
     assert not (root / "out" / MARKER).exists()
 
 
-def test_a_checkpoint_with_strange_names_does_not_reach_the_output(root: Path) -> None:
+def test_checkpoint_entries_with_illegal_names_are_not_restored(root: Path) -> None:
     dump = copy_dump(root / "dump", SOURCE)
     text = "0\n3\n../../x 0 7\nno-such-topic 0 7\npayments 5 7\n"
     (dump / "cleaner-offset-checkpoint").write_text(text)

@@ -64,7 +64,7 @@ def finished(output: Path) -> list[str]:
     return [f"{each['topic']}-{each['partition']}" for each in found]
 
 
-def test_what_was_finished_is_not_read_again(
+def test_finished_partitions_are_not_read_again(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
@@ -77,7 +77,7 @@ def test_what_was_finished_is_not_read_again(
     assert {path.name: path.stat().st_ino for path in (out / name).iterdir()} == before
 
 
-def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path) -> None:
+def test_only_unfinished_partitions_are_restored_again(tmp_path: Path, dump: Path) -> None:
     def half(
         plans: Sequence[PartitionPlan], settings: PartitionSettings, on_finished: OnFinished
     ) -> None:
@@ -99,7 +99,7 @@ def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_another_plan_does_not_complete_it(
+def test_other_options_do_not_complete_a_restore(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
@@ -113,7 +113,7 @@ def test_another_plan_does_not_complete_it(
     assert contents(out) == before
 
 
-def test_what_another_version_began_is_refused_with_what_to_do(tmp_path: Path, dump: Path) -> None:
+def test_restore_of_another_version_is_rejected_with_a_hint(tmp_path: Path, dump: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / STATE_FILE).write_text('{"version": 1}')
@@ -138,7 +138,9 @@ def test_copies_do_not_complete_hard_links(
     assert not (out / MARKER).exists()
 
 
-def test_a_restore_that_is_completed_has_no_marker_meanwhile(tmp_path: Path, dump: Path) -> None:
+def test_resumed_restore_has_no_clean_shutdown_file_until_its_end(
+    tmp_path: Path, dump: Path
+) -> None:
     out = tmp_path / "out"
     request = RestoreRequest(inputs=(str(dump),), output=str(out))
     with pytest.raises(KeyboardInterrupt):
@@ -163,7 +165,7 @@ def test_restore_completed_by_a_concurrent_run_stays_unchanged(tmp_path: Path, d
     assert contents(tmp_path / "out") == before
 
 
-def test_a_restore_that_another_run_has_begun_meanwhile_is_completed_with_its_ids(
+def test_restore_begun_by_a_concurrent_run_is_completed_with_its_ids(
     tmp_path: Path, dump: Path
 ) -> None:
     for path in (*dump.glob("*/partition.metadata"), *dump.glob("__cluster_metadata-0/*")):
@@ -187,7 +189,7 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_output_that_was_used_meanwhile_is_refused(
+def test_output_used_during_the_restore_is_rejected(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
@@ -202,7 +204,7 @@ def test_an_output_that_was_used_meanwhile_is_refused(
     assert not (out / MARKER).exists()
 
 
-def test_a_completed_restore_is_repeated_with_the_same_outcome(tmp_path: Path, dump: Path) -> None:
+def test_completed_restore_is_repeated_with_the_same_outcome(tmp_path: Path, dump: Path) -> None:
     damage(logs(dump / PARTITIONS[0])[0])
     first = restore(dump, tmp_path / "out")
     before = contents(tmp_path / "out")
@@ -216,7 +218,7 @@ def test_a_completed_restore_is_repeated_with_the_same_outcome(tmp_path: Path, d
     assert {path: path.stat().st_ino for path in inodes} == inodes
 
 
-def test_a_completed_restore_that_a_broker_has_used_is_refused(tmp_path: Path, dump: Path) -> None:
+def test_completed_restore_used_by_a_broker_is_rejected(tmp_path: Path, dump: Path) -> None:
     restore(dump, tmp_path / "out")
     log = logs(tmp_path / "out" / PARTITIONS[0])[-1]
     log.write_bytes(log.read_bytes())

@@ -16,7 +16,7 @@ from tests.support.restoring import contents, copy_dump, logs, restore
 PARTITIONS = ("audit.trail-0", "payments-0")
 
 
-def test_a_topic_id_behind_a_link_out_of_the_dump_is_refused_by_name(tmp_path: Path) -> None:
+def test_topic_id_behind_a_link_out_of_the_dump_is_rejected(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0")
     path = dump / "payments-0" / "partition.metadata"
     path.rename(tmp_path / "elsewhere")
@@ -32,7 +32,7 @@ def test_a_topic_id_behind_a_link_out_of_the_dump_is_refused_by_name(tmp_path: P
 
 
 @pytest.mark.parametrize("link", ["auto", "reflink"])
-def test_logs_are_cloned_where_the_file_system_shares_blocks(tmp_path: Path, link: str) -> None:
+def test_logs_are_cloned_if_the_file_system_shares_blocks(tmp_path: Path, link: str) -> None:
     restore(copy_dump(tmp_path / "dump", *PARTITIONS), tmp_path / "copied")
     with xfs_disk(tmp_path / "xfs") as disk:
         dump = copy_dump(disk / "dump", *PARTITIONS)
@@ -60,7 +60,7 @@ def shares_blocks(path: Path) -> bool:
     return bool(extent.unpack_from(request, header.size)[5] & shared)
 
 
-def test_a_clone_that_the_file_systems_cannot_make_is_refused(tmp_path: Path) -> None:
+def test_unsupported_clone_is_rejected(tmp_path: Path) -> None:
     with small_disk(tmp_path / "tmpfs", "64m") as disk:
         dump = copy_dump(tmp_path / "dump", "payments-0")
 

@@ -23,7 +23,7 @@ def places(s3: S3Server, tmp_path: Path) -> Iterator[tuple[Path, str]]:
         yield dump, upload(dump, f"{bucket}/dump")
 
 
-def test_a_dump_in_a_bucket_gives_the_files_of_a_local_one(
+def test_dump_in_a_bucket_is_restored_like_a_local_dump(
     tmp_path: Path, places: tuple[Path, str]
 ) -> None:
     dump, uri = places
@@ -35,14 +35,14 @@ def test_a_dump_in_a_bucket_gives_the_files_of_a_local_one(
     assert contents(tmp_path / "remote") == contents(tmp_path / "local")
 
 
-def test_an_output_in_a_bucket_is_refused(tmp_path: Path) -> None:
+def test_output_in_a_bucket_is_rejected(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0")
 
     assert run_here("restore", "--input", dump, "--output", "s3://bucket/out").returncode == 2
 
 
 @pytest.mark.parametrize("name", ["local", "aiven-zstd"])
-def test_remote_segments_and_local_ones_are_restored_as_one_log(tmp_path: Path, name: str) -> None:
+def test_remote_and_local_segments_are_restored_as_one_log(tmp_path: Path, name: str) -> None:
     at = setting(name)
 
     done = run_here(

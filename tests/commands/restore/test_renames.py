@@ -17,7 +17,7 @@ def dump(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "dump", *names)
 
 
-def test_a_renamed_topic_has_the_same_files_and_a_new_id(tmp_path: Path, dump: Path) -> None:
+def test_renamed_topic_has_the_same_files_and_a_new_id(tmp_path: Path, dump: Path) -> None:
     run = restore(dump, tmp_path / "out", "--rename", "payments=paid")
 
     assert run.code == 0, run.done.stderr
@@ -32,7 +32,7 @@ def test_a_renamed_topic_has_the_same_files_and_a_new_id(tmp_path: Path, dump: P
     assert "payments" not in text
 
 
-def test_offsets_that_stay_under_the_old_name_are_counted_and_named(tmp_path: Path) -> None:
+def test_committed_offsets_under_the_old_name_are_reported(tmp_path: Path) -> None:
     name = "orders.eu-west"
     dump = copy_dump(tmp_path / "dump", f"{name}-0", f"{name}-1", "__consumer_offsets-0")
     listed = run_here("metadata", dump, "--what", "offsets", "--json")
@@ -52,7 +52,7 @@ def test_offsets_that_stay_under_the_old_name_are_counted_and_named(tmp_path: Pa
     assert run.code == 0
 
 
-def test_the_checkpoints_of_the_old_name_count(tmp_path: Path, dump: Path) -> None:
+def test_checkpoints_of_the_old_name_apply(tmp_path: Path, dump: Path) -> None:
     restore(dump, tmp_path / "out", "--rename", "shipments.tracking=tracked")
 
     text = (tmp_path / "out/log-start-offset-checkpoint").read_text()
@@ -70,14 +70,14 @@ def test_the_checkpoints_of_the_old_name_count(tmp_path: Path, dump: Path) -> No
         "payments",
     ],
 )
-def test_names_that_cannot_be_given_are_refused(tmp_path: Path, dump: Path, rename: str) -> None:
+def test_invalid_renames_are_rejected(tmp_path: Path, dump: Path, rename: str) -> None:
     run = restore(dump, tmp_path / "out", "--rename", rename)
 
     assert run.code == 2
     assert not contents(tmp_path / "out")
 
 
-def test_two_topics_do_not_get_one_name(tmp_path: Path, dump: Path) -> None:
+def test_two_topics_with_one_new_name_are_rejected(tmp_path: Path, dump: Path) -> None:
     more = ("--rename", "payments=x", "--rename", "shipments.tracking=x")
 
     assert restore(dump, tmp_path / "out", *more).code == 2

@@ -39,7 +39,7 @@ def restore_both(first: Path, second: Path, output: Path, *more: str) -> Restore
 
 
 @pytest.mark.parametrize("number", [0, 5, -1])
-def test_a_damaged_batch_is_filled_from_the_other_copy(
+def test_damaged_batch_is_repaired_from_the_other_copy(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
     whole = contents(second / PARTITION)
@@ -53,7 +53,7 @@ def test_a_damaged_batch_is_filled_from_the_other_copy(
     assert "repaired from" in (row["note"] or "") or row["path"] == str(second / PARTITION)
 
 
-def test_a_missing_segment_is_filled_from_the_other_copy(
+def test_missing_segment_is_repaired_from_the_other_copy(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     whole = contents(second / PARTITION)
@@ -71,7 +71,7 @@ def checkpoint_log_start(dump: Path, offset: int) -> None:
     (dump / "log-start-offset-checkpoint").write_text(text)
 
 
-def test_a_first_segment_that_is_missing_is_filled_from_the_log_start_on(
+def test_missing_first_segment_is_repaired_from_the_log_start(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     log = logs(first / PARTITION)[0]
@@ -95,7 +95,7 @@ def test_a_first_segment_that_is_missing_is_filled_from_the_log_start_on(
     assert "\nsafe" in run_here("predict", "--input", tmp_path / "out").stdout
 
 
-def test_what_is_below_the_log_start_is_not_filled(
+def test_offsets_below_the_log_start_are_not_repaired(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     logs(first / PARTITION)[0].unlink()
@@ -109,7 +109,7 @@ def test_what_is_below_the_log_start_is_not_filled(
     assert names == [log.name for log in logs(first / PARTITION)]
 
 
-def test_a_damaged_first_batch_of_all_is_filled(tmp_path: Path, first: Path, second: Path) -> None:
+def test_damaged_first_batch_is_repaired(tmp_path: Path, first: Path, second: Path) -> None:
     whole = contents(second / PARTITION)
     damage_batch(logs(first / PARTITION)[0], 0)
     damage_batch(logs(second / PARTITION)[-1], -1)
@@ -120,7 +120,7 @@ def test_a_damaged_first_batch_of_all_is_filled(tmp_path: Path, first: Path, sec
     assert contents(tmp_path / "out" / PARTITION) == whole
 
 
-def test_what_both_copies_lack_is_lost(tmp_path: Path, first: Path, second: Path) -> None:
+def test_offsets_missing_in_both_copies_are_lost(tmp_path: Path, first: Path, second: Path) -> None:
     damage_batch(logs(first / PARTITION)[1], 5)
     damage_batch(logs(second / PARTITION)[1], 5)
 
@@ -139,7 +139,7 @@ def with_epoch(log: Path, number: int, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("beside", [4, 6])
-def test_copies_that_differ_beside_the_range_are_not_joined(
+def test_copies_that_differ_next_to_the_range_are_not_joined(
     tmp_path: Path, first: Path, second: Path, beside: int
 ) -> None:
     damage_batch(logs(first / PARTITION)[1], 5)
@@ -152,7 +152,7 @@ def test_copies_that_differ_beside_the_range_are_not_joined(
     assert lost["reason_code"] == "bad_crc"
 
 
-def test_the_copy_with_the_highest_epoch_and_end_is_the_base(
+def test_copy_with_the_highest_epoch_and_end_is_the_base(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     last = logs(first / PARTITION)[-1]
@@ -194,7 +194,7 @@ def damage_all(log: Path, first: int, last: int) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 5])
-def test_what_is_missing_in_a_fill_is_a_loss(
+def test_offsets_missing_in_a_repair_are_a_loss(
     tmp_path: Path, first: Path, second: Path, start: int
 ) -> None:
     names = [log.name for log in logs(first / PARTITION)]
@@ -210,7 +210,7 @@ def test_what_is_missing_in_a_fill_is_a_loss(
     assert sorted(run.lost_offsets) == [("gap", *missing), ("gap", *gap)]
 
 
-def test_a_gap_within_one_log_of_a_fill_is_a_loss(
+def test_gap_within_one_log_of_a_repair_is_a_loss(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     damage_all(logs(first / PARTITION)[1], 2, 6)
@@ -222,9 +222,7 @@ def test_a_gap_within_one_log_of_a_fill_is_a_loss(
     assert run.lost_offsets == [("gap", missing["base_offset"], missing["last_offset"])]
 
 
-def test_the_head_of_a_fill_that_begins_too_late_is_a_loss(
-    tmp_path: Path, first: Path, second: Path
-) -> None:
+def test_offsets_before_a_repair_are_a_loss(tmp_path: Path, first: Path, second: Path) -> None:
     damage_all(logs(first / PARTITION)[0], 0, 6)
     other = logs(second / PARTITION)[0]
     rows = batches(other)
@@ -236,7 +234,7 @@ def test_the_head_of_a_fill_that_begins_too_late_is_a_loss(
     assert run.lost_offsets == [("gap", 0, rows[3]["base_offset"] - 1)]
 
 
-def test_a_complete_copy_fills_before_one_with_gaps(
+def test_complete_copy_repairs_before_a_copy_with_gaps(
     tmp_path: Path, first: Path, second: Path, third: Path
 ) -> None:
     whole = contents(third / PARTITION)
@@ -249,7 +247,7 @@ def test_a_complete_copy_fills_before_one_with_gaps(
     assert contents(tmp_path / "out" / PARTITION) == whole
 
 
-def test_a_head_is_filled_from_the_copy_that_is_complete(
+def test_log_start_is_repaired_from_the_complete_copy(
     tmp_path: Path, first: Path, second: Path, third: Path
 ) -> None:
     second_log = logs(first / PARTITION)[1]
@@ -267,7 +265,7 @@ def test_a_head_is_filled_from_the_copy_that_is_complete(
     assert int(logs(tmp_path / "out" / PARTITION)[0].stem) <= 10
 
 
-def test_what_a_filled_head_lacks_is_filled_from_the_next_copy(
+def test_rest_of_a_repaired_log_start_is_repaired_from_the_next_copy(
     tmp_path: Path, first: Path, second: Path, third: Path
 ) -> None:
     names = [log.name for log in logs(first / PARTITION)]
@@ -290,7 +288,7 @@ def checkpoint_cleaner(dump: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("is_other_cleaned", [True, False])
-def test_damaged_log_start_is_filled_only_from_a_copy_cleaned_as_far(
+def test_damaged_log_start_is_repaired_only_from_a_copy_cleaned_as_far(
     tmp_path: Path, first: Path, second: Path, *, is_other_cleaned: bool
 ) -> None:
     damage_batch(logs(first / PARTITION)[0], 0)
@@ -305,7 +303,7 @@ def test_damaged_log_start_is_filled_only_from_a_copy_cleaned_as_far(
     assert [row["reason_code"] for row in run.lost] == ["bad_crc"] * (not is_other_cleaned)
 
 
-def test_missing_offsets_that_a_cleaner_may_have_removed_name_the_copy_that_has_them(
+def test_offsets_that_a_cleaner_may_have_removed_report_the_copy_with_them(
     tmp_path: Path,
 ) -> None:
     names = PARTITION, "__cluster_metadata-0"
@@ -323,7 +321,7 @@ def test_missing_offsets_that_a_cleaner_may_have_removed_name_the_copy_that_has_
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_damaged_log_start_is_filled_if_the_log_has_gaps(
+def test_damaged_log_start_is_repaired_if_the_log_has_gaps(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
     whole = contents(second / PARTITION)
@@ -337,7 +335,7 @@ def test_damaged_log_start_is_filled_if_the_log_has_gaps(
     assert contents(tmp_path / "out" / PARTITION) == whole
 
 
-def test_different_bad_batches_of_two_copies_are_all_filled(
+def test_different_corrupt_batches_of_two_copies_are_all_repaired(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
     whole = contents(second / PARTITION)
@@ -366,7 +364,7 @@ def test_end_of_a_damaged_copy_is_kept(tmp_path: Path, first: Path, second: Path
     assert contents(tmp_path / "out" / PARTITION) == whole
 
 
-def test_copies_of_different_topics_are_refused(tmp_path: Path, first: Path, second: Path) -> None:
+def test_copies_of_different_topics_are_rejected(tmp_path: Path, first: Path, second: Path) -> None:
     path = second / PARTITION / "partition.metadata"
     path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw")
 

@@ -40,7 +40,7 @@ def in_partitions(files: dict[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def test_the_files_of_partitions_are_those_of_the_broker(tmp_path: Path) -> None:
+def test_files_of_partitions_equal_the_files_of_the_broker(tmp_path: Path) -> None:
     run = restore(DUMP, tmp_path / "out")
 
     assert run.code == 0, run.done.stderr
@@ -48,7 +48,7 @@ def test_the_files_of_partitions_are_those_of_the_broker(tmp_path: Path) -> None
     assert len(run.partitions("restored")) == 24
 
 
-def test_a_broker_is_predicted_to_find_all_of_it(tmp_path: Path) -> None:
+def test_start_on_the_output_is_predicted_as_safe(tmp_path: Path) -> None:
     restore(DUMP, tmp_path / "out")
 
     done = run_here("predict", "--input", tmp_path / "out", "--metadata", DUMP)
@@ -57,7 +57,7 @@ def test_a_broker_is_predicted_to_find_all_of_it(tmp_path: Path) -> None:
     assert "\nsafe" in done.stdout
 
 
-def test_logs_alone_give_the_same_files_when_the_ids_are_new(tmp_path: Path) -> None:
+def test_logs_without_other_files_give_the_same_files_with_new_ids(tmp_path: Path) -> None:
     dump = tmp_path / "logs"
     for log in DUMP.glob("payments-*/*.log"):
         (dump / log.parent.name).mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def test_logs_alone_give_the_same_files_when_the_ids_are_new(tmp_path: Path) -> 
     assert len(ids) == 1
 
 
-def test_the_checkpoints_and_the_marker_are_those_of_a_clean_stop(tmp_path: Path) -> None:
+def test_checkpoints_and_clean_shutdown_file_are_written(tmp_path: Path) -> None:
     restore(DUMP, tmp_path / "out")
 
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
@@ -89,7 +89,7 @@ def test_the_checkpoints_and_the_marker_are_those_of_a_clean_stop(tmp_path: Path
     assert sorted(ours) == [JOURNAL_FILE, STATE_FILE]
 
 
-def test_the_dump_stays_as_it_is(tmp_path: Path) -> None:
+def test_dump_is_unchanged(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0", "orders.eu-west-1")
     before = contents(dump)
 
@@ -99,7 +99,7 @@ def test_the_dump_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["orders-0", "meta.properties", "notes.txt"])
-def test_an_output_that_is_not_empty_is_refused(tmp_path: Path, name: str) -> None:
+def test_output_that_is_not_empty_is_rejected(tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     (out / name).mkdir(parents=True)
 
@@ -110,7 +110,7 @@ def test_an_output_that_is_not_empty_is_refused(tmp_path: Path, name: str) -> No
     assert os.listdir(out) == [name]
 
 
-def test_a_formatted_output_keeps_its_identity(tmp_path: Path) -> None:
+def test_formatted_output_keeps_its_identity(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "meta.properties").write_text("version=1\ncluster.id=new\nnode.id=7\n")
@@ -121,7 +121,7 @@ def test_a_formatted_output_keeps_its_identity(tmp_path: Path) -> None:
     assert "cluster.id=new" in (out / "meta.properties").read_text()
 
 
-def test_the_directory_of_a_running_broker_is_refused(tmp_path: Path) -> None:
+def test_directory_of_a_running_broker_is_rejected(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     holder = subprocess.Popen(
@@ -139,14 +139,14 @@ def test_the_directory_of_a_running_broker_is_refused(tmp_path: Path) -> None:
     assert os.listdir(out) == [".lock"]
 
 
-def test_an_output_inside_the_input_is_refused(tmp_path: Path) -> None:
+def test_output_inside_the_input_is_rejected(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0")
 
     assert restore(dump, dump / "out").code == 2
     assert not (dump / "out").exists()
 
 
-def test_a_hard_link_is_asked_for_and_never_the_active_segment(tmp_path: Path) -> None:
+def test_hard_links_are_optional_and_exclude_the_active_segment(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "audit.trail-0")
 
     run = restore(dump, tmp_path / "out", "--link", "hard")
@@ -160,7 +160,7 @@ def test_a_hard_link_is_asked_for_and_never_the_active_segment(tmp_path: Path) -
     assert {count for name, count in links.items() if not name.endswith(".log")} == {1}
 
 
-def test_a_hard_link_is_the_file_of_the_dump_even_where_that_is_a_symbolic_link(
+def test_hard_link_of_a_symbolic_link_is_the_file_of_the_dump(
     tmp_path: Path,
 ) -> None:
     dump = copy_dump(tmp_path / "dump", "audit.trail-0")
@@ -175,7 +175,7 @@ def test_a_hard_link_is_the_file_of_the_dump_even_where_that_is_a_symbolic_link(
     assert made.samefile(tmp_path / "kept.log")
 
 
-def test_a_hard_link_leaves_the_times_of_the_dump(tmp_path: Path) -> None:
+def test_hard_link_keeps_the_times_of_the_dump(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "audit.trail-0")
     log = next((dump / "audit.trail-0").glob("00000000000000000000.log"))
     # Reading sets no access time that is ahead of the clock.
@@ -188,7 +188,7 @@ def test_a_hard_link_leaves_the_times_of_the_dump(tmp_path: Path) -> None:
     assert log.stat().st_atime_ns == ahead_ns
 
 
-def test_a_log_start_above_the_end_leaves_the_partition_out(tmp_path: Path) -> None:
+def test_log_start_above_the_log_end_leaves_the_partition_out(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0", "orders.eu-west-1")
     (dump / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 99999\n")
 
@@ -203,13 +203,13 @@ def test_a_log_start_above_the_end_leaves_the_partition_out(tmp_path: Path) -> N
     assert text == "0\n1\npayments 0 10\n"
 
 
-def test_topics_are_chosen(tmp_path: Path) -> None:
+def test_only_selected_topics_are_restored(tmp_path: Path) -> None:
     run = restore(DUMP, tmp_path / "out", "--topics", "payments|__consumer_offsets")
 
     assert run.partitions("restored") == {"payments-0", "payments-1", "__consumer_offsets-0"}
 
 
-def test_a_report_in_the_working_folder_has_its_runbook_beside_it(
+def test_report_in_the_working_folder_has_its_runbook_next_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -34,7 +34,7 @@ def dump(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "dump", PARTITION)
 
 
-def test_the_prefix_of_a_damaged_segment_and_the_later_segments_are_kept(
+def test_prefix_of_a_damaged_segment_and_later_segments_are_kept(
     tmp_path: Path, dump: Path
 ) -> None:
     before = records(dump / PARTITION)
@@ -57,7 +57,7 @@ def test_the_prefix_of_a_damaged_segment_and_the_later_segments_are_kept(
     assert lost["last_offset"] == int(logs(dump / PARTITION)[2].stem) - 1
 
 
-def test_the_runbook_says_how_much_more_a_prefix_loses(tmp_path: Path, dump: Path) -> None:
+def test_runbook_reports_how_many_more_offsets_a_prefix_loses(tmp_path: Path, dump: Path) -> None:
     second = logs(dump / PARTITION)[1]
     for number in (9, 5):
         damage_batch(second, number)
@@ -71,9 +71,7 @@ def test_the_runbook_says_how_much_more_a_prefix_loses(tmp_path: Path, dump: Pat
     assert "more offsets" not in kept.done.stdout
 
 
-def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_salvage_batches_drops_only_corrupt_batches(tmp_path: Path, dump: Path) -> None:
     before = records(dump / PARTITION)
     second = logs(dump / PARTITION)[1]
     dropped = damage_batch(second, 9) + damage_batch(second, 5)
@@ -89,7 +87,7 @@ def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("salvage", list(Salvage))
-def test_a_choice_means_the_same_as_text_and_as_member_of_its_enum(
+def test_choice_as_text_equals_the_enum_member(
     tmp_path: Path, dump: Path, salvage: Salvage
 ) -> None:
     damage_batch(logs(dump / PARTITION)[1], 5)
@@ -113,7 +111,7 @@ def test_a_choice_means_the_same_as_text_and_as_member_of_its_enum(
         {"topic_configs": {"a": {"retention.ms": "1"}}},
     ],
 )
-def test_choices_that_exclude_each_other_are_refused(
+def test_conflicting_options_are_rejected(
     tmp_path: Path, dump: Path, choices: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError, match=r"is for cluster|requires seeds"):
@@ -126,7 +124,7 @@ def counts_at(log: Path, *numbers: int) -> list[int]:
     return [headers[number]["record_count"] for number in numbers]
 
 
-def test_batches_after_lost_bytes_are_found_again(tmp_path: Path, dump: Path) -> None:
+def test_batches_after_lost_bytes_are_restored(tmp_path: Path, dump: Path) -> None:
     second = logs(dump / PARTITION)[1]
     found = places(second)
     data = bytearray(second.read_bytes())
@@ -143,9 +141,7 @@ def test_batches_after_lost_bytes_are_found_again(tmp_path: Path, dump: Path) ->
     assert len(places(logs(tmp_path / "out" / PARTITION)[1])) == len(found) - 2
 
 
-def test_a_damaged_partition_is_left_out_where_that_is_asked_for(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_salvage_none_leaves_a_damaged_partition_out(tmp_path: Path, dump: Path) -> None:
     damage_batch(logs(dump / PARTITION)[1], 5)
     shutil.copytree(dump / PARTITION, dump / "audit.trail-1")
 
@@ -156,7 +152,7 @@ def test_a_damaged_partition_is_left_out_where_that_is_asked_for(
     assert not list((tmp_path / "out").glob("audit.trail*"))
 
 
-def test_a_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
+def test_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
     last = logs(dump / PARTITION)[-1]
     position, _, count = places(last)[-1]
     last.write_bytes(last.read_bytes()[: position + 80])
@@ -193,7 +189,7 @@ def test_torn_end_below_the_high_watermark_reports_two_losses(
 
 
 @pytest.mark.parametrize("salvage", ["prefix", "batches"])
-def test_the_records_after_a_torn_batch_are_unknown(
+def test_number_of_records_after_a_torn_batch_is_unknown(
     tmp_path: Path, dump: Path, salvage: str
 ) -> None:
     second, third = logs(dump / PARTITION)[1:3]
@@ -211,7 +207,7 @@ def test_the_records_after_a_torn_batch_are_unknown(
     assert f"offsets {first} to {last} (how many is unknown)" in run.done.stdout
 
 
-def test_zeros_of_preallocation_are_cut_off_and_no_loss(tmp_path: Path, dump: Path) -> None:
+def test_zeros_of_preallocation_are_truncated_and_no_loss(tmp_path: Path, dump: Path) -> None:
     last = logs(dump / PARTITION)[-1]
     whole = last.read_bytes()
     last.write_bytes(whole + bytes(10_000))
@@ -222,9 +218,7 @@ def test_zeros_of_preallocation_are_cut_off_and_no_loss(tmp_path: Path, dump: Pa
     assert logs(tmp_path / "out" / PARTITION)[-1].read_bytes() == whole
 
 
-def test_an_end_that_the_checkpoints_know_and_the_log_lacks_is_a_loss(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_log_end_below_the_checkpoints_is_a_loss(tmp_path: Path, dump: Path) -> None:
     last = logs(dump / PARTITION)[-1]
     position, _, count = places(last)[-1]
     last.write_bytes(last.read_bytes()[:position])
@@ -237,7 +231,7 @@ def test_an_end_that_the_checkpoints_know_and_the_log_lacks_is_a_loss(
     assert lost["last_offset"] - lost["first_offset"] + 1 == count
 
 
-def test_a_segment_that_is_missing_is_a_loss(tmp_path: Path, dump: Path) -> None:
+def test_missing_segment_is_a_loss(tmp_path: Path, dump: Path) -> None:
     first, second, third = (int(log.stem) for log in logs(dump / PARTITION)[:3])
     assert first == 0
     logs(dump / PARTITION)[1].unlink()
@@ -278,7 +272,7 @@ def test_summary_and_page_count_records_and_offsets(tmp_path: Path, dump: Path) 
     assert text in page.read_text()
 
 
-def test_the_state_of_share_groups_is_not_compacted(tmp_path: Path, dump: Path) -> None:
+def test_share_group_state_is_not_compacted(tmp_path: Path, dump: Path) -> None:
     directory = (dump / PARTITION).rename(dump / "__share_group_state-0")
     logs(directory)[1].unlink()
 
@@ -288,13 +282,13 @@ def test_the_state_of_share_groups_is_not_compacted(tmp_path: Path, dump: Path) 
     assert [lost["reason_code"] for lost in run.lost] == ["gap"]
 
 
-def test_offsets_that_compaction_removed_are_no_loss(tmp_path: Path) -> None:
+def test_offsets_removed_by_compaction_are_no_loss(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "customer-profiles-0", "inventory.levels-0")
 
     assert restore(dump, tmp_path / "out").code == 0
 
 
-def test_a_hard_link_is_replaced_before_it_is_cut(tmp_path: Path, dump: Path) -> None:
+def test_hard_link_is_replaced_before_it_is_truncated(tmp_path: Path, dump: Path) -> None:
     damage_batch(logs(dump / PARTITION)[1], 5)
     before = logs(dump / PARTITION)[1].read_bytes()
 
@@ -305,7 +299,9 @@ def test_a_hard_link_is_replaced_before_it_is_cut(tmp_path: Path, dump: Path) ->
     assert logs(tmp_path / "out" / PARTITION)[1].stat().st_nlink == 1
 
 
-def test_a_log_that_is_a_symbolic_link_is_not_cut_in_the_dump(tmp_path: Path, dump: Path) -> None:
+def test_log_behind_a_symbolic_link_is_not_truncated_in_the_dump(
+    tmp_path: Path, dump: Path
+) -> None:
     second = logs(dump / PARTITION)[1]
     damage_batch(second, 5)
     kept = tmp_path / "kept.log"
@@ -322,9 +318,7 @@ def test_a_log_that_is_a_symbolic_link_is_not_cut_in_the_dump(tmp_path: Path, du
     assert len(made[1].read_bytes()) < len(before)
 
 
-def test_a_first_segment_that_is_missing_is_a_loss_from_the_log_start_on(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_missing_first_segment_is_a_loss_from_the_log_start(tmp_path: Path, dump: Path) -> None:
     second = int(logs(dump / PARTITION)[1].stem)
     logs(dump / PARTITION)[0].unlink()
     (dump / "log-start-offset-checkpoint").write_text("0\n1\naudit.trail 0 20\n")
@@ -335,7 +329,7 @@ def test_a_first_segment_that_is_missing_is_a_loss_from_the_log_start_on(
     assert run.lost_offsets == [("gap", 20, second - 1)]
 
 
-def test_a_first_log_without_its_first_batches_is_a_loss(tmp_path: Path, dump: Path) -> None:
+def test_missing_first_batches_of_the_first_log_are_a_loss(tmp_path: Path, dump: Path) -> None:
     first = logs(dump / PARTITION)[0]
     position, _, _ = places(first)[3]
     offset = batches(first)[3]["base_offset"]
@@ -355,7 +349,7 @@ def compacted(dump: Path, *, cleaned_to: int) -> Path:
     return dump / "__consumer_offsets-0"
 
 
-def test_a_segment_above_the_cleaned_part_is_a_loss(tmp_path: Path, dump: Path) -> None:
+def test_missing_segment_above_the_cleaned_part_is_a_loss(tmp_path: Path, dump: Path) -> None:
     first, second, third = (int(log.stem) for log in logs(dump / PARTITION)[:3])
     directory = compacted(dump, cleaned_to=first + 20)
     logs(directory)[1].unlink()
@@ -366,7 +360,7 @@ def test_a_segment_above_the_cleaned_part_is_a_loss(tmp_path: Path, dump: Path) 
     assert run.lost_offsets == [("gap", second, third - 1)]
 
 
-def test_a_segment_above_the_cleaned_part_is_filled_from_another_copy(
+def test_missing_segment_above_the_cleaned_part_is_repaired_from_another_copy(
     tmp_path: Path, dump: Path
 ) -> None:
     directory = compacted(dump, cleaned_to=20)
@@ -382,7 +376,7 @@ def test_a_segment_above_the_cleaned_part_is_filled_from_another_copy(
     assert made.read_bytes() == (other / directory.name / missing.name).read_bytes()
 
 
-def test_a_gap_in_the_cleaned_part_is_no_loss(tmp_path: Path, dump: Path) -> None:
+def test_gap_in_the_cleaned_part_is_no_loss(tmp_path: Path, dump: Path) -> None:
     third = int(logs(dump / PARTITION)[2].stem)
     directory = compacted(dump, cleaned_to=third)
     for file in directory.glob(f"{logs(directory)[1].stem}.*"):
@@ -401,7 +395,7 @@ def repeat_batch(log: Path, number: int) -> None:
 
 @pytest.mark.parametrize("segment", [1, -1])
 @pytest.mark.parametrize("number", [3, -1])
-def test_a_batch_whose_offsets_go_back_is_damage(
+def test_batch_with_decreasing_offsets_is_damage(
     tmp_path: Path, dump: Path, segment: int, number: int
 ) -> None:
     log = logs(dump / PARTITION)[segment]
@@ -426,7 +420,9 @@ def test_a_batch_whose_offsets_go_back_is_damage(
         assert "go back" not in run_here(command, "--input", tmp_path / "prefix").stdout
 
 
-def test_a_batch_that_goes_back_and_is_no_repeat_is_lost(tmp_path: Path, dump: Path) -> None:
+def test_batch_with_decreasing_offsets_that_repeats_no_batch_is_lost(
+    tmp_path: Path, dump: Path
+) -> None:
     log = logs(dump / PARTITION)[1]
     position, size, count = places(log)[3]
     data = bytearray(log.read_bytes())
@@ -440,9 +436,7 @@ def test_a_batch_that_goes_back_and_is_no_repeat_is_lost(tmp_path: Path, dump: P
     assert [(row["reason_code"], row["records"]) for row in run.lost] == [("overlap", count)]
 
 
-def test_a_repeat_that_another_copy_does_not_have_is_restored_from_it(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_repeated_batch_is_repaired_from_a_copy_without_it(tmp_path: Path, dump: Path) -> None:
     whole = copy_dump(tmp_path / "whole", PARTITION)
     log = logs(dump / PARTITION)[1]
     sound = log.read_bytes()
@@ -459,7 +453,7 @@ def test_a_repeat_that_another_copy_does_not_have_is_restored_from_it(
     ("policy", "expected"),
     [("delete", "is not compacted"), ("compact", "topic is compacted"), (None, "is not compacted")],
 )
-def test_the_policy_of_brokers_is_that_of_the_config_as_in_a_verification(
+def test_cleanup_policy_of_brokers_comes_from_the_config_as_in_verify(
     tmp_path: Path, policy: str | None, expected: str
 ) -> None:
     dump = copy_dump(tmp_path / "dump", PARTITION, "__cluster_metadata-0")
@@ -478,7 +472,7 @@ def test_the_policy_of_brokers_is_that_of_the_config_as_in_a_verification(
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_last_log_cut_between_batches_is_whole_with_a_note_of_its_index_files(
+def test_last_log_truncated_between_batches_has_a_note_about_its_index_files(
     tmp_path: Path, number: int
 ) -> None:
     dump = copy_dump(tmp_path / "dump", PARTITION)

@@ -1,4 +1,4 @@
-"""Restored partitions that lost transaction markers: nothing hangs, nothing aborted is served."""
+"""Restored partitions with missing transaction markers: no hanging reads, no aborted records."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ _ONGOING, _PREPARE_COMMIT, _COMPLETE_COMMIT, _COMPLETE_ABORT = 1, 2, 4, 5
         (_ABORTED, [(_PREPARE_COMMIT, 1, ["t-0"])], {3}, None),
     ],
 )
-def test_lost_marker_is_written_again_with_the_outcome_found_in_the_dump(
+def test_missing_marker_is_written_with_the_outcome_in_the_dump(
     tmp_path: Path,
     entries: tuple[bytes, ...],
     evidence: str | list[tuple[int, int, list[str]]],
@@ -230,7 +230,7 @@ _PLAIN, _COMMIT = batch(2, 2), marker(4, 7, 1, commit=True)
         ((_PLAIN,), None, False, {2}, "aborted the transaction"),
     ],
 )
-def test_transaction_of_a_snapshot_is_ended_if_its_marker_is_lost(
+def test_transaction_of_a_snapshot_is_ended_if_its_marker_is_missing(
     tmp_path: Path,
     entries: tuple[bytes, ...],
     damaged: int | None,
@@ -309,7 +309,7 @@ def test_commit_of_a_raised_epoch_after_a_loss_ends_transactions_with_own_epochs
     assert dropped == left_out
 
 
-def test_transaction_is_left_out_if_its_marker_is_lost_before_an_empty_last_log(
+def test_transaction_is_dropped_if_its_marker_is_missing_before_an_empty_last_log(
     tmp_path: Path,
 ) -> None:
     log = write_partition(tmp_path / "dump", "t-0", data(0))
@@ -347,7 +347,7 @@ def test_transaction_of_an_unknown_outcome_is_aborted_in_a_seeded_cluster(tmp_pa
     assert predicted.verdict is Verdict.SAFE
 
 
-def test_killed_restore_of_lost_markers_is_completed_by_a_second_run(
+def test_killed_restore_of_missing_markers_is_completed_by_a_second_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dump = tmp_path / "dump"

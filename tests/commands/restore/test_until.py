@@ -27,7 +27,7 @@ def batches(directory: Path) -> list[dict[str, Any]]:
     return [row for log in logs(directory) for row in batches_of(log)]
 
 
-def test_a_time_of_clients_counts_only_where_that_is_asked_for(tmp_path: Path, dump: Path) -> None:
+def test_create_time_applies_only_on_request(tmp_path: Path, dump: Path) -> None:
     run = restore(dump, tmp_path / "out", "--until", "2026-01-01T00:00:00Z")
 
     assert run.code == 2
@@ -73,7 +73,7 @@ def test_logs_end_before_the_batch_that_reaches_an_offset(
     assert {log.name: log.stat().st_size for log in logs(dump / PARTITION)} == sizes
 
 
-def test_an_end_before_the_first_record_leaves_an_empty_log(tmp_path: Path, dump: Path) -> None:
+def test_end_before_the_first_record_leaves_an_empty_log(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "offsets.json").write_text('{"audit.trail": {"0": 0}}')
 
     run = restore(
@@ -87,7 +87,7 @@ def test_an_end_before_the_first_record_leaves_an_empty_log(tmp_path: Path, dump
     assert run.rows[0]["log_end_offset"] == 0
 
 
-def test_what_is_cut_apart_is_named(tmp_path: Path, dump: Path) -> None:
+def test_open_transactions_at_the_end_are_reported(tmp_path: Path, dump: Path) -> None:
     committed = [line for line in batches(dump / "payments-0") if line["control_type"] is not None]
     # The marker of a transaction is beyond the end, its records are not.
     (tmp_path / "offsets.csv").write_text(
@@ -100,13 +100,13 @@ def test_what_is_cut_apart_is_named(tmp_path: Path, dump: Path) -> None:
     assert "is open at the end of payments-0" in run.done.stdout
 
 
-def test_partitions_that_are_not_there_are_refused(tmp_path: Path, dump: Path) -> None:
+def test_until_of_missing_partitions_is_rejected(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "offsets.csv").write_text("unknown,0,10\n")
 
     assert restore(dump, tmp_path / "out", "--until", tmp_path / "offsets.csv").code == 2
 
 
-def test_a_time_before_all_records_is_refused_with_the_times_there_are(
+def test_time_before_all_records_is_rejected_with_the_existing_times(
     tmp_path: Path, dump: Path
 ) -> None:
     run = restore(dump, tmp_path / "out", "--until", "2020-01-01", "--create-time")
@@ -124,7 +124,7 @@ def test_a_time_before_all_records_is_refused_with_the_times_there_are(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_summary_claims_no_more_than_what_was_asked_for(tmp_path: Path, dump: Path) -> None:
+def test_summary_mentions_the_requested_end(tmp_path: Path, dump: Path) -> None:
     ends = [batches(dump / name)[-1]["max_timestamp_ms"] for name in ("payments-0", "payments-1")]
     first = batches(dump / "payments-0")[5]["max_timestamp_ms"]
     run = restore(dump, tmp_path / "out", "--until", first, "--create-time", "--topics", "payments")
@@ -136,14 +136,14 @@ def test_the_summary_claims_no_more_than_what_was_asked_for(tmp_path: Path, dump
     assert f"0 logs of 2 truncated at {format_time(max(ends))}" in run.done.stdout
 
 
-def test_what_is_not_live_is_named(tmp_path: Path, dump: Path) -> None:
+def test_directories_that_are_not_live_are_reported(tmp_path: Path, dump: Path) -> None:
     (dump / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     run = restore(dump, tmp_path / "out")
     assert "skipped 1 entry" in run.done.stdout
     assert "a partition marked for deletion" in run.done.stdout
 
 
-def test_a_restore_to_a_relative_time_keeps_the_time_of_its_first_run(
+def test_relative_time_of_a_resumed_restore_is_that_of_the_first_run(
     tmp_path: Path, dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = batches(dump / "payments-0")
@@ -175,7 +175,7 @@ def _full(*_: object) -> None:
 
 
 @pytest.mark.parametrize(("offset", "is_named"), [(2000, True), (2700, False)])
-def test_a_partition_that_was_cleaned_beyond_its_new_end_is_named(
+def test_partition_cleaned_beyond_its_new_end_is_reported(
     tmp_path: Path, offset: int, *, is_named: bool
 ) -> None:
     dump = copy_dump(tmp_path / "dump", "customer-profiles-0")

@@ -1,4 +1,4 @@
-"""A broker on restored partitions that had lost transaction markers.
+"""A broker on restored partitions that lacked transaction markers.
 
 Its consumers get what was committed, and nothing that was aborted. Its coordinators end what is
 open, so that the last stable offset of each partition becomes its end.
