@@ -53,20 +53,20 @@ def refused(root: Path, *arguments: Argument, code: int, privileged: bool = True
 
 
 @pytest.mark.parametrize("given", ["missing", "missing/*", "data/missing-0"])
-def test_a_missing_path_is_named(data: Path, tmp_path: Path, given: str) -> None:
+def test_missing_path_is_reported(data: Path, tmp_path: Path, given: str) -> None:
     inputs = ("--input", data, "--input", tmp_path / given)
     said = refused(tmp_path, *inputs, "--output", tmp_path / "out", code=2)
     assert str(tmp_path / given) in said
 
 
-def test_a_partition_without_logs_holds_no_segments(tmp_path: Path) -> None:
+def test_partition_without_logs_has_no_segments(tmp_path: Path) -> None:
     (tmp_path / "data" / "orders-0").mkdir(parents=True)
     said = refused(tmp_path, "--input", tmp_path / "data", "--in-place", code=2)
     assert "no segments found" in said
     assert "contain no .log files" in said
 
 
-def test_two_copies_of_a_partition_are_refused_by_name(data: Path, tmp_path: Path) -> None:
+def test_two_copies_of_a_partition_are_rejected(data: Path, tmp_path: Path) -> None:
     other = copy_partitions(tmp_path / "replica", PARTITION)
     inputs = ("--input", data, "--input", other)
     said = refused(tmp_path, *inputs, "--output", tmp_path / "out", code=2)
@@ -75,7 +75,7 @@ def test_two_copies_of_a_partition_are_refused_by_name(data: Path, tmp_path: Pat
         assert str(root / PARTITION) in said
 
 
-def test_a_directory_that_may_not_be_read_is_named(data: Path, tmp_path: Path) -> None:
+def test_directory_without_read_permission_is_reported(data: Path, tmp_path: Path) -> None:
     (data / PARTITION).chmod(0)
     arguments = ("--input", data, "--output", tmp_path / "out")
     try:
@@ -101,7 +101,7 @@ def _make_too_large(log: Path) -> str:
 
 
 @pytest.mark.parametrize(("make", "code"), [(_forbid, 3), (_make_too_large, 1)])
-def test_a_log_that_cannot_be_read_is_a_row_and_the_others_are_built(
+def test_unreadable_log_is_a_row_and_other_logs_are_built(
     data: Path, tmp_path: Path, make: Callable[[Path], str], code: int
 ) -> None:
     log = first_log(data)
@@ -127,9 +127,7 @@ def test_a_log_that_cannot_be_read_is_a_row_and_the_others_are_built(
     assert rubbish(tmp_path) == []
 
 
-def test_damage_beside_a_log_that_may_not_be_read_is_worth_a_retry(
-    data: Path, tmp_path: Path
-) -> None:
+def test_damage_and_a_log_without_read_permission_are_retriable(data: Path, tmp_path: Path) -> None:
     copy_partitions(data, "app-logs-0")
     os.truncate(min((data / "app-logs-0").glob("*.log")), 1000)
     min((data / PARTITION).glob("*.log")).chmod(0)
@@ -144,9 +142,7 @@ def test_damage_beside_a_log_that_may_not_be_read_is_worth_a_retry(
     }
 
 
-def test_what_is_named_like_a_log_and_is_no_file_is_passed_over_by_name(
-    data: Path, tmp_path: Path
-) -> None:
+def test_special_file_named_like_a_log_is_skipped_and_reported(data: Path, tmp_path: Path) -> None:
     folder, link = (data / PARTITION / f"{number:020d}.log" for number in (7, 8))
     folder.mkdir()
     link.symlink_to("nowhere")
@@ -166,7 +162,7 @@ def parquet(tmp_path: Path, table: pa.Table) -> list[Argument]:
     return ["--input", path, "--output", tmp_path / "out"]
 
 
-def test_all_wrong_columns_of_a_parquet_input_are_named_at_once(tmp_path: Path) -> None:
+def test_all_wrong_columns_of_a_parquet_input_are_reported_together(tmp_path: Path) -> None:
     table = metadata_table(ONE).drop_columns(["size_bytes", "last_offset"])
     index = table.column_names.index("partition")
     table = table.set_column(index, "partition", table["partition"].cast(pa.string()))
@@ -186,7 +182,7 @@ def test_all_wrong_columns_of_a_parquet_input_are_named_at_once(tmp_path: Path) 
         *((raw_table, name) for name in raw_table(ONE).column_names),
     ],
 )
-def test_a_column_of_the_wrong_type_is_named(tmp_path: Path, form: _Form, column: str) -> None:
+def test_column_of_the_wrong_type_is_reported(tmp_path: Path, form: _Form, column: str) -> None:
     table = form(ONE)
     index = table.column_names.index(column)
     wrong = pa.array([1.5] * table.num_rows)
@@ -196,9 +192,7 @@ def test_a_column_of_the_wrong_type_is_named(tmp_path: Path, form: _Form, column
 
 @FORMS
 @pytest.mark.parametrize("column", ["topic", "partition", "segment_base_offset"])
-def test_a_row_that_names_no_segment_stops_the_run(
-    tmp_path: Path, form: _Form, column: str
-) -> None:
+def test_row_without_a_segment_stops_the_run(tmp_path: Path, form: _Form, column: str) -> None:
     table = change(form(ONE), 4, column, None)
     done = build_here(*parquet(tmp_path, table))
     assert done.returncode == 2
@@ -234,7 +228,7 @@ def _gap(table: pa.Table) -> pa.Table:
         (raw_table, _gap, "position_gap"),
     ],
 )
-def test_rows_that_are_no_log_fail_their_segment_and_no_other(
+def test_rows_of_no_log_fail_only_their_segment(
     tmp_path: Path, form: _Form, spoil: Callable[[pa.Table], pa.Table], reason: str
 ) -> None:
     good = form({("good", 0, 0): dump()["orders", 0, 0]})
@@ -252,7 +246,7 @@ def test_rows_that_are_no_log_fail_their_segment_and_no_other(
 
 
 @FORMS
-def test_rows_in_any_order_are_the_same_segment(tmp_path: Path, form: _Form) -> None:
+def test_rows_in_any_order_build_the_same_segment(tmp_path: Path, form: _Form) -> None:
     table = form(ONE)
     shuffled = table.take(pa.array(range(table.num_rows - 1, -1, -1)))
     found = []
@@ -276,7 +270,7 @@ def test_output_that_overlaps_the_input_is_rejected(
 
 
 @pytest.mark.parametrize("output", ["out", "out/new/root"])
-def test_an_output_that_may_not_be_written_is_refused(
+def test_output_without_write_permission_is_rejected(
     data: Path, tmp_path: Path, output: str
 ) -> None:
     (tmp_path / "out").mkdir(mode=0o555)
@@ -285,9 +279,7 @@ def test_an_output_that_may_not_be_written_is_refused(
     assert "no permission to write here" in said
 
 
-def test_logs_in_a_folder_that_may_not_be_written_are_not_built_in_place(
-    data: Path, tmp_path: Path
-) -> None:
+def test_folder_without_write_permission_is_not_built_in_place(data: Path, tmp_path: Path) -> None:
     (data / PARTITION).chmod(0o555)
     before = state(data / PARTITION)
     done, rows = with_rows(
@@ -303,14 +295,14 @@ def test_logs_in_a_folder_that_may_not_be_written_are_not_built_in_place(
     )
 
 
-def test_a_file_where_the_output_goes_is_an_error(data: Path, tmp_path: Path) -> None:
+def test_file_at_the_path_of_the_output_is_an_error(data: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("precious")
     said = refused(tmp_path, "--input", data, "--output", tmp_path / "out", code=3)
     assert "a file has the path of a required directory" in said
     assert (tmp_path / "out").read_text() == "precious"
 
 
-def test_a_full_disk_fails_segments_and_the_next_run_with_room_finishes(tmp_path: Path) -> None:
+def test_full_disk_fails_segments_and_the_next_run_with_space_completes(tmp_path: Path) -> None:
     partitions = (PARTITION, "app-logs-0", "page-views-0", "customer-profiles-0")
     data = copy_partitions(tmp_path / "data", *partitions)
     with small_disk(tmp_path / "disk", "100k") as disk:
@@ -350,7 +342,7 @@ def test_a_full_disk_fails_segments_and_the_next_run_with_room_finishes(tmp_path
         }
 
 
-def test_a_disk_without_any_room_is_an_error(data: Path, tmp_path: Path) -> None:
+def test_disk_without_any_space_is_an_error(data: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "16k") as disk:
         (disk / "filler").write_bytes(bytes(16 << 10))
         done = build("--input", data, "--output", disk / "out")
@@ -390,7 +382,7 @@ def hold() -> Iterator[Callable[[Path], None]]:
         holder.communicate(b"")
 
 
-def test_a_data_directory_that_a_broker_holds_is_not_written(
+def test_data_directory_locked_by_a_broker_is_not_written(
     data: Path, tmp_path: Path, hold: Callable[[Path], None]
 ) -> None:
     other = copy_partitions(tmp_path / "other", "app-logs-0")
@@ -407,7 +399,7 @@ def test_a_data_directory_that_a_broker_holds_is_not_written(
         assert rubbish(other) == []
 
 
-def test_a_data_directory_that_a_broker_holds_can_be_built_elsewhere(
+def test_data_directory_locked_by_a_broker_is_built_to_another_folder(
     data: Path, tmp_path: Path, hold: Callable[[Path], None]
 ) -> None:
     hold(data / ".lock")
@@ -417,7 +409,7 @@ def test_a_data_directory_that_a_broker_holds_can_be_built_elsewhere(
     assert state(data) == before
 
 
-def test_an_output_that_another_run_holds_is_not_written(
+def test_output_locked_by_another_run_is_not_written(
     data: Path, tmp_path: Path, hold: Callable[[Path], None]
 ) -> None:
     out = tmp_path / "out"
@@ -431,7 +423,7 @@ def test_an_output_that_another_run_holds_is_not_written(
     assert state(out / PARTITION) == before
 
 
-def test_a_partition_that_fails_leaves_no_empty_folder(tmp_path: Path) -> None:
+def test_failed_partition_leaves_no_empty_folder(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, "app-logs-0")
     (data / PARTITION / "leader-epoch-checkpoint").write_text("not a checkpoint")
     done = build_here("--input", data, "--output", tmp_path / "out")

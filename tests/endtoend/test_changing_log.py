@@ -90,7 +90,7 @@ def _is_stopped(process: subprocess.Popen[str]) -> bool:
         (_write_into, "it was modified"),
     ],
 )
-def test_a_log_that_changes_under_the_scan_fails_and_is_built_when_it_rests(
+def test_log_changed_during_the_scan_fails_and_is_built_when_unchanged(
     long_log: Path, tmp_path: Path, change: Callable[[Path], None], how: str, options: list[str]
 ) -> None:
     folder, out = tmp_path / "data" / "orders-0", tmp_path / "out"
@@ -137,9 +137,7 @@ def test_a_log_that_changes_under_the_scan_fails_and_is_built_when_it_rests(
     assert len(index_files(out)) == 4
 
 
-def test_a_log_that_grows_all_the_time_fails_and_nothing_of_it_is_written(
-    long_log: Path, tmp_path: Path
-) -> None:
+def test_constantly_growing_log_fails_without_output(long_log: Path, tmp_path: Path) -> None:
     folder, out = tmp_path / "data" / "orders-0", tmp_path / "out"
     folder.mkdir(parents=True)
     log = folder / _LOG

@@ -73,7 +73,7 @@ LATE = ("--from", "2099-01-01")
         (moved_partition, "build", ("--input", "DATA", "--output", "OUT")),
     ],
 )
-def test_what_cannot_be_read_is_named_and_worth_a_retry(
+def test_unreadable_file_is_reported_as_retriable(
     data: Path,
     tmp_path: Path,
     made: Callable[[Path], Path],
@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_named_and_worth_a_retry(
     assert name in done.stdout + done.stderr
 
 
-def test_a_manifest_that_cannot_be_read_is_not_a_topic_without_a_name(tmp_path: Path) -> None:
+def test_unreadable_manifest_is_not_a_topic_without_a_name(tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
     (first, *_) = manifests = sorted(Path(at.remote).rglob("*.rsm-manifest"))
@@ -110,7 +110,7 @@ def test_a_manifest_that_cannot_be_read_is_not_a_topic_without_a_name(tmp_path: 
     assert first.suffix in done.stderr
 
 
-def test_a_manifest_that_is_damaged_leaves_its_topic_out(tmp_path: Path) -> None:
+def test_damaged_manifest_leaves_its_topic_out(tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
     for path in Path(at.remote).rglob("*.rsm-manifest"):

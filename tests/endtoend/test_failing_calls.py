@@ -158,7 +158,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 @pytest.mark.parametrize("failure", [Failure.DISK, Failure.DENIED, Failure.FULL, Failure.FILES])
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_command_line_finishes_the_work(name: str, failure: Failure, runs: Runs) -> None:
+def test_same_command_line_completes_the_work(name: str, failure: Failure, runs: Runs) -> None:
     case = CASES[name]
     whole, expected = runs.whole(name)
     inputs = runs.inputs()
@@ -192,7 +192,7 @@ def is_named(root: Path, ended: Ended, failure: Failure) -> bool:
 
 
 @pytest.mark.parametrize("command", ["verify", "build"])
-def test_an_answer_is_printed_though_its_report_does_not_fit(
+def test_result_is_printed_if_its_report_does_not_fit(
     command: str, runs: Runs, tmp_path: Path
 ) -> None:
     given: list[Argument] = [command, "--input", runs.data / "dump"]

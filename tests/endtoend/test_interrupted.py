@@ -70,7 +70,7 @@ LINES = {
 }
 
 
-def test_every_command_is_interrupted() -> None:
+def test_every_command_can_be_interrupted() -> None:
     assert {line.split()[0] for line in LINES.values()} == set(COMMANDS)
 
 
@@ -88,7 +88,7 @@ def run(name: str, moment: int, folder: Path) -> subprocess.CompletedProcess[str
 
 @pytest.mark.parametrize("seed", range(sample_size(50, one_in=50)))
 @pytest.mark.parametrize("name", LINES)
-def test_an_interrupt_at_any_moment_is_one_line(name: str, seed: int, tmp_path: Path) -> None:
+def test_interrupt_at_any_time_prints_one_line(name: str, seed: int, tmp_path: Path) -> None:
     draw = random.Random(f"{name} {seed}")
     # Early moments are as likely as late ones.
     moment = round(math.exp(draw.uniform(0, math.log(MANY_CALLS))))
@@ -128,9 +128,7 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("word", "code", "said"), [("INT", 130, "interrupted"), ("TERM", 143, "terminated")]
 )
-def test_a_signal_that_is_lost_in_a_finalizer_still_ends_the_run(
-    word: str, code: int, said: str
-) -> None:
+def test_signal_lost_in_a_finalizer_ends_the_run(word: str, code: int, said: str) -> None:
     done = run_program(sys.executable, "-c", LOST.replace("{word}", word), *LINES["find"].split())
     assert (done.returncode, done.stderr) == (code, f"kafka-index: error: {said}\n")
 
@@ -145,7 +143,7 @@ sys.exit(main())
 """
 
 
-def test_an_interrupt_after_the_run_says_nothing() -> None:
+def test_interrupt_after_the_run_prints_nothing() -> None:
     done = run_program(sys.executable, "-c", AFTERWARDS, "help", "lookup")
     assert done.stderr == ""
     assert done.stdout == (ROOT / "docs" / "lookup.md").read_text(encoding="utf-8")
@@ -170,6 +168,6 @@ sys.exit(main())
 """
 
 
-def test_an_interrupt_while_a_kernel_is_loaded_waits_for_its_code() -> None:
+def test_interrupt_while_a_kernel_is_loaded_waits_for_its_code() -> None:
     done = run_program(sys.executable, "-c", IN_LLVM, *LINES["dump"].split())
     assert (done.returncode, done.stderr) == (130, "kafka-index: error: interrupted\n")

@@ -59,7 +59,7 @@ def write(root: Path, form: CleanedLogs, *, cleaned: bool) -> Path:
 
 
 @of_some_forms("place,cleaned", PLACES, (False, True))
-def test_every_command_names_the_same_offsets(
+def test_every_command_reports_the_same_missing_offsets(
     tmp_path: Path, form: CleanedLogs, place: Place, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
@@ -69,7 +69,7 @@ def test_every_command_names_the_same_offsets(
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
-def test_what_a_cleaner_removed_is_not_missing(
+def test_offsets_removed_by_a_cleaner_are_not_missing(
     tmp_path: Path, form: CleanedLogs, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
@@ -87,7 +87,7 @@ def every_command(root: Path) -> tuple[int, list[tuple[int, int]]]:
 
 
 @of_some_forms("base_offset,cleaned", (0, 24, 72), (False, True))
-def test_a_log_whose_index_files_are_there_is_lost(
+def test_log_with_remaining_index_files_is_lost(
     tmp_path: Path, form: CleanedLogs, base_offset: int, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
@@ -119,7 +119,7 @@ def last_offset(log: Path) -> int:
 
 
 @of_some_forms("base_offset,cleaned", (0, 24, 72), (False, True))
-def test_a_segment_without_any_file_may_have_been_removed(
+def test_segment_without_any_file_may_be_deleted(
     tmp_path: Path, form: CleanedLogs, base_offset: int, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
@@ -132,7 +132,7 @@ def test_a_segment_without_any_file_may_have_been_removed(
 
 
 @pytest.mark.parametrize("ending", [".deleted", ".cleaned"])
-def test_a_log_that_is_being_deleted_is_not_lost(tmp_path: Path, ending: str) -> None:
+def test_log_marked_for_deletion_is_not_lost(tmp_path: Path, ending: str) -> None:
     root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
     time_index_at(root, 24)
     log_at(root, 24).rename(log_at(root, 24).with_suffix(f".log{ending}"))
@@ -140,7 +140,7 @@ def test_a_log_that_is_being_deleted_is_not_lost(tmp_path: Path, ending: str) ->
     assert every_command(root) == (0, [])
 
 
-def test_an_index_without_entries_shows_no_log(tmp_path: Path) -> None:
+def test_index_without_entries_shows_no_lost_log(tmp_path: Path) -> None:
     root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
     time_index_at(root, 24).write_bytes(bytes(1200))
     log_at(root, 24).with_suffix(".txnindex").touch()
@@ -150,7 +150,7 @@ def test_an_index_without_entries_shows_no_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "missing"), [(0, [(0, 23)]), (7, [(7, 23)]), (24, []), (30, [])])
-def test_a_lost_log_below_the_log_start_is_deleted(
+def test_lost_log_below_the_log_start_counts_as_deleted(
     tmp_path: Path, start: int, missing: list[tuple[int, int]]
 ) -> None:
     root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
@@ -161,14 +161,14 @@ def test_a_lost_log_below_the_log_start_is_deleted(
     assert every_command(root) == (int(bool(missing)), missing)
 
 
-def test_an_index_in_the_midst_of_a_log_shows_no_other(tmp_path: Path) -> None:
+def test_index_within_another_log_shows_no_lost_log(tmp_path: Path) -> None:
     root = write(tmp_path / "data", FORMS["2-none"], cleaned=False)
     time_index_at(root, 60)
 
     assert every_command(root) == (0, [])
 
 
-def test_logs_that_are_lost_together_are_one_range(tmp_path: Path) -> None:
+def test_consecutive_lost_logs_are_one_range(tmp_path: Path) -> None:
     root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
     for base_offset in (24, 48):
         time_index_at(root, base_offset)
@@ -177,7 +177,7 @@ def test_logs_that_are_lost_together_are_one_range(tmp_path: Path) -> None:
     assert every_command(root) == (1, [(24, 71)])
 
 
-def test_a_whole_copy_fills_a_lost_log(tmp_path: Path, form: CleanedLogs) -> None:
+def test_complete_copy_repairs_a_lost_log(tmp_path: Path, form: CleanedLogs) -> None:
     root = write(tmp_path / "data", form, cleaned=True)
     other = write(tmp_path / "other", form, cleaned=True)
     time_index_at(root, 24)
@@ -187,7 +187,7 @@ def test_a_whole_copy_fills_a_lost_log(tmp_path: Path, form: CleanedLogs) -> Non
     assert restored(root, other) == (0, [])
 
 
-def test_without_the_checkpoint_nothing_is_called_lost(tmp_path: Path, form: CleanedLogs) -> None:
+def test_offsets_are_not_lost_without_the_checkpoint(tmp_path: Path, form: CleanedLogs) -> None:
     root = write_partition(tmp_path / "data", form.after)
 
     code, _ = every_command(root)
@@ -211,7 +211,7 @@ def is_gap(finding: Finding) -> bool:
 
 
 @of_some_forms("place,cleaned", (within, between, in_many_places), (False, True))
-def test_a_whole_copy_fills_them(
+def test_complete_copy_repairs_missing_offsets(
     tmp_path: Path, form: CleanedLogs, place: Place, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
@@ -223,7 +223,7 @@ def test_a_whole_copy_fills_them(
 
 
 @pytest.mark.parametrize("place", [within, between])
-def test_a_copy_that_lacks_a_part_fills_the_rest(
+def test_incomplete_copy_repairs_a_part_of_the_range(
     tmp_path: Path, form: CleanedLogs, place: Place
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=True)
@@ -236,7 +236,7 @@ def test_a_copy_that_lacks_a_part_fills_the_rest(
     assert restored(root, other) == (1, [(80, 83)] if place is within else [(56, 59)])
 
 
-def test_missing_start_of_a_log_is_filled(tmp_path: Path, form: CleanedLogs) -> None:
+def test_missing_start_of_a_log_is_repaired(tmp_path: Path, form: CleanedLogs) -> None:
     root = write(tmp_path / "data", form, cleaned=False)
     other = write(tmp_path / "other", form, cleaned=False)
     after_a_missing_log(root)
@@ -260,7 +260,7 @@ def test_offsets_between_the_cleaner_and_the_next_batch_are_missing(
     assert every_command(root) == (1, [(48, 71)])
 
 
-def test_nothing_below_the_log_start_is_missing(tmp_path: Path, form: CleanedLogs) -> None:
+def test_offsets_below_the_log_start_are_not_missing(tmp_path: Path, form: CleanedLogs) -> None:
     root = write(tmp_path / "data", form, cleaned=False)
     without(log_at(root, 0), 8, 19)
     checkpoint(root, "log-start-offset-checkpoint", 14)
@@ -268,7 +268,7 @@ def test_nothing_below_the_log_start_is_missing(tmp_path: Path, form: CleanedLog
     assert every_command(root) == (1, [(14, 19)])
 
 
-def test_a_message_that_cannot_be_read_hides_what_it_holds(tmp_path: Path) -> None:
+def test_unreadable_message_hides_its_inner_offsets(tmp_path: Path) -> None:
     form = FORMS["1-gzip"]
     root = write(tmp_path / "data", form, cleaned=False)
     log = log_at(root, 24)
@@ -290,7 +290,7 @@ def with_right_checksum(data: bytearray) -> None:
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_an_internal_topic_is_compacted_and_no_more_is_known(tmp_path: Path, name: str) -> None:
+def test_internal_topic_without_metadata_counts_as_compacted(tmp_path: Path, name: str) -> None:
     root = write(tmp_path / "data", FORMS["2-none"], cleaned=False)
     between(root)
     shutil.move(root / "orders-0", root / f"{name}-0")

@@ -64,13 +64,13 @@ def check_published(output: str, expected: dict[str, bytes]) -> None:
     assert not [name for name in found if name.startswith(".kafka-index/")]
 
 
-def test_a_build_from_and_into_a_bucket_publishes_what_a_local_one_does(
+def test_build_from_and_into_a_bucket_equals_a_local_build(
     output: str, expected: dict[str, bytes]
 ) -> None:
     check_published(output, expected)
 
 
-def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
+def test_build_into_a_bucket_equals_a_local_build(
     here: Path, module_bucket: str, expected: dict[str, bytes]
 ) -> None:
     uri = f"{module_bucket}/out-of-here"
@@ -79,7 +79,7 @@ def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
     check_published(uri, expected)
 
 
-def test_a_build_from_a_bucket_to_a_disk_publishes_the_same(
+def test_build_from_a_bucket_to_a_disk_equals_a_local_build(
     dump: str, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
@@ -88,7 +88,7 @@ def test_a_build_from_a_bucket_to_a_disk_publishes_the_same(
     assert published(contents(output)) == expected
 
 
-def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
+def test_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
     module_bucket: str, dump: str, output: str
 ) -> None:
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
@@ -100,7 +100,7 @@ def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
     assert all(path.startswith(dump) for path in rows["log_path"].to_pylist())
 
 
-def test_index_files_alone_are_built_into_a_bucket(
+def test_only_index_files_are_built_into_a_bucket(
     module_bucket: str, dump: str, expected: dict[str, bytes]
 ) -> None:
     output = f"{module_bucket}/indexes"
@@ -114,14 +114,14 @@ def indexes_of(files: dict[str, bytes]) -> dict[str, bytes]:
     return {n: data for n, data in files.items() if n.endswith((".index", ".timeindex"))}
 
 
-def test_building_in_place_in_a_bucket_is_wrong_usage(dump: str) -> None:
+def test_build_in_place_in_a_bucket_is_rejected(dump: str) -> None:
     done = build_here("--input", dump, "--in-place")
     assert done.returncode == 2
     assert "on a local disk" in done.stderr
     assert dump in done.stderr
 
 
-def test_a_damaged_object_is_a_row_that_names_it(module_bucket: str, tmp_path: Path) -> None:
+def test_damaged_object_is_a_row_with_its_path(module_bucket: str, tmp_path: Path) -> None:
     log = next(DUMP.glob("orders*/*.log"))
     damaged = bytearray(log.read_bytes())
     damaged[200] ^= 0xFF
@@ -135,7 +135,7 @@ def test_a_damaged_object_is_a_row_that_names_it(module_bucket: str, tmp_path: P
     assert (row["log_path"], row["reason_code"]) == (uri, "bad_crc")
 
 
-def test_a_build_of_hdfs_publishes_what_a_local_one_does(
+def test_build_of_hdfs_equals_a_local_build(
     hdfs: HdfsServer, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     # One partition: closing a file of HDFS takes half a second.
@@ -159,7 +159,7 @@ _MAX_REQUESTS_PER_DATA_DIRECTORY = 4
 _MAX_LISTINGS_OF_A_RUN = 6
 
 
-def test_a_first_build_asks_for_nothing_that_is_not_there(s3: S3Server, tmp_path: Path) -> None:
+def test_first_build_requests_no_missing_object(s3: S3Server, tmp_path: Path) -> None:
     segments = len(list(DUMP.rglob("*.log")))
     local = build_here("--input", DUMP, "--output", tmp_path / "out", "--config", SETTINGS)
     assert local.returncode == 0, local.stderr

@@ -24,7 +24,7 @@ def visible(files: dict[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def test_no_wrong_byte_is_published_under_faults(s3: S3Server, tmp_path: Path) -> None:
+def test_no_wrong_byte_is_published_if_requests_fail(s3: S3Server, tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", *PARTITIONS)
     local = ("--input", data, "--output", tmp_path / "out", "--config", SETTINGS)
     assert build_here(*local).returncode == 0

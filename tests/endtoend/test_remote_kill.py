@@ -111,7 +111,7 @@ def published(files: _Files) -> _Files:
 
 
 @pytest.mark.usefixtures("quick_java")
-def test_what_a_killed_spark_build_has_staged_is_removed_by_the_next(
+def test_files_staged_by_a_killed_spark_build_are_removed_by_the_next(
     stand: _Stand, undisturbed: _Files
 ) -> None:
     is_reached, is_killed = threading.Event(), threading.Event()
@@ -164,7 +164,7 @@ def _long_log(base_offset: int, batches: int) -> bytes:
     ],
     ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
 )
-def test_an_object_that_is_replaced_while_it_is_read_fails_alone(
+def test_object_replaced_while_it_is_read_fails_alone(
     stand: _Stand, s3: S3Server, tmp_path: Path, request_number: int, how: str, *, is_removed: bool
 ) -> None:
     batches = 3 * remote_file.BLOCK_BYTES // 60_000 + 10

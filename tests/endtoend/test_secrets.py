@@ -237,14 +237,16 @@ def place(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
 
 
 @pytest.mark.parametrize("secret", [WRONG, *OTHERS.values()])
-def test_a_secret_is_found_in_every_form(secret: str) -> None:
+def test_secret_is_found_in_every_form(secret: str) -> None:
     texts = [secret, f"x={urllib.parse.quote_plus(secret)}&", str({"key": f"b'{secret}'"})]
     texts += [base64.b64encode(f"{'x' * n}{secret}yy".encode()).decode() for n in range(3)]
     assert len(Search([secret], dict(zip("abcdef", texts, strict=True))).leaks()) == len(texts)
 
 
 @pytest.mark.parametrize(("command", "given_by"), in_turn(COMMANDS, ("environment", "option")))
-def test_a_command_that_succeeds(command: str, given_by: str, place: Place, tmp_path: Path) -> None:
+def test_successful_command_shows_no_secret(
+    command: str, given_by: str, place: Place, tmp_path: Path
+) -> None:
     by_option = given_by == "option"
     done, search = place.run(tmp_path, command, COMMANDS[command], by_option=by_option)
     assert done.returncode == 0, done.stderr
@@ -252,7 +254,9 @@ def test_a_command_that_succeeds(command: str, given_by: str, place: Place, tmp_
 
 
 @pytest.mark.parametrize(("command", "failure"), in_turn(COMMANDS, FAILURES))
-def test_a_command_that_fails(command: str, failure: str, place: Place, tmp_path: Path) -> None:
+def test_failed_command_shows_no_secret(
+    command: str, failure: str, place: Place, tmp_path: Path
+) -> None:
     if failure == "wrong secret" and place.s3.kind != "versitygw":
         pytest.skip("moto accepts every secret")
     done, search = place.run(
@@ -264,7 +268,7 @@ def test_a_command_that_fails(command: str, failure: str, place: Place, tmp_path
 
 @pytest.mark.parametrize("key", ["right", "wrong", "no key"])
 @pytest.mark.parametrize("command", list(TIERED)[: sample_size(len(TIERED), one_in=len(TIERED))])
-def test_a_command_with_the_key_of_remote_segments(
+def test_command_with_the_key_of_remote_segments_shows_no_secret(
     command: str, key: str, place: Place, tmp_path: Path
 ) -> None:
     at = setting(ENCRYPTED)
@@ -293,7 +297,9 @@ def test_a_command_with_the_key_of_remote_segments(
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("failure", ["", "wrong secret"][: sample_size(2, one_in=2)])
 @pytest.mark.parametrize("command", list(ON_SPARK)[: sample_size(len(ON_SPARK), one_in=3)])
-def test_a_command_on_spark(command: str, failure: str, place: Place, tmp_path: Path) -> None:
+def test_command_on_spark_shows_no_secret(
+    command: str, failure: str, place: Place, tmp_path: Path
+) -> None:
     (tmp_path / "left").mkdir()
     events = tmp_path / "left" / "events"
     settings = " ".join(f"--conf {each}" for each in event_log(events))
@@ -323,7 +329,7 @@ def test_a_command_on_spark(command: str, failure: str, place: Place, tmp_path: 
 @pytest.mark.parametrize(
     ("command", "failure"), in_turn(ON_SPARK, list(IN_TASKS))[: sample_size(9, one_in=9)]
 )
-def test_a_task_of_spark_that_fails(
+def test_failed_task_of_spark_shows_no_secret(
     command: str, failure: str, place: Place, tmp_path: Path
 ) -> None:
     (tmp_path / "left").mkdir()

@@ -113,7 +113,7 @@ def _shorten_the_second(folder: Path) -> None:
         _cut_the_end_off,
     ],
 )
-def test_logs_that_changed_are_built_as_if_for_the_first_time(
+def test_changed_logs_are_built_like_new_logs(
     data: Path, tmp_path: Path, change: Callable[[Path], None], *, in_place: bool
 ) -> None:
     target = data if in_place else tmp_path / "out"
@@ -159,7 +159,7 @@ def _empty(path: Path) -> None:
         "leader-epoch-checkpoint",
     ],
 )
-def test_files_that_changed_are_as_they_were_after_the_next_build(
+def test_changed_output_files_are_restored_by_the_next_build(
     data: Path, tmp_path: Path, name: str, change: Callable[[Path], None]
 ) -> None:
     where: list[Argument] = ["--output", tmp_path / "out"]
@@ -178,7 +178,7 @@ def test_files_that_changed_are_as_they_were_after_the_next_build(
 
 
 @pytest.mark.parametrize("change", [_flip, _empty, Path.unlink])
-def test_without_the_record_of_a_partition_it_is_built_again(
+def test_partition_without_its_manifest_is_built_again(
     data: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     where: list[Argument] = ["--output", tmp_path / "out"]
@@ -193,7 +193,7 @@ def test_without_the_record_of_a_partition_it_is_built_again(
     check_rerun(tmp_path, data, where, tmp_path / "out")
 
 
-def test_what_an_older_version_built_without_state_is_built_anew(
+def test_output_of_an_older_version_without_state_is_built_again(
     data: Path, tmp_path: Path
 ) -> None:
     where: list[Argument] = ["--output", tmp_path / "out"]
@@ -206,7 +206,7 @@ def test_what_an_older_version_built_without_state_is_built_anew(
     assert built_files(tmp_path / "out") == expected
 
 
-def test_a_strange_snapshot_is_removed_as_a_broker_would(data: Path, tmp_path: Path) -> None:
+def test_unknown_snapshot_is_removed_as_by_a_broker(data: Path, tmp_path: Path) -> None:
     assert run(tmp_path, data, "--in-place")[0] == 0
     expected = built_files(data)
     for offset in (BASES[2] + 1, 10**6):
@@ -217,7 +217,7 @@ def test_a_strange_snapshot_is_removed_as_a_broker_would(data: Path, tmp_path: P
     assert built_files(data) == expected
 
 
-def test_in_place_the_snapshot_where_the_log_begins_now_says_what_there_was_before(
+def test_in_place_snapshot_at_the_log_start_has_the_earlier_producers(
     data: Path, tmp_path: Path
 ) -> None:
     assert run(tmp_path, data, "--in-place")[0] == 0

@@ -148,7 +148,7 @@ def test_transactional_segments_are_built_to_another_folder(tmp_path: Path) -> N
     assert index_files(tmp_path / "out") == broker_files(TRANSACTIONAL)
 
 
-def test_a_truncated_segment_is_truncated_in_every_run_and_not_read_again(
+def test_truncated_segment_is_reported_in_every_run_and_not_read_again(
     data: Path, tmp_path: Path
 ) -> None:
     damage(first_log(data), 30_000)
@@ -200,7 +200,7 @@ def _flip(path: Path) -> None:
     ],
 )
 @WHAT
-def test_a_segment_that_changed_is_built_again_and_no_other(
+def test_only_the_changed_segment_is_built_again(
     data: Path, tmp_path: Path, which: str, change: Callable[[Path], None], what: list[str]
 ) -> None:
     assert run(tmp_path, data, *what)[0] == 0
@@ -238,7 +238,7 @@ def opened() -> Opened:
 
 
 @WHAT
-def test_a_rerun_opens_no_log_and_no_published_file(
+def test_rerun_opens_no_log_and_no_published_file(
     data: Path, tmp_path: Path, opened: Opened, what: list[str]
 ) -> None:
     with opened as names:
@@ -255,16 +255,14 @@ def test_a_rerun_opens_no_log_and_no_published_file(
     assert [name for name in names if name.endswith(kinds)] == []
 
 
-def test_indexes_alone_have_a_record_of_their_partition(data: Path, tmp_path: Path) -> None:
+def test_build_of_only_indexes_has_a_manifest(data: Path, tmp_path: Path) -> None:
     assert run(tmp_path, data, *INDEXES_ALONE)[0] == 0
     hidden = [path.name for path in (tmp_path / "out" / PARTITION).glob(".*")]
     assert hidden == [".partition.kafka-index"]
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
 
 
-def test_a_run_for_the_indexes_leaves_what_is_known_of_all_files(
-    data: Path, tmp_path: Path
-) -> None:
+def test_build_of_only_indexes_keeps_the_manifest_of_all_files(data: Path, tmp_path: Path) -> None:
     assert run(tmp_path, data)[0] == 0
     record = tmp_path / "out" / PARTITION / ".partition.kafka-index"
     before = record.read_bytes()
@@ -276,7 +274,7 @@ def test_a_run_for_the_indexes_leaves_what_is_known_of_all_files(
     assert statuses(run(tmp_path, data)[1]) == ["unchanged"] * 4
 
 
-def test_after_the_indexes_alone_all_other_files_are_built(data: Path, tmp_path: Path) -> None:
+def test_other_files_are_built_after_only_indexes(data: Path, tmp_path: Path) -> None:
     assert run(tmp_path, data, *INDEXES_ALONE)[0] == 0
     code, rows = run(tmp_path, data)
     assert (code, statuses(rows)) == (0, ["built"] * 4)
@@ -284,7 +282,7 @@ def test_after_the_indexes_alone_all_other_files_are_built(data: Path, tmp_path:
 
 
 @pytest.mark.parametrize("change", [_flip, Path.unlink])
-def test_a_partition_whose_record_changed_is_built_again(
+def test_partition_with_a_changed_manifest_is_built_again(
     data: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     assert run(tmp_path, data)[0] == 0
@@ -294,7 +292,7 @@ def test_a_partition_whose_record_changed_is_built_again(
     assert statuses(run(tmp_path, data)[1]) == ["unchanged"] * 4
 
 
-def test_a_copy_of_the_output_is_trusted_by_its_content(data: Path, tmp_path: Path) -> None:
+def test_copied_output_is_trusted_by_its_content(data: Path, tmp_path: Path) -> None:
     assert run(tmp_path, data)[0] == 0
     for path in (tmp_path / "out" / PARTITION).iterdir():
         os.utime(path, ns=(1, 1))
@@ -302,7 +300,7 @@ def test_a_copy_of_the_output_is_trusted_by_its_content(data: Path, tmp_path: Pa
     assert (code, statuses(rows)) == (0, ["unchanged"] * 4)
 
 
-def test_a_log_that_grew_is_built_again(data: Path, tmp_path: Path) -> None:
+def test_grown_log_is_built_again(data: Path, tmp_path: Path) -> None:
     log = first_log(data)
     whole = log.read_bytes()
     os.truncate(log, 30_000)
@@ -330,9 +328,7 @@ def test_other_settings_build_everything_again(data: Path, tmp_path: Path) -> No
     assert (code, statuses(rows)) == (0, ["built"] * 4)
 
 
-def test_what_was_built_without_checksums_is_verified_when_that_is_asked_for(
-    data: Path, tmp_path: Path
-) -> None:
+def test_output_built_without_checksums_is_verified_on_request(data: Path, tmp_path: Path) -> None:
     damage(first_log(data), 30_000)
     for expected in (["built"] * 4, ["unchanged"] * 4):
         code, rows = run(tmp_path, data, "--no-verify-crc")

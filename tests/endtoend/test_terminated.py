@@ -40,7 +40,7 @@ def rows_of(report: Path) -> list[dict[str, Any]]:
     ("number", "code", "word"),
     [(signal.SIGTERM, TERMINATED, "terminated"), (signal.SIGINT, INTERRUPTED, "interrupted")],
 )
-def test_a_stopped_build_keeps_and_reports_every_finished_partition(
+def test_terminated_build_keeps_and_reports_every_finished_partition(
     tmp_path: Path, number: signal.Signals, code: int, word: str
 ) -> None:
     dump = copy_dump(tmp_path / "dump")
@@ -100,7 +100,7 @@ def test_stopped_lookup_reports_answered_queries_and_writes_no_answers(
 
 
 @pytest.mark.usefixtures("quick_java")
-def test_an_interrupted_build_on_spark_reports_the_partitions_that_are_finished(
+def test_interrupted_build_on_spark_reports_finished_partitions(
     tmp_path: Path,
 ) -> None:
     dump = copy_dump(tmp_path / "dump")

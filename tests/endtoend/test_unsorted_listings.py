@@ -96,7 +96,7 @@ _ORDERS = (True, False)[: sample_size(2, one_in=2)]
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
-def test_a_command_gives_the_same_over_a_listing_in_no_order(
+def test_command_gives_the_same_result_for_an_unsorted_listing(
     stored: Stored, tmp_path: Path, command: str
 ) -> None:
     stored.proxy.listings = None
@@ -132,7 +132,7 @@ def _digest(path: Path) -> str:
 
 
 @pytest.mark.parametrize("across", _ORDERS)
-def test_records_are_the_same_over_a_listing_in_no_order(stored: Stored, *, across: bool) -> None:
+def test_records_are_the_same_for_an_unsorted_listing(stored: Stored, *, across: bool) -> None:
     stored.proxy.listings = None
     tiered = TieredOptions((stored.remote,))
     expected = [read_records(stored.dump).read_all(), read_records([], tiered=tiered).read_all()]
