@@ -450,7 +450,7 @@ class PartitionUploader:
         self._segments: list[SeenSegment] = []
         self._end_offset = 0
         self._settled_offset = earlier.end_offset if earlier else 0
-        self._has_gap = self._is_cut_short = False
+        self._has_gap = self._is_truncated = False
 
     def keep(self, known: PartitionBackup) -> None:
         """Use the chunks of an earlier backup, because the partition is unchanged."""
@@ -465,7 +465,7 @@ class PartitionUploader:
         self._put = put
         next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
         self._end_offset = next_offset
-        if self._logs and not self._is_cut_short:
+        if self._logs and not self._is_truncated:
             # The base offset of an empty last log is the log end offset.
             base = self._logs[-1].base_offset
             if self._high_watermark is not None:
@@ -586,7 +586,7 @@ class PartitionUploader:
                 self._note(log, position)
             else:
                 next_offset = self._read_log(number, position, next_offset)
-                if self._is_cut_short:
+                if self._is_truncated:
                     break
             position = 0
         return next_offset
@@ -676,7 +676,7 @@ class PartitionUploader:
                     self._kept += own
                     position, next_offset = place, own[-1].last_offset + 1
             next_offset = self._read_log(number, position, next_offset)
-            if self._is_cut_short:
+            if self._is_truncated:
                 break
         self._last_header = self._last_header or self._earlier_header
         return next_offset
@@ -715,7 +715,7 @@ class PartitionUploader:
         self._read_bytes += reader.read_bytes
         self._settled_offset = max(self._settled_offset, reader.settled_offset)
         self._has_gap |= reader.has_gap
-        self._is_cut_short = reader.is_below
+        self._is_truncated = reader.is_below
         self._note(log, reader.position, is_done=not reader.is_below)
         return reader.next_offset
 

@@ -48,7 +48,7 @@ _DAMAGED = "records of its partition of __consumer_offsets are lost or unreadabl
 class _GroupOffsets:
     """A partition of ``__consumer_offsets`` in an output, and its committed offsets."""
 
-    home: RestoredPartition
+    restored: RestoredPartition
     path: str
     committed: Sequence[CommittedOffset]
     pending: Sequence[CommittedOffset]
@@ -174,31 +174,31 @@ def _clamp(
     The partition is changed in the staging directory. Its line in the journal is reopened before,
     so that the run after a killed run restores it again.
     """
-    home, directory, output = found.home, found.path, locked.root
+    restored, directory, output = found.restored, found.path, locked.root
     journal = Journal(output)
-    journal.reopen(home)
+    journal.reopen(restored)
     # The output is locked already; opening its lock file again would release the lock.
     clamped = os.path.join(locked.make_staging(), "clamped")
     make_staged_directory(clamped)
-    moved = withdraw_directory(directory, clamped)
-    _append(moved, home, [_record(one, ends, output) for one in found.committed], settings)
-    publish_directory(output, StagedPartition(home.partition, moved))
+    staged = withdraw_directory(directory, clamped)
+    _append(staged, restored, [_record(one, ends, output) for one in found.committed], settings)
+    publish_directory(output, StagedPartition(restored.partition, staged))
     logs = [each for each in os.scandir(directory) if each.name.endswith(LOG_SUFFIX)]
-    home.segments, home.size_bytes = len(logs), sum(each.stat().st_size for each in logs)
-    home.clamped += [
+    restored.segments, restored.size_bytes = len(logs), sum(each.stat().st_size for each in logs)
+    restored.clamped += [
         replace(_beyond(one, ends, directory, ""), status=CLAMPED) for one in found.committed
     ]
-    journal.add([home])
+    journal.add([restored])
 
 
 def _append(
-    directory: str, home: RestoredPartition, records: Sequence[Record], settings: LogSettings
+    directory: str, restored: RestoredPartition, records: Sequence[Record], settings: LogSettings
 ) -> None:
-    old_end = home.log_end_offset
+    old_end = restored.log_end_offset
     with PartitionLogWriter(
         directory,
         settings,
-        log_start_offset=home.log_start_offset,
+        log_start_offset=restored.log_start_offset,
         # With this clock no producer expires.
         clock=lambda: 0,
     ) as log:
@@ -208,9 +208,9 @@ def _append(
         for first in range(0, len(records), _RECORDS_OF_A_BATCH):
             some = records[first : first + _RECORDS_OF_A_BATCH]
             log.append_as_follower(write_record_batch(some, log.log_end_offset, fields), epoch)
-        home.log_end_offset = log.log_end_offset
+        restored.log_end_offset = log.log_end_offset
         kept = {segment.base_offset for segment in log.segments} | {log.log_end_offset}
-    home.last_epoch = max(home.last_epoch, epoch)
+    restored.last_epoch = max(restored.last_epoch, epoch)
     if old_end in list_snapshots(directory) and old_end not in kept:
         os.unlink(snapshot_path(directory, old_end))
 

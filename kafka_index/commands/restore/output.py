@@ -373,13 +373,13 @@ class Journal:
             with open(self._path, "r+b") as file:
                 data = file.read()
                 # An incomplete last line was being written when the run was killed.
-                whole = data.rfind(b"\n") + 1
-                file.truncate(whole)
+                end = data.rfind(b"\n") + 1
+                file.truncate(end)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise publish_error(error, self._path, "read the journal") from error
-        return list(filter(None, map(_parse_line, data[:whole].splitlines())))
+        return list(filter(None, map(_parse_line, data[:end].splitlines())))
 
 
 def _parse_line(line: bytes) -> Any:

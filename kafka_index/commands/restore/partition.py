@@ -1,6 +1,6 @@
 """Partitions as units of work: each is restored in a staging directory, and renamed when complete.
 
-A task of either engine restores a group of partitions (`split_group`). Its parts are logs:
+A task of either engine restores a group of partitions (`restore_group`). Its parts are logs:
 
 1. `LogRestore.restore_log` copies or links a log, scans the copy and repairs its damage. So the
    checksums are verified of the bytes that a broker will read.
@@ -155,7 +155,7 @@ def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
         ) as workers:
             for group in workers.run_parts(
                 groups,
-                partial(split_group, settings=settings),
+                partial(restore_group, settings=settings),
                 sizes=[sum(each.size_bytes for each in group) for group in groups],
                 what="restore {:,} groups of partitions",
                 jobs=JobSizes.EQUAL,
@@ -178,7 +178,7 @@ def group_partitions(plans: Iterable[PartitionPlan]) -> list[list[PartitionPlan]
     return groups
 
 
-def split_group(
+def restore_group(
     group: Sequence[PartitionPlan], *, settings: PartitionSettings
 ) -> SplittableTask[list[RestoredPartition]]:
     """Return a task that restores partitions, with a part for each log.

@@ -361,12 +361,12 @@ class ReplicaRepair:
         replicas = []
         for other in self._others:
             reach = other.root.cleaned_to(other.partition) or 0
-            is_taken = accepts and (cleaned_to is None or reach >= cleaned_to)
+            is_accepted = accepts and (cleaned_to is None or reach >= cleaned_to)
             try:
                 for found in self._read(other, first_offset, end_offset):
                     gaps += found.gaps
                     explained += found.explained(reach)
-                    if is_taken:
+                    if is_accepted:
                         left = _select_batches(found, left, batches)
                     else:
                         _select_batches(found, [(first_offset, end_offset)], rejected)
@@ -427,12 +427,12 @@ class ReplicaRepair:
         step = 1 if is_after else -1
         numbers = _overlapping(base, *((offset, INT64_MAX) if is_after else (0, offset)))
         for number in numbers[::step][:_MAX_COMPARED]:
-            mine = _batches_beside(self._rows(base, number).by_offset, offset, is_after=is_after)
+            mine = _batches_around(self._rows(base, number).by_offset, offset, is_after=is_after)
             if not len(mine):
                 continue
             low, high = int(mine["first_offset"][0]), int(mine["last_offset"][-1]) + 1
             for theirs_at in _overlapping(other, low, high)[::step]:
-                theirs = _batches_beside(
+                theirs = _batches_around(
                     self._rows(other, theirs_at).by_offset, offset, is_after=is_after
                 )
                 at = np.searchsorted(theirs["last_offset"], mine["first_offset"])
@@ -452,7 +452,7 @@ class ReplicaRepair:
         cache = LeaderEpochCache()
         if base is not None:
             for number in _overlapping(base, end_offset, INT64_MAX)[:_MAX_COMPARED]:
-                rows = _batches_beside(self._rows(base, number).in_order, end_offset, is_after=True)
+                rows = _batches_around(self._rows(base, number).in_order, end_offset, is_after=True)
                 later |= set(np.unique(rows["leader_epoch"]).tolist())
             with suppress(InvalidEpochError, InputError):
                 cache = read_epochs(base.directory)
@@ -561,7 +561,7 @@ def _overlapping(replica: Replica, first_offset: int, end_offset: int) -> list[i
     return list(range(first, int(np.searchsorted(bases, end_offset, "left"))))
 
 
-def _batches_beside(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
+def _batches_around(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
     """Return the batches that begin at an offset or after it, or the batches that end before it."""
     if is_after:
         return rows[rows["first_offset"] >= offset]
@@ -614,14 +614,14 @@ def subtract_ranges(
     spans: Iterable[OffsetRange], removed: Iterable[OffsetRange]
 ) -> list[OffsetRange]:
     """Return the parts of ascending ranges that are not in other ranges, the ends exclusive."""
-    taken = sorted(removed)
+    excluded = sorted(removed)
     left = []
     at = 0
     for first, end in spans:
         start = first
-        while at < len(taken) and taken[at][1] <= start:
+        while at < len(excluded) and excluded[at][1] <= start:
             at += 1
-        for low, high in islice(taken, at, None):
+        for low, high in islice(excluded, at, None):
             if low >= end:
                 break
             if start < low:
@@ -729,9 +729,9 @@ class LogSalvage:
             for damaged_range in damaged_ranges:
                 found = self._lost_in(log, damaged_range, ranges, code, reason)
                 if salvage is Salvage.PREFIX and damaged_range.damaged:
-                    cut_at = damaged_range.damaged[0][0]
+                    truncated_at = damaged_range.damaged[0][0]
                     lost.append(self._lost_from(log, damaged_range, batches, ranges, code, reason))
-                    batches = [each for each in batches if each.first_offset < cut_at]
+                    batches = [each for each in batches if each.first_offset < truncated_at]
                     break
                 lost += found
             if salvage is Salvage.NONE and lost:
@@ -923,8 +923,8 @@ class LogSalvage:
         else:
             last, following = content.last_offset, self._next_base_offset
             # Offsets after a complete last batch are missing between segments.
-            whole_to = None if records is None or content.is_torn else last
-            if following is not None and (whole_to is None or whole_to >= following):
+            complete_to = None if records is None or content.is_torn else last
+            if following is not None and (complete_to is None or complete_to >= following):
                 records = records if last == following - 1 else None
                 last = following - 1
         lost = LostRange(

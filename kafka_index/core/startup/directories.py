@@ -474,7 +474,7 @@ class _Start:
             directory = os.path.dirname(path)
             topic_id = self._topic_ids.get(path)
             at = self._seen.get((partition, DirectoryKind.LIVE), "")
-            is_beside = os.path.dirname(at) == directory
+            is_same_directory = os.path.dirname(at) == directory
             if self._conditions.cluster is not None:
                 if self._placed_in(topic_id, partition.partition) != directory:
                     continue
@@ -485,12 +485,12 @@ class _Start:
                     reason = f"a broker that renames it exits, as {offline} is offline"
                     self._refused.append(Refusal(path, None, reason))
                     continue
-                if not is_beside:
+                if not is_same_directory:
                     self._here.add(partition)
                     if current is not None:
                         row = self._partitions.index(current)
                         self._partitions[row] = replaced_by(current, future)
-            if is_beside:
+            if is_same_directory:
                 self._refused.append(Refusal(path, None, f"{at} has the same partition"))
 
     def _add_missing_partitions(self) -> None:

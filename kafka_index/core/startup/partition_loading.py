@@ -456,7 +456,7 @@ class LoadedSegment:
 
     Attributes
     ----------
-    whole_bytes, size_bytes
+    original_bytes, size_bytes
         Size of its log before and after truncation.
     bytes_read
         Bytes of the log that were recovered or replayed.
@@ -485,10 +485,10 @@ class LoadedSegment:
         self.bytes_read = 0
         self.is_rebuilt = False
         self._file: MappedFile | None = None
-        self.whole_bytes = 0 if found is None else found.log.log_size_bytes
+        self.original_bytes = 0 if found is None else found.log.log_size_bytes
         if span is not None:
-            self.whole_bytes = span.end_bytes - span.start_bytes
-        self.size_bytes = self.whole_bytes
+            self.original_bytes = span.end_bytes - span.start_bytes
+        self.size_bytes = self.original_bytes
         self._index: OffsetIndex | None = None
         self._max_timestamp_ms = NO_TIMESTAMP
 
@@ -498,19 +498,19 @@ class LoadedSegment:
 
     @property
     def log(self) -> Bytes:
-        return self.whole_log[: self.size_bytes]
+        return self.original_log[: self.size_bytes]
 
     @property
-    def whole_log(self) -> Bytes:
+    def original_log(self) -> Bytes:
         """The bytes of its log before truncation, mapped on first use."""
-        if self._file is None and self.found is not None and self.whole_bytes:
+        if self._file is None and self.found is not None and self.original_bytes:
             file = open_log(self.found.log.log_path, self.found.log)
             if not isinstance(file, MappedFile):
                 raise InputError("not a local log", path=self.path)
             self._file = file
         if self._file is None:
             return _NO_BYTES
-        return self._file.array[self.start_bytes : self.start_bytes + self.whole_bytes]
+        return self._file.array[self.start_bytes : self.start_bytes + self.original_bytes]
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -703,8 +703,8 @@ class LoadedSegment:
             largest = _last_time(path)
         if largest >= 0:
             return largest
-        is_cut = self.size_bytes < self.whole_bytes
-        return now_ms if is_cut else self.found.log.log_mtime_ns // 10**6
+        is_truncated = self.size_bytes < self.original_bytes
+        return now_ms if is_truncated else self.found.log.log_mtime_ns // 10**6
 
     def release(self) -> None:
         """Unmap the log until its next use, since a partition can have very many segments."""
@@ -751,7 +751,7 @@ def changed_segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
         if segment.found is None:
             continue
         base_offset, why = segment.base_offset, loaded.reasons.get(segment.base_offset)
-        if segment.whole_bytes > segment.size_bytes:
+        if segment.original_bytes > segment.size_bytes:
             one = SegmentPrediction(base_offset, SegmentAction.CUT, segment.size_bytes, why)
         elif base_offset in swapped:
             text = "swapped: it takes its name from .swap"
@@ -777,18 +777,18 @@ def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRe
     log_end = loaded.log.log_end_offset
     ends = [log_end]
     ends += [
-        _add_batches(lost, segment.whole_log, 0, segment.base_offset, log_start_before)
+        _add_batches(lost, segment.original_log, 0, segment.base_offset, log_start_before)
         for segment in loaded.deleted.values()
     ]
     for segment in loaded.segments:
-        cut_from = segment.size_bytes if segment.whole_bytes > segment.size_bytes else None
+        lost_from = segment.size_bytes if segment.original_bytes > segment.size_bytes else None
         if segment.size_bytes and log_end <= segment.base_offset:
             # If a log now ends at the base offset of its active segment, all records in that
             # segment are lost.
-            cut_from = 0
-        if cut_from is not None:
-            log = segment.whole_log
-            ends.append(_add_batches(lost, log, cut_from, segment.base_offset, log_start_before))
+            lost_from = 0
+        if lost_from is not None:
+            log = segment.original_log
+            ends.append(_add_batches(lost, log, lost_from, segment.base_offset, log_start_before))
     for base_offset, path in loaded.files.replaced.items():
         file = MappedFile(path)
         try:
