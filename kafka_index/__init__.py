@@ -1,4 +1,4 @@
-"""Rebuild the indexes of Kafka logs as the broker writes them, and read logs at rest.
+"""Rebuild the index files of Kafka logs as a broker would write them, and read logs at rest.
 
     >>> import kafka_index
     >>> built = kafka_index.build_indexes("/dump/broker-1", "/tmp/indexes")
@@ -7,7 +7,7 @@
 
 Dumps: data directories, partition directories, or globs of either; local paths or URIs.
     build_indexes        write .index, .timeindex and other files that a broker keeps next to logs
-    verify               compare every file with what it should be
+    verify               compare every file with the file that a broker would write
     predict              what a broker does to its log directories when it starts
     list_partitions      partitions, their offsets and sizes
     read_stats           records and bytes by topic, partition, day or hour; sizes and keys

@@ -98,7 +98,7 @@ class Command(click.Command):
         try:
             values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         except click.UsageError as error:
-            # No callback has run, so the summary would be that of an earlier run.
+            # No callback has run, so `_summary` would still belong to an earlier run.
             _open_summary(args)
             if isinstance(error, click.BadOptionUsage):
                 # click does not set the command of the option that lacks its value.
@@ -186,7 +186,7 @@ def add_unread(code: int) -> ExitCode:
     if not files:
         return ExitCode(code)
     for reason, text, hint in (
-        (NOT_A_FILE, "not read, as they are not files: ", ""),
+        (NOT_A_FILE, "not read because they are not regular files: ", ""),
         (BROKEN_LINK, "not read, as links lead to nothing: ", ""),
         (BAD_CHECKPOINT, "checkpoints that a broker cannot read: ", ""),
         (
@@ -262,7 +262,7 @@ class SparkEngine:
     ) -> Iterator[SparkWorkers]:
         """Start a session, check the executors, and return its workers.
 
-        Parameters are those of `kafka_index.core.job.Engine.start`.
+        The parameters are documented in `kafka_index.core.job.Engine.start`.
         """
         from kafka_index.spark.session import open_session  # noqa: PLC0415, PySpark
 
@@ -443,7 +443,7 @@ def _collect_topics(
                     if partition is not None:
                         is_data_directory = True
                         found.add(partition.topic)
-                # The name of a data directory may look like that of a partition.
+                # The name of a data directory may look like the name of a partition.
                 own = parse(os.path.basename(os.path.abspath(path)))
                 if own is not None and not is_data_directory:
                     found.add(own.topic)

@@ -205,7 +205,7 @@ class RunSummary:
         self.next_command = result.next_command
 
     def add_paths(self, context: click.Context) -> None:
-        """Add a command's path parameters, by option name."""
+        """Add the values of a command's path parameters, keyed by option name."""
         for parameter in context.command.params:
             value = context.params.get(parameter.name or "")
             name = option_name(parameter).lstrip("-")

@@ -168,7 +168,7 @@ def _read_record(
     )
     for batch in read_plan(plan):
         if batch.num_rows > 1:
-            raise CorruptLogError(f"offset {offset} is that of more than one record")
+            raise CorruptLogError(f"more than one record has the offset {offset}")
         if batch.num_rows:
             decode = decoder_of_topic(topic)
             text = RecordText(as_json=request.as_json, keys=None, values=None, decode=decode)

@@ -84,7 +84,7 @@ def session_workers(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
-    """Return the workers of a session, whose tasks check their executor first."""
+    """Return the workers of a session. Before its first task, each executor is checked."""
     on_progress = None if listener is None else listener.on_units
     with (
         executor_check(session, inputs=inputs, outputs=outputs) as check,

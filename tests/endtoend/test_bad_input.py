@@ -197,7 +197,7 @@ def test_row_without_a_segment_stops_the_run(tmp_path: Path, form: _Form, column
     done = build_here(*parquet(tmp_path, table))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"null in column {column}" in done.stderr
+    assert f"column {column} is null" in done.stderr
     assert list((tmp_path / "out").rglob("*")) == []
 
 
@@ -216,12 +216,12 @@ def _gap(table: pa.Table) -> pa.Table:
 @pytest.mark.parametrize(
     ("form", "spoil", "reason"),
     [
-        (metadata_table, _null("position_bytes"), "null in column position_bytes"),
-        (metadata_table, _null("size_bytes"), "null in column size_bytes"),
-        (metadata_table, _null("last_offset"), "null in column last_offset"),
-        (metadata_table, _null("max_timestamp_ms"), "null in column max_timestamp_ms"),
-        (raw_table, _null("position_bytes"), "null in column position_bytes"),
-        (raw_table, _null("batch"), "null in column batch"),
+        (metadata_table, _null("position_bytes"), "column position_bytes is null"),
+        (metadata_table, _null("size_bytes"), "column size_bytes is null"),
+        (metadata_table, _null("last_offset"), "column last_offset is null"),
+        (metadata_table, _null("max_timestamp_ms"), "column max_timestamp_ms is null"),
+        (raw_table, _null("position_bytes"), "column position_bytes is null"),
+        (raw_table, _null("batch"), "column batch is null"),
         (metadata_table, _twice, "overlapping_positions"),
         (raw_table, _twice, "overlapping_positions"),
         (metadata_table, _gap, "position_gap"),

@@ -94,7 +94,7 @@ def test_missing_columns_of_a_frame_are_all_reported(spark: SparkSession, tmp_pa
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("CAST(NULL AS STRING) AS topic, 0 AS partition", "null in column topic"),
+        ("CAST(NULL AS STRING) AS topic, 0 AS partition", "column topic is null"),
         ("'a' AS topic, 5000000000L AS partition", "not a 32-bit integer"),
     ],
 )

@@ -171,7 +171,7 @@ def test_timestamp_and_date_columns_are_unchanged(spark: SparkSession, days: Inv
         (["*", "'1' AS offset"], "offset is string, not an integer"),
         (["*", "current_date() AS offset"], "offset is date, not an integer"),
         (["topic", "1.5 AS partition", "1 AS offset"], "partition is decimal"),
-        (["*", "1 AS offset", "1 AS status"], "named like those of answers: status"),
+        (["*", "1 AS offset", "1 AS status"], "names of answer columns: status"),
     ],
 )
 def test_wrong_columns_are_rejected_at_once(

@@ -135,7 +135,7 @@ def test_rows_without_a_segment_stop_the_run_before_it_writes(
     table = change(metadata_table(dump()), 5, "topic", None)
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
-    with pytest.raises(InputError, match="null in column topic"):
+    with pytest.raises(InputError, match="column topic is null"):
         _build(spark, source, settings(tmp_path / "spark", outputs=INDEX_OUTPUTS))
 
     assert index_files(tmp_path) == {}

@@ -361,7 +361,7 @@ def _integers(
     ``relative`` is the column to which they are relative: empty for the previous value, null for
     absolute values.
     """
-    wide = _is_wide(values)
+    wide = _needs_bigint(values)
     codings: dict[str | None, Longs] = {None: values, "": np.diff(values, prepend=np.int64(0))}
     if not wide:
         codings |= {name: values - other for name, other in others.items()}
@@ -372,7 +372,7 @@ def _integers(
     return header, (_payload(raw),)
 
 
-def _is_wide(values: Longs) -> bool:
+def _needs_bigint(values: Longs) -> bool:
     return len(values) > 0 and bool(values.max() > _MAX_EXACT or values.min() < -_MAX_EXACT)
 
 

@@ -44,7 +44,7 @@ def backup_broker(
     node_id : int, optional
         The broker, if the directories belong to several brokers.
     brokers : list of int
-        The brokers that a backup expects; by default those of the repository.
+        The brokers that a backup expects; by default the brokers of the repository.
     wait : str or timedelta
         How long the brokers of a backup wait for each other.
     cut_at : time, optional
@@ -63,7 +63,7 @@ def backup_broker(
     Raises
     ------
     InputError
-        The directories are not those of a broker, or the repository is another cluster's.
+        The directories are not a broker's data directories, or the repository is another cluster's.
     KafkaIndexError
         The directories cannot be read, or the repository cannot be written. It has no new backup.
 
@@ -90,7 +90,7 @@ def open_backup(uri: Path) -> BackupRepository:
     Returns
     -------
     BackupRepository
-        A row per backup. Its `at` returns the input by which other functions read a backup.
+        A row per backup. Its `at` returns the path of a backup, as an input for other functions.
 
     Raises
     ------

@@ -153,7 +153,7 @@ class Barrier:
         return None in self._arrived(JOINED)
 
     def await_leaders(self, stored: Collection[str], others: Mapping[str, int | None]) -> set[str]:
-        """List the partitions stored here; return those of `others` that no broker stored.
+        """List the partitions stored here; return the partitions of `others` that no broker stored.
 
         Partitions are folders of the repository; `others` has the leader of each. Waits for leaders
         in the backup, at least as long as this broker took itself. Brokers may disagree about a
@@ -301,7 +301,7 @@ def join_backup(
 
 
 def expired_barriers(root: str, before_ms: int) -> list[str]:
-    """Return the objects of barriers older than a time, except those of the newest barrier.
+    """Return the objects of barriers older than a time; objects of the newest barrier are kept.
 
     The time is in milliseconds since the epoch. The newest barrier stays, so that barrier numbers
     are not reused.

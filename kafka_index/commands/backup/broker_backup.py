@@ -174,8 +174,8 @@ class CheckpointWatcher:
     A broker writes high watermarks every five seconds, and collects all values before it writes
     them. So the first replacement after a capture may contain older values, but not the second.
 
-    A broker writes no checkpoint in a directory without partitions, such as that of its metadata
-    log. So a directory is watched only while one of its given partition paths exists.
+    A broker writes no checkpoint in a directory without partitions, such as the directory of its
+    metadata log. So a directory is watched only while one of its given partition paths exists.
     """
 
     def __init__(

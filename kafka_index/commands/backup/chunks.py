@@ -151,7 +151,7 @@ class LogChunkReader:
         self.position += found.first(start).end_bytes
 
     def _read(self, file: LowImpactReader) -> _Batches:
-        """Return the batches from the position on, at most those of one chunk."""
+        """Return the batches from the position on, at most as many as one chunk holds."""
         wanted = min(MAX_CHUNK_BYTES, self._size_bytes - self.position)
         while True:
             buffer = np.empty(wanted, np.uint8)
@@ -503,7 +503,7 @@ class PartitionUploader:
             self.new_bytes += new_bytes
         bases = found.bases
         first = bases[0] if bases else 0
-        # Chunks of unchanged logs may follow those of cleaned logs.
+        # Chunks of unchanged logs may follow the chunks of cleaned logs.
         chunks = sorted(
             (chunk for chunk in chunks if chunk.last_offset >= first),
             key=lambda chunk: chunk.base_offset,

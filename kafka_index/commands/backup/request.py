@@ -61,7 +61,7 @@ class BackupRequest(Request):
         IntegersKind(0, INT32_MAX),
         Group.CLUSTER,
         "Brokers of the backup. They synchronize, and capture their logs at the same time.  "
-        "[default: those of the repository, of the previous backup, or of the metadata log]",
+        "[default: the brokers of the repository, of the previous backup, or of the metadata log]",
         default=(),
     )
     wait: timedelta = parameter(

@@ -431,7 +431,7 @@ class BackupRepository(TableResult):
         return self.rows.sort_by([("backup_id", "descending")])
 
     def at(self, time: Time | None = None) -> str:
-        """Return the input by which other functions read a backup.
+        """Return the path of a backup, as an input for other functions.
 
         Parameters
         ----------

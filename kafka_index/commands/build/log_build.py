@@ -261,7 +261,7 @@ def stage_tasks(
 ) -> list[StagedSegment]:
     """Stage the segments of tasks in other processes, where their temporary files can be shared.
 
-    `stage` is called like `stage_segments`; other parameters are those of `Workers.run`. With
+    `stage` is called like `stage_segments`; `Workers.run` documents the other parameters. With
     `fail_fast`, segments may be missing after a failure.
     """
     staging = _Staging(stage, replace(settings, shares_staged=True), fail_fast=fail_fast)
@@ -403,7 +403,7 @@ def build_logs(
     """Build segments; all segments of each partition must be given.
 
     The listener receives each segment's row. With `fail_fast`, no further segment starts after a
-    failure. Segments that were not started, and those of incomplete partitions, have no row.
+    failure. Segments that were not started, and segments of incomplete partitions, have no row.
     """
     table = SegmentTable.of(segments)
     if workers.in_process:
@@ -555,7 +555,7 @@ def build_segment_files(
     log_path : path
         The ``.log``; its name contains the base offset.
     target_directory : path
-        An existing folder other than that of the log.
+        An existing folder other than the folder of the log.
     config : IndexConfig
         Kafka settings.
     verify_crc : bool
@@ -569,7 +569,8 @@ def build_segment_files(
     Raises
     ------
     InputError
-        The log is missing, its name has no base offset, or the folder is that of the log.
+        The log is missing, its name has no base offset, or `target_directory` is the log's own
+        folder.
     """
     path = os.path.abspath(path_of(log_path, "log_path"))
     directory = os.path.abspath(path_of(target_directory, "target_directory"))

@@ -270,7 +270,7 @@ def _refuse(message: str, wrong: npt.NDArray[np.bool_], position: Longs, value: 
 def _refuse_null(column: pa.Array, name: str, first_row: int) -> None:
     if column.null_count:
         row = first_row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise InputError(f"null in column {name}, in row {row} of the segment (from 0)")
+        raise InputError(f"column {name} is null in row {row} of the segment (the first row is 0)")
 
 
 def _longs(chunk: pa.RecordBatch, name: str, first_row: int) -> Longs:

@@ -59,8 +59,8 @@ class SegmentKey(NamedTuple):
 
 
 #: Rows of a segment in one batch of the input: first row in the whole input, positions of the first
-#: and last row, and approximate size of the log so far. `in_order`: they are consecutive and in
-#: position order, and so are those of all segments in the batch. A pickled `error` replaces rows
+#: and last row, and approximate size of the log so far. `in_order`: the rows are consecutive and in
+#: position order, and so are the rows of all segments in the batch. A pickled `error` replaces rows
 #: that cannot be counted, because raising would cause a retry in other processes.
 PART_SCHEMA = pa.schema(
     [
@@ -257,7 +257,7 @@ def _bin(work: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -> Bin:
 
 
 def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of a bin, and those of segments between them.
+    """Stream the rows of a bin, and the rows of segments between its rows.
 
     Raises `InputError` if a file cannot be read.
     """
@@ -344,7 +344,7 @@ def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
     for name, count in zip(KEY_COLUMNS, nulls, strict=True):
         if count:
             raise InputError(
-                f"null in column {name}: these rows belong to no segment",
+                f"column {name} is null: these rows belong to no segment",
                 path=path,
                 hint="remove those rows",
             )

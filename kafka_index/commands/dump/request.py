@@ -105,8 +105,8 @@ DUMP = CommandSpec(
     decoded unless --keys or --values is given. JSON contains the decoded fields and the bytes.
     Credentials and sensitive configurations are not printed.
 
-    --records --decode prints decoded keys or values. By default, the schemas are those of the topic
-    _schemas beside the folder of the partition.
+    --records --decode prints decoded keys or values. By default, the schemas are read from the
+    topic _schemas next to the folder of the partition.
 
     \b
     Exit codes:

@@ -52,8 +52,8 @@ class TypedLog:
 def typed_logs(paths: Iterable[str], request: DumpRequest) -> dict[str, TypedLog]:
     """Return how the keys and values of logs are decoded.
 
-    By default, the schemas are those of the topic ``_schemas`` beside the folder of the partition.
-    Raises `InputError` if there are none.
+    By default, the schemas are read from the topic ``_schemas`` next to the folder of the
+    partition. Raises `InputError` if there are none.
     """
     found: dict[str, TypedLog] = {}
     known: dict[tuple[str, str], DecodeOptions] = {}
@@ -63,7 +63,7 @@ def typed_logs(paths: Iterable[str], request: DumpRequest) -> dict[str, TypedLog
         is_beside = request.schemas.partition(":")[0] == FROM_DUMP
         if partition is None and is_beside and request.value_schema is None:
             raise InputError(
-                "the folder of the log is no partition, so no topic of schemas is beside it",
+                "the log is not in a folder of a partition, so there is no schema topic next to it",
                 path=path,
                 hint="give --schemas a folder or file of schemas, or the URL of a registry",
             )

@@ -237,7 +237,7 @@ def _text(value: date | None) -> str | None:
 
 
 def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
-    """Return Delta's statistics of a file, from those of its row groups."""
+    """Return Delta's statistics of a file, merged from its row groups."""
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     nulls: dict[str, Any] = {}

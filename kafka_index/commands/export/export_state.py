@@ -228,9 +228,9 @@ class ExportState:
     The options decide the rows: `state_options`. The offsets from the first to the next,
     exclusive, have been exported; the log directory may have the topic id. A later run reads the
     damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
-    continued. `superseded` are data files that go, below the folder; then those beside them are
-    taking their place. `writers` are what typed keys and values were written with, and `forms` the
-    forms of their columns, by part.
+    continued. `superseded` are data files that are removed, below the folder; then the files next
+    to them are taking their place. `writers` are what typed keys and values were written with, and
+    `forms` the forms of their columns, by part.
 
     Files in a table are never changed or removed here. A file that replaces others has a higher
     `revision` in its name, and `replaced` has the ranges, the latest last. `files` counts the data
@@ -279,7 +279,7 @@ def state_options(settings: ExportSettings) -> dict[str, _OptionValue]:
         "isolation": settings.read.isolation.value,
         "from_ms": settings.from_ms,
         "to_ms": settings.to_ms,
-        # Left out where there are none, as earlier versions do.
+        # Omitted if there are none, as in earlier versions.
         **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
         **({"history": settings.history.value} if settings.is_latest else {}),
         **settings.decode,
@@ -296,7 +296,7 @@ def value_text(name: str, value: object) -> str:
 
 
 def option_again(options: Mapping[str, object], name: str) -> str:
-    """Return what to do to continue an export, where an option of its state differs."""
+    """Return a hint how to continue an export if an option differs from its state."""
     option, value, relative = OPTION_NAMES[name], options.get(name), options.get("relative_times")
     if isinstance(relative, dict) and name in relative:
         return f"give {option} {relative[name]}"
@@ -308,7 +308,7 @@ def option_again(options: Mapping[str, object], name: str) -> str:
 def with_first_times(
     settings: ExportSettings, partitions: Iterable[PartitionFiles]
 ) -> ExportSettings:
-    """Return settings whose relative times are those of the first run of the same export.
+    """Return settings with the relative times of the first run of the same export.
 
     An export that is continued reads new records: with another end in each run, records would be
     passed over for good.

@@ -164,7 +164,7 @@ class _IcebergTable(LakeTable):
     def load(self) -> None:
         with _calls("load the table", self.name):
             table = self._catalog.load_table(self._identifier)
-            # pyiceberg would repeat the commit after that of another writer, with the same files.
+            # pyiceberg would repeat the commit after another writer's commit, with the same files.
             retries = {TableProperties.COMMIT_NUM_RETRIES: "0"}
             properties = {**table.metadata.properties, **retries}
             table.metadata = table.metadata.model_copy(update={"properties": properties})
@@ -269,7 +269,7 @@ class _IcebergTable(LakeTable):
             elif paths:
                 transaction.add_files(paths, check_duplicate_files=False)
             else:
-                # Without a snapshot, the commit would not conflict with that of another writer.
+                # Without a snapshot, the commit would not conflict with another writer's commit.
                 _add_snapshot(transaction)
             versions = {key: str(version) for key, version in change.versions.items()}
             transaction.set_properties(versions)

@@ -117,7 +117,7 @@ def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[
     if found != given:
         missing, other = sorted(found - given), sorted(given - found)
         raise InputError(
-            "the starting offsets are not those of the partitions of the input",
+            "the starting offsets are not for the same partitions as the input",
             expected=", ".join(missing) or None,
             found=", ".join(other) or None,
             hint="name each partition once (-2 is its first offset), and use --topics for fewer",
@@ -366,7 +366,7 @@ def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, 
                 hint="choose another --output",
             )
         return
-    # Options of typed columns are left out where there are none.
+    # Options of typed columns are omitted if there are no typed columns.
     names = dict.fromkeys((*options, *(name for name in known.options if name in DECODE_OPTIONS)))
     differing = [name for name in names if known.options.get(name) != options.get(name)]
     if "to_ms" in differing:

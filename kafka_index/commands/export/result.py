@@ -89,8 +89,8 @@ _WITH_DATA_LOSS = (ExportStatus.FAILED, ExportStatus.CONTINUED, ExportStatus.RES
 class PartitionReport:
     """A row of the report: the offsets, the end exclusive, and the files that this run exported.
 
-    `left_out` counts skipped corrupt ranges. Path, position and reason are those of the first
-    corrupt range, or of the failure. `is_retriable`: the environment is at fault for a failure.
+    `left_out` counts skipped corrupt ranges. Path, position and reason describe the first corrupt
+    range, or the failure. `is_retriable`: the environment is at fault for a failure.
     `missing_offsets` are missing within the range that this run exported. `is_shorter`: the export
     replaced a longer export. `decode_counts` are the keys and values that did not decode, by code.
     """

@@ -30,7 +30,7 @@ _TABLE_COLUMNS = ("topic", "partition", "offset")
 TOMBSTONE = "_tombstone"
 #: The name of the folder of a partition begins with this, in a table.
 PARTITION_FOLDER = "partition-"
-#: The folder of history files in that of a table. Readers and cleaners of tables ignore its name.
+#: The folder of history files in the folder of a table. Readers and cleaners of tables ignore it.
 _HISTORY = "_history"
 #: The suffix of data files in a staging folder.
 STAGED_ENDING = ".staged"

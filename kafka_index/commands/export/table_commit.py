@@ -104,7 +104,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def rewritten_schema(self) -> pa.Schema:
-        """Return the columns of rewritten files: those of the loaded table, and new ones."""
+        """Return the columns of rewritten files: of the loaded table, followed by new columns."""
 
     @abstractmethod
     def files_with(self, partitions: Collection[int]) -> list[TableFile]:
@@ -189,7 +189,8 @@ class Tables:
     def open(self, files: Sequence[PartitionFiles], settings: ExportSettings) -> None:
         """Open the table of each topic, while the lock of the output is held.
 
-        Raises `InputError` if a table cannot take the columns, or is not that of this output.
+        Raises `InputError` if the columns cannot be added to a table, or it belongs to another
+        output.
         """
         self._settings = settings
         if self.lake is None:

@@ -126,12 +126,12 @@ def refuse_changed_types(
     name: str,
     widens: Callable[[pa.DataType, pa.DataType], bool],
 ) -> None:
-    """Raise `InputError` if columns cannot be added to those of a table.
+    """Raise `InputError` if columns cannot be added to a table.
 
     Parameters
     ----------
     schema, table : pa.Schema
-        The columns of the files, as of `table_schema`, and those of the table.
+        The columns of the files, as returned by `table_schema`, and the columns of the table.
     name : str
         The table, for the message.
     widens : callable

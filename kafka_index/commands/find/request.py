@@ -41,7 +41,7 @@ class RegexKind(TextKind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRequest(DecodeRequest):
-    """Parameters of a search. `columns` are those of the records; by default Spark's."""
+    """Parameters of a search. `columns` are columns of the records; by default Spark's."""
 
     key: bytes | None = parameter(
         BytesKind("KEY"), Group.SELECTION, f"Key of the record. {_BYTES_HELP}", default=None
@@ -101,8 +101,8 @@ FIND = CommandSpec(
     opened read-only.
 
     A record must meet all conditions. Records are printed as a table, by topic, partition and
-    offset. With --json, each line is that of `dump --records --json`, plus topic and partition. The
-    last lines, on stderr, report what was searched, and what was not.
+    offset. With --json, each line is as of `dump --records --json`, plus topic and partition. The
+    last lines, on stderr, report how much data was searched, and which data was not.
 
     \b
     Exit codes:

@@ -149,7 +149,7 @@ def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) ->
     """Check that records come in the order of a column; return its last value."""
     values = batch.column(column)
     if values.null_count:
-        raise InputError(f"a record has no {column}, by which its offset is chosen")
+        raise InputError(f"a record has no {column}, so its offset cannot be chosen")
     descends = pc.any(pc.less(values[1:], values[:-1])).as_py()
     if descends or (before is not None and pc.less(values[0], before).as_py()):
         raise OrderError(f"the records of a partition are not in the order of {column}")

@@ -33,9 +33,9 @@ IMPORT_MANIFEST = ".import.kafka-index"
 class ImportCounts:
     """The counts of an import of a partition.
 
-    `first_offset` is that of the first imported record. End offset, segments and size are those of
-    the complete log. `cut_bytes` is the size of an incomplete last batch that was truncated before
-    the import appended to the log.
+    `first_offset` is the offset of the first imported record. End offset, segments and size
+    describe the complete log. `cut_bytes` is the size of an incomplete last batch that was
+    truncated before the import appended to the log.
     """
 
     records: Offset

@@ -125,7 +125,7 @@ def _invalid(name: str, expected: str, found: str) -> ConfigError:
 def list_layout_files(
     inputs: Sequence[str], layout: ImportLayout | None, properties: Mapping[str, str]
 ) -> tuple[list[TableFile], list[str]]:
-    """List the files of inputs with their layout, None for that of `export`.
+    """List the files of inputs with their layout; None is the layout of `export`.
 
     Also returns notices: sentences for users about the limits of these files.
     """
@@ -140,7 +140,7 @@ def list_layout_files(
             notices.append("the files have the columns of kafka-index's own export")
             return list_table_files(inputs), notices
         layout = recognised
-        notices.append(f"the files are read as those of the layout {layout}")
+        notices.append(f"the files are read with the layout {layout}")
     if layout in (ImportLayout.SPARK, ImportLayout.KCAT):
         default = Text.BASE64 if layout is ImportLayout.SPARK else Text.STRING
         texts = TextOf(*(text or default for text in given.texts))

@@ -245,7 +245,7 @@ class PartitionImport:
     def _write(self, batch: pa.RecordBatch, *, keeps_last: bool) -> int:
         """Write records; return how many.
 
-        With `keeps_last`, those of the last batch are not written, because it may grow.
+        With `keeps_last`, the records of the last batch are not written, because it may grow.
         """
         if not len(batch):
             return 0

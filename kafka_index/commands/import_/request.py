@@ -41,7 +41,7 @@ class ImportMode(Enum):
     CREATE = "create"
     #: The records are appended.
     APPEND = "append"
-    #: The records replace those of an earlier import.
+    #: The records replace the records of an earlier import.
     OVERWRITE = "overwrite"
 
 

@@ -153,8 +153,8 @@ def _numbered_rows(
             path=path,
             expected=f"{end - layout.start_offset} records",
             found=offset - layout.start_offset,
-            hint="with the property offsets=packed, offsets are counted from the offset in each "
-            "name, without gaps",
+            hint="set the property offsets=packed to assign consecutive offsets, starting at the "
+            "offset in each file name",
         )
 
 
@@ -494,7 +494,7 @@ def list_files(inputs: Sequence[str]) -> list[str]:
 
 
 def _is_data(name: str) -> bool:
-    """Return whether a name is not that of a metadata file of Spark or Hadoop."""
+    """Return whether the name is not the name of a metadata file of Spark or Hadoop."""
     return not name.endswith(".crc") and not name.startswith(
         ("_SUCCESS", "_committed_", "_started_", "_spark_metadata", "_temporary")
     )

@@ -47,14 +47,14 @@ def lookup_offsets(
     config : path, mapping or LogConfig, optional
         Kafka settings, for missing indexes.
     max_decompressed_bytes : int, optional
-        Memory limit for decompressed records, in bytes; by default that of the settings.
+        Memory limit for decompressed records, in bytes; by default the limit of the settings.
     follow_links : bool
         Whether to read index files, checkpoints and snapshots that are links out of the input.
 
     Returns
     -------
     LookupResult
-        The columns of the queries, followed by those of answers; a row for each query, in order.
+        The columns of the queries, followed by the answer columns; a row for each query, in order.
         The error of a query or a log is the status of its row.
 
     Raises

@@ -343,7 +343,7 @@ def answer_split(
 ) -> SplitReport:
     """Look up the queries of a split, and write the answers to one file, atomically and durably.
 
-    The lookups are those of this thread or worker; the report includes their earlier findings. The
+    `lookups` belong to this thread or worker; the report includes their earlier findings. The
     ending of the path (`AnswerTarget.part_path`) determines the format of the answers; any other
     ending means the format of the queries. Concurrent attempts at a split have different attempt
     IDs of letters, digits and underscores. Raises `InputError` if the queries cannot be read or
@@ -555,7 +555,7 @@ class StatusCounts:
         codes = self._inventory.codes(topics, numbers)
         if present is not None:
             codes = np.where(present, codes, np.int32(NO_PARTITION))
-        # The counts of a partition are adjacent; those of no partition come first.
+        # The counts of a partition are adjacent; counts of queries without a partition come first.
         cells = (codes - NO_PARTITION) * np.int64(len(Status)) + statuses
         size = (self._inventory.partitions.num_rows + 1) * len(Status)
         counts = np.bincount(cells, minlength=size)
@@ -579,7 +579,7 @@ class StatusCounts:
         self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]
     ) -> None:
         names = ["topic", "partition", "status"]
-        # Not as strings: those of Parquet may not be UTF-8.
+        # Not as strings, because strings in Parquet files may not be UTF-8.
         texts = plain_array(topics).cast(pa.large_binary())
         table = pa.table([texts, partitions, pa.array(statuses)], names=names)
         grouped = table.group_by(names).aggregate([([], "count_all")])

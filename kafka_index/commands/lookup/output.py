@@ -280,7 +280,7 @@ class LookupManifest(RunState):
     outcome: RunOutcome = RunOutcome.ENVIRONMENT
 
     def is_of(self, inputs: str, output: str, others: Sequence[str]) -> bool:
-        """Return whether the existing files are those of a run with this digest of inputs.
+        """Return whether a run with this digest of inputs wrote the existing files.
 
         `others` are files that the run writes in addition to the output.
         """
@@ -386,9 +386,9 @@ def open_answers(
 ) -> Iterator[Write]:
     """Create a file of answers; yield the function that writes queries of a split with answers.
 
-    The format is that of the queries, or Parquet. A file `to_join` is an input of `join_parts`. The
-    file is closed at the end, and not durable. Raises `OSError` if it cannot be written, and
-    `InputError` if the queries cannot be read.
+    The output has the format of the queries, or is Parquet. A file `to_join` is an input of
+    `join_parts`. The file is closed at the end, and not durable. Raises `OSError` if it cannot be
+    written, and `InputError` if the queries cannot be read.
     """
     if form is QueryFormat.JSON:
         with open(path, "wb", buffering=0) as file:
@@ -450,7 +450,7 @@ def _write_lines(
 
 
 def _csv_schema(split: QuerySplit) -> pa.Schema:
-    """Return the columns of CSV; those of the queries are strings."""
+    """Return the columns of CSV; columns of the queries are strings."""
     return pa.schema([*(pa.field(name, pa.string()) for name in split.columns), *ANSWER_SCHEMA])
 
 
@@ -537,6 +537,6 @@ def _metadata(queries: pa.Schema) -> dict[bytes, bytes] | None:
         ]
         metadata[_SPARK_SCHEMA] = json.dumps(spark, separators=(",", ":")).encode()
     except (ValueError, TypeError, KeyError):
-        # Without this metadata, Spark uses the columns.
+        # Without this metadata, Spark derives its schema from the Parquet columns.
         del metadata[_SPARK_SCHEMA]
     return metadata

@@ -84,8 +84,8 @@ class QuerySplit:
     Splits are numbered in the order of the queries. A Parquet file without rows has a split without
     row groups. `rows` is None if it is unknown before the read. `size_bytes` is the approximate
     size of the read, and `file_bytes` the size of the file when it was checked. `first_row` is the
-    number of queries of the file before the split. `columns` are those of all files, in the order
-    of the first file; for JSON lines, the members of the first lines of all files.
+    number of queries of the file before the split. `columns` are the columns of all files, in the
+    order of the first file; for JSON lines, the members of the first lines of all files.
     """
 
     number: int
@@ -137,7 +137,7 @@ def open_queries(path: str, by: By) -> Queries:
     ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start with
     ``_`` or ``.`` are ignored in folders and globs. Text may be compressed. Raises `InputError` if
     there are no files, they have several formats or an unknown one, or their columns are missing,
-    of the wrong type, named like those of answers, or not the same in all files. For JSON lines
+    of the wrong type, named like answer columns, or not the same in all files. For JSON lines
     only the first lines of each file are checked.
     """
     files, form = find_query_files(path)
@@ -282,7 +282,7 @@ def needed_columns(by: By) -> tuple[str, str, str]:
 def check_columns(schema: pa.Schema, by: By, *, path: str | None = None) -> None:
     """Check the columns of the queries of a file or data frame.
 
-    Raises `InputError` if columns are missing, of the wrong type, or named like those of answers.
+    Raises `InputError` if columns are missing, of the wrong type, or named like answer columns.
     """
     check_names(schema.names, by, path=path)
     problems = [
@@ -320,7 +320,7 @@ def refuse_collisions(names: Iterable[str], *, path: str | None = None) -> None:
     )
     if taken:
         raise InputError(
-            f"columns are named like those of answers: {', '.join(taken)}",
+            f"columns have the names of answer columns: {', '.join(taken)}",
             path=path,
             hint="rename them (are these the answers of an earlier run?)",
         )
@@ -399,8 +399,8 @@ _INSTANT = pa.timestamp("us", "UTC")
 def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     """Check the columns of all files, and divide them into splits.
 
-    Raises `InputError` if a file cannot be read, or its columns are invalid or differ from those of
-    other files.
+    Raises `InputError` if a file cannot be read, or its columns are invalid or differ from other
+    files.
     """
     schemas: list[tuple[str, pa.Schema]] = []
     footers: list[pq.FileMetaData] = []
@@ -608,7 +608,7 @@ def _read_csv(split: QuerySplit) -> Iterator[pa.RecordBatch]:
 
 
 def _read_json(split: QuerySplit, *, as_columns: bool) -> Iterator[pa.RecordBatch]:
-    """Read all members of JSON lines, or, without `as_columns`, those of queries and the lines."""
+    """Read all members of JSON lines; without `as_columns`, only query columns and the lines."""
     names = split.columns if as_columns else needed_columns(split.by)
     chosen = [f"json ->> '{_pointer(name)}'" for name in names]
     more = ["json::VARCHAR", "json_keys(json)"]
@@ -671,7 +671,7 @@ def _query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBatch]
     import duckdb  # noqa: PLC0415, slow to import
 
     with errors_of(path), _plain_file(path) as plain:
-        rows = _rows_of_batch(plain)
+        rows = _estimate_rows_per_batch(plain)
         with closing(duckdb.connect(config={"threads": 1})) as connection:
             try:
                 yield from connection.sql(query, params=[plain]).to_arrow_reader(rows)
@@ -704,8 +704,8 @@ def _plain_file(path: str) -> Iterator[str]:
         yield copy.name
 
 
-def _rows_of_batch(path: str) -> int:
-    """Estimate the number of rows of a batch from the first rows of a text."""
+def _estimate_rows_per_batch(path: str) -> int:
+    """Return the number of rows to read per batch, based on the first rows of a file."""
     with open(path, "rb") as file:
         sample = file.read(_SAMPLE_BYTES)
     row_bytes = len(sample) // (sample.count(b"\n") + 1) + 1

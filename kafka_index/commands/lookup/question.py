@@ -134,7 +134,7 @@ def _directories_of(given: Sequence[str]) -> Mapping[TopicPartition, list[str]]:
         try:
             paths |= {entry.name: entry.path for entry in scan_directory(directory)}
         except InputError as error:
-            # A file, or a missing directory: only its own name can be that of a partition.
+            # A file, or a missing directory: only the name itself can identify a partition.
             if is_retriable(error):
                 raise
         for name, path in paths.items():

@@ -363,7 +363,7 @@ spark-submit --master spark://host:7077 jobs/lookup.py --input /mnt/dump/* \\
     --indexes /mnt/indexes --queries /mnt/queries --by timestamp --output /mnt/answers
 """,
     report="commands.lookup.result:LOOKUP_REPORT",
-    report_rows="queries by partition and status, and all findings,",
+    report_rows="the number of queries for each partition and status, and all findings,",
     has_page=True,
 )
 #: The Spark job, for files only, and the Python functions.

@@ -296,7 +296,7 @@ class LookupResult(_QueriesResult):
     ----------
     rows : pa.Table
         From `lookup_offsets` and `lookup_timestamps`, a row for each query, in order: its columns,
-        followed by those of answers. The error of a query or a log is the status of its row. For
+        followed by the answer columns. The error of a query or a log is the status of its row. For
         files of queries, the rows of the report.
     queries : mapping of str to int
         The numbers of queries by status.

@@ -42,7 +42,7 @@ def inventory_of(
     paths: Sequence[str] | None = None,
     topics: re.Pattern[str] | None = None,
 ) -> Inventory:
-    """List the logs of a request, or those of some of its inputs (`paths`) and `topics`."""
+    """List the logs of a request, or only the logs of some of its inputs (`paths`) and `topics`."""
     return collect_inventory(
         request.inputs if paths is None else paths,
         tiered=request.tiered,

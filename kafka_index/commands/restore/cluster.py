@@ -1,6 +1,6 @@
 """The source cluster, and the identity with which a broker starts on the output.
 
-In a fresh cluster the identity is that of a formatted directory, or of the dump. In the same
+In a fresh cluster, the identity is taken from a formatted directory, or from the dump. In the same
 cluster the metadata log is copied along, and the broker keeps its identity.
 """
 

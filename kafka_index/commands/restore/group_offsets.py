@@ -68,9 +68,10 @@ def restore_group_offsets(
     empty: Sequence[TopicPartition],
     locked: Output,
 ) -> tuple[list[GroupOffset], list[GroupOffset]]:
-    """Return the committed offsets after log ends, clamped on request, and those of renamed topics.
+    """Return the committed offsets after log ends, and the committed offsets of renamed topics.
 
-    `empty` are partitions that begin empty in the new cluster.
+    On request, the former are reset to the log end. `empty` are partitions that begin empty in the
+    new cluster.
     """
     not_clamped: list[GroupOffset] = []
     not_renamed: list[GroupOffset] = []

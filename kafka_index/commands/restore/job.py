@@ -584,7 +584,9 @@ class SegmentSplitter:
         """Return a plan whose base copy has the segments that a broker makes."""
         try:
             segments = [
-                each for segment in plan.base.segments.files() for each in self._segments(segment)
+                each
+                for segment in plan.base.segments.files()
+                for each in self._split_and_copy(segment)
             ]
         except CorruptObjectError:
             # The offsets are too far apart because an object of a backup is damaged there.
@@ -593,7 +595,7 @@ class SegmentSplitter:
             return plan
         return replace(plan, base=replace(plan.base, segments=PartitionSegments.of(segments)))
 
-    def _segments(self, segment: SegmentFile) -> Iterator[SegmentFile]:
+    def _split_and_copy(self, segment: SegmentFile) -> Iterator[SegmentFile]:
         spans = split_segment(segment, self.decompressor)
         if not spans:
             yield segment

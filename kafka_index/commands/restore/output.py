@@ -272,7 +272,7 @@ def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
 def _foreign(
     directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
 ) -> str | None:
-    """Return the first entry with another name, or another size; None for none."""
+    """Return the first entry with another name or another size, if there is one."""
     if not os.path.isdir(directory):
         return None
     for entry in sorted(os.scandir(directory), key=lambda each: each.name):
@@ -356,7 +356,7 @@ class Journal:
         )
 
     def reopen(self, restored: RestoredPartition) -> None:
-        """Append a line, durably, by which a partition is unfinished again."""
+        """Durably append a line that marks a partition as unfinished."""
         self._append([asdict(restored) | {"files": None}])
 
     def _append(self, lines: Iterable[Mapping[str, object]]) -> None:

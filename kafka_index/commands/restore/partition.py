@@ -433,7 +433,7 @@ class RestoredLog:
         return segment_at(self.path, self.source)
 
     def damage(self) -> tuple[int, str, str] | None:
-        """Return the position of the first damage, its code and its reason; None for none.
+        """Return the position, code and reason of the first damage; None if there is no damage.
 
         Recovery keeps batches that are out of order or have an unknown magic, but readers fail on
         them. The reason quotes no bytes of a log that was a link.
@@ -533,7 +533,7 @@ class LogRestore:
     ) -> RestoredLog:
         """Write a log without the dropped records, and stage it again.
 
-        The facts of the log stay those of all its batches.
+        The facts of the log still describe all its batches.
         """
         rewritten = f"{log.path}.dropped"
         with publishing(log.path, "write a log without some records"):

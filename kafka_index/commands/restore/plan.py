@@ -57,7 +57,7 @@ class PartitionPlan:
 
     @property
     def cleaned_to(self) -> int | None:
-        """The cleaner offset of the base copy; None for none."""
+        """The cleaner offset of the base copy, None if it has no such checkpoint."""
         return self.base.root.cleaned_to(self.base.partition)
 
     @property

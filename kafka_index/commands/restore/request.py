@@ -83,7 +83,7 @@ class Limit:
     offset: int = INT64_MAX
 
     def first_beyond(self, batches: BatchColumns) -> int | None:
-        """Return the row of the first batch that the log does not have; None for none."""
+        """Return the row of the first batch that the log does not have, None if it has all."""
         is_beyond = batches.last_offset >= self.offset
         is_beyond |= batches.max_timestamp_ms > self.time_ms
         beyond = is_beyond.nonzero()[0]

@@ -3,7 +3,8 @@
 Offsets that the base lacks are repaired by all intact batches of other copies, if these have the
 same history there. The nearest batches that both have, before the range and after it, must be the
 same: equal last offset, leader epoch and checksum. If there is no common batch after the range, the
-leader epoch of each batch must be that of the base there. So divergent histories are never joined.
+leader epoch of each batch must be the epoch of the base copy at that offset. So divergent histories
+are never joined.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def earlier_batches(
     *,
     is_searched: bool,
 ) -> EarlierBatches | None:
-    """Return the valid batches between two positions whose offsets go back; None for none.
+    """Return the valid batches between two positions whose offsets go back, if there are any.
 
     If `is_searched`, they may follow other bytes. `ranges` are the intact ranges of the log.
     """
@@ -269,7 +270,7 @@ class RangeRepair:
     first_offset, end_offset : int
         The range.
     batches : tuple of BatchRange
-        The batches, by offset.
+        The batches, in offset order.
     replicas : tuple of str
         The copies with the same history there.
     missing : tuple of (int, int)
@@ -773,7 +774,7 @@ class LogSalvage:
         return lost
 
     def _ranges(self, log: Bytes) -> list[IntactRange]:
-        """Return the intact ranges of a log, by offset."""
+        """Return the intact ranges of a log, in offset order."""
         end = self._next_base_offset
         found = find_intact_batches(
             log,

@@ -259,7 +259,7 @@ class TransactionBatches(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Lost offsets between two batches; epoch and timestamp are those of the batch before them."""
+    """Lost offsets between two batches, with epoch and timestamp of the batch before them."""
 
     first_offset: int
     last_offset: int
@@ -269,7 +269,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionTransactions:
-    """The transactional batches and markers of a partition, by producer ID and offset.
+    """The transactional batches and markers of a partition, sorted by producer ID and offset.
 
     The last gap begins at the log end, even if nothing is lost there. A row before the start offset
     stands for all earlier batches of a transaction that is open there.
@@ -475,7 +475,7 @@ class _BatchRange(NamedTuple):
     """Consecutive batches of one producer, by their rows, and the end of their transaction.
 
     `before` is the row of the producer's previous marker, and `following` the row of its next batch
-    or marker, None for none. `aborted` is their entry in a transaction index.
+    or marker, None if there is none. `aborted` is their entry in a transaction index.
     """
 
     first: int

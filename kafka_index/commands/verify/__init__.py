@@ -42,7 +42,7 @@ def verify(
         The metadata log directory, by default the one in the dump. It contains topic IDs and
         cleanup policies.
     against : path, or list of path
-        Compare the batches with those of another copy instead of verifying files.
+        Compare the batches with another copy instead of verifying files.
     topics : str, re.Pattern or list of str, optional
         Only topics whose full name matches the regular expression, or is in the list.
     fast : bool

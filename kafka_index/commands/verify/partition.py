@@ -422,7 +422,7 @@ class PartitionVerification:
     def _state_findings(
         self, checker: LogChecker, built: Mapping[str, bytes] | None
     ) -> Iterator[Finding]:
-        """Yield the findings of producer snapshots and leader epochs, after those of segments."""
+        """Yield the findings of producer snapshots and epochs, after the segments' findings."""
         partition, segments, end = self._partition, self._segments, checker.end_offset
         if not is_segment_path(segments[-1].log_path):
             recovered = (each.base_offset for each in segments if self._startup(each).is_recovered)

@@ -49,7 +49,7 @@ def known_topics(
     }
 
 
-# Epochs are compared with those of batches, since a build starts from the file itself.
+# Epochs are compared with the epochs of batches, since a build starts from the file itself.
 _OUTPUTS = ALL_OUTPUTS - {BuildOutput.EPOCHS}
 
 

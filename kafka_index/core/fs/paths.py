@@ -379,9 +379,9 @@ _REDPANDA = re.compile(r"[0-9]+-[0-9]+-v[0-9]+\.log")
 
 
 def layout_hint(directories: Sequence[str]) -> str | None:
-    """Return where data directories are below these directories, or what they contain instead.
+    """Return a hint for directories without partitions: data directories or other data in them.
 
-    None if one is itself a data directory, or nothing is recognized.
+    None if a directory is itself a data directory, or nothing is recognized.
     """
     found: list[str] = []
     other: str | None = None

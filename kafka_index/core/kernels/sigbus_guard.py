@@ -122,10 +122,12 @@ def _free_slot(slot: int) -> None:
 
 
 def _free_stale_slots(start: int, end: int) -> None:
-    """Free the slots of maps that were unmapped without a release and whose addresses are reused.
+    """Free the slots of memory mappings that were unmapped without a release.
 
-    The handler uses the first range that contains an address. A stale range would take the faults
-    of the new map, whose owner would then trust the zeros.
+    `start` and `end` are the address range of a new mapping, which reuses their addresses. The
+    handler uses the first range that contains an address. With a stale range, page faults of the
+    new mapping would be recorded in the old slot, and the owner of the mapping would use the zeros
+    as data.
     """
     overlaps = (_table[:, _START] < end) & (_table[:, _END] > start)
     for slot in np.flatnonzero(overlaps).tolist():

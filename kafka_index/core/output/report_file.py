@@ -85,7 +85,7 @@ def check_report_path(path: str, *, has_page: bool = False) -> str:
             path=path,
             expected=" or ".join(suffixes),
             found=suffix or "none",
-            hint="pages are written by build, verify, predict, restore, lookup and stats"
+            hint="only build, verify, predict, restore, lookup and stats write HTML reports"
             if suffix == PAGE_SUFFIX
             else None,
         )

@@ -179,7 +179,7 @@ class RecordStream(Result):
         return len({(split.topic, split.partition) for split in self._plan.splits})
 
     def _shown(self) -> pa.Table:
-        """Return a row per partition with its parts of logs; printing reads no records."""
+        """Return a row per partition, from its splits. No records are read to print it."""
         rows = []
         for (topic, partition), own in groupby(
             self._plan.splits, lambda split: (split.topic, split.partition)

@@ -113,7 +113,7 @@ def test_other_integer_widths_and_string_types_are_accepted(tmp_path: Path) -> N
         pytest.param(0, 7, "at byte 0: position_gap", id="first-not-0"),
         pytest.param(0, -5, "at byte 0: overlapping_positions", id="negative"),
         pytest.param(49, 2**62, "position_gap", id="far-away"),
-        pytest.param(20, None, "null in column position_bytes, in row", id="null"),
+        pytest.param(20, None, "column position_bytes is null in row", id="null"),
     ],
 )
 def test_contradictory_positions_fail(
@@ -155,12 +155,12 @@ def test_missing_row_is_reported_as_gap(tmp_path: Path, form: _Form) -> None:
         ("size_bytes", 0, "size_bytes outside 1..2147483647"),
         ("size_bytes", -1, "size_bytes outside"),
         ("size_bytes", 2**31, "size_bytes outside"),
-        ("size_bytes", None, "null in column size_bytes, in row 20 of the segment"),
+        ("size_bytes", None, "column size_bytes is null in row 20 of the segment"),
         ("last_offset", -1, "last_offset is negative"),
-        ("last_offset", None, "null in column last_offset"),
+        ("last_offset", None, "column last_offset is null"),
         ("last_offset", 29, "offset_overflow"),
         ("last_offset", 30 + 2**31, "offset_overflow"),
-        ("max_timestamp_ms", None, "null in column max_timestamp_ms"),
+        ("max_timestamp_ms", None, "column max_timestamp_ms is null"),
     ],
 )
 def test_impossible_values_fail(
@@ -212,7 +212,7 @@ def test_fail_fast_starts_no_further_segment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["topic", "partition", "segment_base_offset"])
 def test_rows_without_a_segment_stop_the_run(tmp_path: Path, column: str) -> None:
-    with pytest.raises(InputError, match=f"null in column {column}"):
+    with pytest.raises(InputError, match=f"column {column} is null"):
         _build(change(metadata_table(ONE), 4, column, None), tmp_path)
 
 

@@ -166,7 +166,7 @@ def test_a_cell_of_megabytes_is_read_and_one_beyond_a_block_is_refused(tmp_path:
     [
         ("topic;partition;offset\n", r"no column topic, partition, offset .*found topic;part"),
         ("topic, partition,offset\n", r"no column partition .*found topic, ' partition', offset"),
-        ("topic,partition,offset,status\n", "named like those of answers: status"),
+        ("topic,partition,offset,status\n", "names of answer columns: status"),
         ("topic,topic,partition,offset\n", "more than one column topic"),
         (HEADER.encode("utf-16"), "no column topic"),
     ],

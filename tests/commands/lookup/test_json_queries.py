@@ -112,7 +112,7 @@ def test_members_that_no_line_has_are_named(tmp_path: Path) -> None:
 
 def test_a_member_named_like_one_of_answers_is_refused_in_any_line(tmp_path: Path) -> None:
     path = lines(tmp_path, *[GOOD] * 2000, GOOD[:-1] + ',"status":"x"}')
-    with pytest.raises(InputError, match="named like those of answers: status"):
+    with pytest.raises(InputError, match="names of answer columns: status"):
         asked(path)
 
 

@@ -130,7 +130,7 @@ def test_a_timestamp_of_another_type_is_refused(tmp_path: Path, kind: pa.DataTyp
 @pytest.mark.parametrize("name", ["status", "found_offset", "Status"])
 def test_columns_named_like_those_of_answers_are_refused(tmp_path: Path, name: str) -> None:
     pq.write_table(table(1, **{name: pa.array([1])}), tmp_path / "q.parquet")
-    refused(tmp_path, f"named like those of answers: {name}")
+    refused(tmp_path, f"names of answer columns: {name}")
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
