@@ -106,13 +106,13 @@ def test_last_offset_may_be_after_the_last_record() -> None:
     batch = write_record_batch([Record(5)], 10, BatchFields(last_offset_delta=7))
     found = IncomingBatches.scan(as_array(batch), 0)
     assert found.columns.last_offset.tolist() == [17]
-    assert found.record_count.tolist() == [1]
+    assert found.columns.record_count.tolist() == [1]
 
 
 def test_empty_batch_keeps_offsets_and_producer() -> None:
     fields = BatchFields(producer_id=7, producer_epoch=2, base_sequence=5)
     found = IncomingBatches.scan(as_array(write_empty_batch(10, 14, 99, fields)), 0)
-    assert (found.columns.last_offset.tolist(), found.record_count.tolist()) == ([14], [0])
+    assert (found.columns.last_offset.tolist(), found.columns.record_count.tolist()) == ([14], [0])
     assert (found.columns.producer_id.tolist(), found.columns.base_sequence.tolist()) == ([7], [5])
     assert found.columns.max_timestamp_ms.tolist() == [99]
 
