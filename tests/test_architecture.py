@@ -22,12 +22,12 @@ DOTTED = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_module_in_the_table_of_rules_exists(name: str) -> None:
+def test_module_in_the_rules_table_of_the_architecture_page_exists(name: str) -> None:
     assert (PACKAGE / name).exists()
 
 
 @pytest.mark.parametrize("name", DOTTED)
-def test_module_in_the_text_exists(name: str) -> None:
+def test_module_in_the_text_of_the_architecture_page_exists(name: str) -> None:
     path = PACKAGE.joinpath(*name.split("."))
     member = path.name
     assert (
@@ -37,7 +37,7 @@ def test_module_in_the_text_exists(name: str) -> None:
     )
 
 
-def test_every_package_has_a_row() -> None:
+def test_every_package_has_a_row_on_the_architecture_page() -> None:
     packages = {
         ".".join(path.parent.relative_to(PACKAGE).parts)
         for top in ("*", "core/*")

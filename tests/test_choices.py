@@ -149,7 +149,7 @@ def test_choice_prints_as_its_value(kind: type[Enum]) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "", 1, b"zstd", ["zstd"]])
-def test_names_that_are_no_enum_are_checked_too(wrong: Any) -> None:
+def test_invalid_name_of_an_option_without_an_enum_is_rejected(wrong: Any) -> None:
     calls: dict[str, Callable[[], object]] = {
         "metadata": lambda: kafka_index.read_metadata(DUMP, wrong),
         "compression": lambda: write_record_batch([], 0, BatchFields(compression=wrong)),

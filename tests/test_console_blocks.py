@@ -32,7 +32,7 @@ from tools.docs.console_blocks import OURS, Shell, fits, steps_of
         ),
     ],
 )
-def test_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
+def test_documented_commands_print_the_documented_output(page: str, tmp_path: Path) -> None:
     shell = Shell(Path(os.path.realpath(tmp_path)))
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     steps = [step for step in steps_of(text) if step.language == OURS]

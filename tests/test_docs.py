@@ -122,14 +122,14 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(navigation) == sorted(pages)
 
 
-def test_page_is_short() -> None:
+def test_documentation_page_has_at_most_200_lines() -> None:
     lengths = {path.name: len(path.read_text().splitlines()) for path in DOCS.glob("*.md")}
     # The first is written from docstrings.
     exceptions = {"api.md", "architecture.md"}
     assert {name for name, lines in lengths.items() if lines > 200} <= exceptions
 
 
-def test_message_names_pages_that_are_there() -> None:
+def test_help_pages_mentioned_in_messages_exist() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "kafka_index").rglob("*.py"))
     named = re.findall(r"help_page\(['\"](\w+)['\"]\)", code)
     assert len(named) >= 9
@@ -185,7 +185,7 @@ def test_report_begins_with_the_columns_of_all_reports(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_and_modules_that_a_page_names_exist(page: str) -> None:
+def test_files_and_modules_mentioned_on_a_page_exist(page: str) -> None:
     files = re.findall(
         r"`((?:benchmarks|conf|docs|examples|jobs|kafka_index|tests|tools)/[\w./-]+)`", PAGES[page]
     )
@@ -202,7 +202,7 @@ def test_files_and_modules_that_a_page_names_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_that_a_page_names_exist(page: str) -> None:
+def test_commands_mentioned_on_a_page_exist(page: str) -> None:
     named = re.findall(r"(?:\$ |`|^    )kafka-index ([a-z][a-z-]*)\b", PAGES[page], re.MULTILINE)
     assert [name for name in set(named) if run_here(name, "--help").returncode] == []
     targets = re.findall(r"`make ([a-z]+)\b", PAGES[page])

@@ -43,7 +43,7 @@ def test_retriable_flag_is_equal_after_pickling(number: int, *, retriable: bool)
     assert errors.is_retriable(error) is errors.is_retriable(again) is retriable
 
 
-def test_cause_of_a_cause_determines_the_error() -> None:
+def test_nested_cause_determines_the_error_class() -> None:
     inner, outer = errors.ConfigError("cannot be read"), errors.CorruptLogError("unreadable")
     inner.__cause__ = MemoryError()
     outer.__cause__ = inner

@@ -30,18 +30,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_each_row_of_the_table_has_a_command() -> None:
+def test_each_row_of_the_front_page_table_has_a_command() -> None:
     table = README.partition("| I want to |")[2].partition("\n\n")[0]
     assert len(JOBS) == len(table.splitlines()) - 2  # without the head of the table
 
 
-def test_table_has_every_command() -> None:
+def test_front_page_table_has_every_command() -> None:
     named = {command.split()[1] for _, command, _ in JOBS}
     assert named >= {"build", "cat", "dump", "export", "find", "import", "lookup", "metadata"}
     assert named >= {"predict", "restore", "rewrite", "verify"}
 
 
-def test_commands_of_the_page_run(tmp_path: Path) -> None:
+def test_commands_of_the_front_page_run(tmp_path: Path) -> None:
     shell = Shell(Path(os.path.realpath(tmp_path)))
     quick_start = re.findall(r"^kafka-index .* --input .+$", README, re.MULTILINE)
     assert len(quick_start) == 3
@@ -51,24 +51,24 @@ def test_commands_of_the_page_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_example_of_the_front_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (source,) = blocks_of("python")
     exec(compile(source, "README.md", "exec"), {})  # noqa: S102, because it is the page's
     assert "count_star()" in capsys.readouterr().out
 
 
-def test_make_has_the_targets_that_the_page_names() -> None:
+def test_makefile_has_the_targets_mentioned_on_the_front_page() -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = re.findall(r"^make (\w+)$|`make (\w+)`", README, re.MULTILINE)
     assert len(named) >= 4
     assert {first or second for first, second in named} <= set(targets)
 
 
-def test_wheel_of_the_page_is_of_this_version() -> None:
+def test_wheel_on_the_front_page_has_the_current_version() -> None:
     assert re.findall(r"kafka_index-([^-]+)-py3", README) == [kafka_index.__version__]
 
 
-def test_links_of_the_page_lead_to_pages_and_their_sections() -> None:
+def test_links_of_the_front_page_resolve() -> None:
     linked = LINK.findall(README)
     assert len(linked) >= 20
     for name, section in linked:
@@ -78,7 +78,7 @@ def test_links_of_the_page_lead_to_pages_and_their_sections() -> None:
         assert not section or section in slugs, (name, section)
 
 
-def test_figures_of_the_page_are_on_the_pages_it_links_to() -> None:
+def test_figures_of_the_front_page_appear_on_the_linked_pages() -> None:
     section = README.partition("## Can I trust it?")[2].partition("\n## ")[0]
     rows = [row.replace("\n", " ") for row in section.split("\n- ") if "**" in row]
     assert len(rows) == 2
@@ -90,7 +90,7 @@ def test_figures_of_the_page_are_on_the_pages_it_links_to() -> None:
         assert missing == [], row
 
 
-def test_picture_of_the_page_shows_a_real_run() -> None:
+def test_picture_of_the_front_page_shows_a_real_run() -> None:
     shown, printed = (
         " ".join(lines_of(picture))
         for picture in (PICTURE.read_text(encoding="utf-8"), picture_of_a_run())

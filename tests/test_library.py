@@ -76,7 +76,7 @@ def test_build_indexes_writes_next_to_the_logs_only_on_request(tmp_path: Path) -
     assert index_files(data) == broker_files(PARTITION)
 
 
-def test_second_build_keeps_valid_files_unless_forced(data: Path, tmp_path: Path) -> None:
+def test_second_build_keeps_intact_files_unless_forced(data: Path, tmp_path: Path) -> None:
     first = build(data, tmp_path)
     assert build(data, tmp_path) == ["unchanged"] * len(first)
     assert build(data, tmp_path, force=True) == first
@@ -155,7 +155,7 @@ def test_import_records_writes_the_files_of_the_command(tmp_path: Path) -> None:
     assert imported.sizes_bytes == {"logs": sum(sizes)}
 
 
-def test_import_is_not_done_twice_and_replaces_or_continues_only_when_asked(
+def test_import_records_replaces_or_appends_only_on_request(
     tmp_path: Path,
 ) -> None:
     rows = [{"topic": "t", "partition": 0, "value": None, "key": "YQ=="}] * 2
@@ -178,7 +178,7 @@ def test_import_is_not_done_twice_and_replaces_or_continues_only_when_asked(
     assert kafka_index.read_records(only.output).read_all()["offset"].to_pylist() == [7, 8]
 
 
-def test_import_that_lacks_a_file_is_an_error(tmp_path: Path) -> None:
+def test_missing_import_file_is_an_error(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
     row = {"topic": ["t"], "partition": [0], "offset": [0], "key": ["a"]}
@@ -250,7 +250,7 @@ def test_rewrite_dump_writes_the_files_of_the_command(data: Path, tmp_path: Path
     ]
 
 
-def test_keys_to_drop_are_a_file_texts_or_bytes(tmp_path: Path) -> None:
+def test_drop_keys_accepts_a_file_strings_or_bytes(tmp_path: Path) -> None:
     paths = DUMP / "customer-profiles-0"
     keys = kafka_index.read_records(paths).read_all()["key"].unique().drop_null().to_pylist()[:2]
     (tmp_path / "keys.txt").write_text("".join(f"hex:{key.hex()}\n" for key in keys))
@@ -277,7 +277,7 @@ def test_dry_run_reports_rejected_partitions(data: Path) -> None:
     assert meant.refusal is None
 
 
-def test_damaged_partition_is_skipped_of_a_rewrite(tmp_path: Path) -> None:
+def test_rewrite_dump_skips_a_damaged_partition(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, "payments-1")
     log = min((data / PARTITION).glob("*.log"))
     content = bytearray(log.read_bytes())

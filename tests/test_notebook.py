@@ -15,7 +15,7 @@ def test_notebook_output_equals_a_new_run() -> None:
     assert list(printed(executed())) == SHOWN
 
 
-def test_notebook_shows_tables_pictures_and_nothing_of_this_machine() -> None:
+def test_notebook_output_has_tables_and_pictures_but_no_local_paths() -> None:
     texts = [text for _, outputs in SHOWN for text in outputs]
     assert len(texts) >= 10
     assert texts.count("a picture") == 2

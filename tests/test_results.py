@@ -94,7 +94,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_result_prints_on_a_screen(
+def test_result_repr_fits_on_a_screen(
     name: str, sound: Path, damaged: Path, tmp_path: Path, *, is_damaged: bool
 ) -> None:
     result = CALLS[name](damaged if is_damaged else sound, tmp_path)
@@ -174,7 +174,7 @@ def test_cell_of_html_is_escaped(tmp_path: Path) -> None:
     assert "<b>" not in kafka_index.verify(folder)._repr_html_()
 
 
-def test_outcome_of_a_verification_is_the_commands(damaged: Path) -> None:
+def test_verify_outcome_equals_that_of_the_command(damaged: Path) -> None:
     whole, harmful = kafka_index.verify(DUMP, config=SETTINGS), kafka_index.verify(damaged)
     assert (whole.ok, whole.summary["exit_code"]) == (True, 0)
     assert (harmful.ok, harmful.summary["exit_code"]) == (False, 1)
@@ -188,7 +188,7 @@ def test_outcome_of_a_verification_is_the_commands(damaged: Path) -> None:
     [SETTINGS, str(SETTINGS), LogConfig.load(SETTINGS), {"log.index.interval.bytes": 512}],
     ids=["path", "text", "settings", "mapping"],
 )
-def test_settings_are_a_path_a_mapping_or_settings(config: Any) -> None:
+def test_config_argument_accepts_a_path_mapping_or_settings(config: Any) -> None:
     found = kafka_index.verify(DUMP, topics="payments", config=config)
     assert found.ok
     rows = found.to_arrow().to_pylist()
@@ -198,12 +198,12 @@ def test_settings_are_a_path_a_mapping_or_settings(config: Any) -> None:
 
 
 @pytest.mark.parametrize("topics", ["payments|app-logs", ["payments", "app-logs"]])
-def test_topics_are_a_regular_expression_or_names(topics: Any) -> None:
+def test_topics_argument_accepts_a_pattern_or_names(topics: Any) -> None:
     found = kafka_index.verify(DUMP, topics=topics).partitions
     assert {one.topic for one in found} == {"payments", "app-logs"}
 
 
-def test_name_of_a_topic_is_no_regular_expression() -> None:
+def test_topic_name_in_a_list_is_not_a_regular_expression() -> None:
     with pytest.raises(KafkaIndexError, match=r"audit\\?\.?"):
         kafka_index.verify(DUMP, topics=["audit.trai."])
 
@@ -211,7 +211,7 @@ def test_name_of_a_topic_is_no_regular_expression() -> None:
 @pytest.mark.parametrize(
     "now", [datetime(2030, 1, 1, tzinfo=UTC), date(2030, 1, 1), "2030-01-01", 1_893_456_000_000]
 )
-def test_times_have_the_same_meaning_in_every_form(now: Any) -> None:
+def test_time_arguments_are_equal_in_every_type(now: Any) -> None:
     found = kafka_index.verify(DUMP, topics="payments", now=now)
     expected = kafka_index.verify(DUMP, topics="payments", now="ms:1893456000000")
     assert found.to_arrow() == expected.to_arrow()
@@ -252,7 +252,7 @@ def test_read_records_reports_every_entry_named_like_a_log(tmp_path: Path) -> No
     ],
     ids=str,
 )
-def test_wrong_argument_of_a_right_type_is_an_error(wrong: dict[str, Any]) -> None:
+def test_invalid_argument_value_of_valid_type_is_an_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(KafkaIndexError):
         kafka_index.verify(DUMP, **wrong)
 
@@ -287,7 +287,7 @@ TIMES_ASKED = [
 
 @pytest.mark.parametrize("time", TIMES_ASKED, ids=repr)
 @pytest.mark.parametrize("frame", [list, pl.DataFrame, pd.DataFrame], ids=str)
-def test_times_of_queries_are_times_in_each_of_their_forms(
+def test_query_times_are_accepted_in_every_type(
     time: Any, frame: Callable[[Any], Any], sound: Path
 ) -> None:
     queries = [{"topic": "payments", "partition": 0, "timestamp": time}] * 2

@@ -61,7 +61,7 @@ def test_dump_prints_records(data: Path) -> None:
     assert OFFSET in {json.loads(line).get("offset") for line in lines}
 
 
-def test_lookup_answers_a_question(data: Path) -> None:
+def test_single_lookup_prints_an_answer(data: Path) -> None:
     topic, _, partition = PARTITION.rpartition("-")
     run("lookup", "--logs", data, "--topic", topic, "--partition", partition, "--offset", OFFSET)
 

@@ -32,11 +32,11 @@ def test_every_version_of_python_that_is_accepted_is_a_classifier() -> None:
     assert named == list(range(lowest, newest + 1))
 
 
-def test_python_of_both_ends_can_be_fetched() -> None:
+def test_lowest_and_newest_python_can_be_downloaded() -> None:
     assert set(python_versions()) <= set(DEBIAN)
 
 
-def test_newest_and_lowest_version_ends_have_the_same_packages() -> None:
+def test_newest_and_lowest_requirements_have_the_same_packages() -> None:
     asked = requirements("newest")
     assert not [line for line in asked if "==" in line]
     assert set(PROJECT["dependencies"]) < set(asked)
@@ -85,7 +85,7 @@ def test_environment_of_another_python_is_reported_in_each_run(
     assert len(downloads.installed) == 1
 
 
-def test_environment_of_another_python_is_replaced_once_the_right_one_can_be_fetched(
+def test_environment_of_another_python_is_replaced_once_the_required_python_is_available(
     downloads: Downloads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make("newest", tmp_path / "newest")

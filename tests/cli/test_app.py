@@ -59,7 +59,7 @@ COMMAND_LINES = {words: each for name in COMMANDS for words, each in commands_of
     ],
     ids=lambda command: command.name,
 )
-def test_every_option_is_in_a_group(command: click.Command) -> None:
+def test_every_option_is_in_a_group_of_the_help(command: click.Command) -> None:
     options = [each for each in command.params if isinstance(each, click.Option)]
     assert options
     assert [each.name for each in options if not isinstance(each, Option)] == []
@@ -84,7 +84,7 @@ def test_help_of_a_command_has_all_options_by_group_and_ends_with_its_page(
     assert run_here("help", last[-1]).returncode == 0
 
 
-def test_help_texts_begin_in_one_column() -> None:
+def test_help_texts_start_in_the_same_column() -> None:
     lines = run_here("restore", "--help").stdout.partition("\nInput:\n")[2].splitlines()
     found = [re.match(r"  (-\w, )?--[\w-]+( \S+)?  +(?=\S)", line) for line in lines]
     assert len({match.end() for match in found if match is not None}) == 1
@@ -235,7 +235,7 @@ def test_core_imports_neither_pyspark_nor_pandas() -> None:
         ("rewrite", ("--overwrite", "--force")),
     ],
 )
-def test_option_is_accepted_under_its_common_and_its_older_name(
+def test_help_shows_the_current_and_the_older_name_of_an_option(
     command: str, names: tuple[str, str]
 ) -> None:
     assert f"  {', '.join(names)} " in run_here(command, "--help").stdout

@@ -75,7 +75,7 @@ def test_build_in_place_of_a_locked_directory_is_rejected(data: Path) -> None:
     assert ".lock" in result.stderr
 
 
-def test_second_build_writes_nothing(data: Path, tmp_path: Path) -> None:
+def test_second_build_of_unchanged_logs_writes_no_file(data: Path, tmp_path: Path) -> None:
     arguments = ("build", "--input", data, "--output", tmp_path / "out")
     assert run_here(*arguments).returncode == 0
     again = run_here(*arguments)
@@ -119,7 +119,7 @@ def test_topic_pattern_must_match_the_full_name(tmp_path: Path) -> None:
     assert run_here(*build, "app").returncode == 2
 
 
-def test_damaged_segment_is_a_row_and_an_exit_code(data: Path, tmp_path: Path) -> None:
+def test_damaged_segment_is_a_report_row_and_exit_code_1(data: Path, tmp_path: Path) -> None:
     log = first_log(data)
     flip_byte(log, 30_000)
     report = tmp_path / "report.json"
@@ -144,7 +144,7 @@ def test_preallocated_tail_is_not_damage(data: Path, tmp_path: Path) -> None:
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
 
 
-def test_quiet_prints_nothing_unless_something_is_wrong(data: Path, tmp_path: Path) -> None:
+def test_quiet_run_prints_only_problems(data: Path, tmp_path: Path) -> None:
     build = ("build", "--input", data, "--output", tmp_path / "out", "--quiet")
     good = run_here(*build)
     assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
@@ -261,7 +261,9 @@ def test_build_in_place_keeps_the_index_files_of_a_damaged_log(
     assert {name: data for name, data in after.items() if not name.startswith(".")} == before
 
 
-def test_outputs_of_several_options_add_up_with_their_notes(data: Path, tmp_path: Path) -> None:
+def test_what_option_given_twice_builds_all_listed_kinds_of_files(
+    data: Path, tmp_path: Path
+) -> None:
     for path in (data / PARTITION).glob("00000000000000000000.*"):
         path.unlink()
     arguments = ("--input", data, "--output", tmp_path / "out")
@@ -303,7 +305,9 @@ def test_build_report_includes_partitions_and_skipped_entries(tmp_path: Path) ->
     assert all(row["reason"] for row in skipped)
 
 
-def test_in_place_the_output_is_the_partition_directory(data: Path, tmp_path: Path) -> None:
+def test_build_in_place_reports_the_partition_directory_as_output(
+    data: Path, tmp_path: Path
+) -> None:
     report = tmp_path / "report.json"
     assert build_here("--input", data, "--in-place", "--report", report).returncode == 0
     rows = [json.loads(line) for line in report.read_text().splitlines()]

@@ -170,7 +170,7 @@ def test_cat_prints_the_intact_records_of_the_range(
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_damage_is_a_line_on_stderr_and_the_exit_code(
+def test_damage_in_cat_is_a_line_on_stderr_and_exit_code_1(
     isolation: str, dump: Path, tmp_path: Path
 ) -> None:
     summary = tmp_path / "summary.json"
@@ -262,7 +262,7 @@ def test_cat_does_not_read_records_before_the_range(
 @pytest.mark.parametrize(
     "more", [(), ("--tail",), ("--by-time",), ("--from", "1970-01-01")], ids=str
 )
-def test_unreadable_partition_does_not_hide_other_partitions(
+def test_unreadable_partition_does_not_suppress_other_partitions(
     tmp_path: Path, more: tuple[Argument, ...]
 ) -> None:
     for number in range(3):

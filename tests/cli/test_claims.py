@@ -89,7 +89,9 @@ SPOILING: dict[str, tuple[Callable[[Path], object], int | None, str]] = {
 
 @pytest.mark.parametrize("how", SPOILING)
 @pytest.mark.parametrize("command", LOOKING)
-def test_conclusion_covers_only_the_files_read(command: str, how: str, tmp_path: Path) -> None:
+def test_conclusion_claims_only_the_files_that_were_read(
+    command: str, how: str, tmp_path: Path
+) -> None:
     spoil, code, named = SPOILING[how]
     data = copy_dump(tmp_path / "data", "payments-0", SPOILED)
     spoil(data)

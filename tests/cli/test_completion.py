@@ -115,7 +115,7 @@ def test_completion_of_paths_is_left_to_the_shell(
     assert found[0] == "dump/" if shell == "fish" else found[0].startswith("paths: ")
 
 
-def test_completion_imports_no_command(commands: dict[str, str]) -> None:
+def test_shell_completion_imports_no_command(commands: dict[str, str]) -> None:
     program = (
         "import sys; from kafka_index.cli import main; main();"
         "sys.exit('numpy' in sys.modules or 'kafka_index.cli.lookup_command' in sys.modules)"

@@ -183,7 +183,7 @@ def test_characters_outside_the_output_encoding_are_escaped(log: Path) -> None:
         (None, "unreadable"),
     ],
 )
-def test_other_control_records_are_shown_with_their_bytes(
+def test_control_records_of_unknown_type_are_printed_with_their_bytes(
     tmp_path: Path, key: bytes | None, shown: str
 ) -> None:
     log = log_of(tmp_path, control_batch(100, -1, -1, key, b"\1\2", 1000))
@@ -324,7 +324,9 @@ def test_only_printed_records_of_a_log_are_decoded(typed: Path) -> None:
         assert "decoded" in json.loads(done.stdout)
 
 
-def test_log_without_schemas_beside_it_requires_a_source(typed: Path, tmp_path: Path) -> None:
+def test_decode_of_a_log_without_a_schemas_topic_requires_a_schema_source(
+    typed: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "orders-0"
     folder.mkdir()
     for copy in (folder, tmp_path):

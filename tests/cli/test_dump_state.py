@@ -161,7 +161,9 @@ def test_damaged_snapshot_is_printed_up_to_the_damage(
         ("\xff", "not UTF-8"),
     ],
 )
-def test_damaged_checkpoint_is_named_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_reported_with_its_line(
+    text: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(text.encode("latin-1"))
     check_damage(path, message, "")

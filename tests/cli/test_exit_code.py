@@ -57,7 +57,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("winner", "other"), list(combinations(PRECEDENCE, 2)))
-def test_exit_code_of_two_faults_is_the_one_with_precedence(winner: int, other: int) -> None:
+def test_two_errors_end_with_the_exit_code_of_higher_precedence(winner: int, other: int) -> None:
     assert ExitCode.first([ExitCode(other), ExitCode(winner)]) == winner
     assert ExitCode.first([ExitCode(winner), ExitCode(other)]) == winner
 
@@ -89,7 +89,7 @@ def _caused_by(number: int) -> InputError:
         (RecursionError(), 70),
     ],
 )
-def test_error_that_ends_a_run_has_its_code(error: Exception, code: int) -> None:
+def test_exit_code_of_a_run_is_that_of_its_error_class(error: Exception, code: int) -> None:
     assert ExitCode.of_run(error) == code
 
 
@@ -245,9 +245,7 @@ def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_p
 @pytest.mark.parametrize(
     "program", [("jobs/build_index.py",), ("jobs/lookup.py",), ("-m", "kafka_index")], ids=" ".join
 )
-def test_program_without_one_of_its_packages_names_it(
-    tmp_path: Path, program: tuple[str, ...]
-) -> None:
+def test_missing_package_is_reported_by_name(tmp_path: Path, program: tuple[str, ...]) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError('none', name='click')\n")
     command = (sys.executable, *program, "--help")
     done = run_program(*command, folder=ROOT, variables={"PYTHONPATH": str(tmp_path)})

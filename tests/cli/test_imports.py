@@ -60,13 +60,13 @@ def test_short_command_imports_no_library_that_it_does_not_need(
     assert imported(*command).isdisjoint(SLOW)
 
 
-def test_question_imports_no_other_command_and_no_spark() -> None:
+def test_single_lookup_imports_no_other_command_and_no_spark() -> None:
     found = packages(*QUESTION)
     assert "commands.lookup" in found
     assert found.isdisjoint({*OTHER_COMMANDS - {"commands.lookup"}, "core.startup", "spark"})
 
 
-def test_table_of_metadata_imports_no_other_command_and_no_spark() -> None:
+def test_metadata_table_imports_no_other_command_and_no_spark() -> None:
     found = packages("metadata", DUMP, "--what", "topics")
     assert "commands.metadata" in found
     assert found.isdisjoint({*OTHER_COMMANDS - {"commands.metadata"}, "core.startup", "spark"})

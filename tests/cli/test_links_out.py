@@ -212,7 +212,9 @@ def test_log_that_is_not_a_regular_file_is_reported_as_missing(
     assert json.loads((tmp_path / "summary").read_text())["counts"]["not_files"] == 1
 
 
-def test_target_of_a_link_matched_by_a_glob_is_not_an_input(dump: Path, tmp_path: Path) -> None:
+def test_link_matched_by_a_glob_does_not_make_its_target_an_input(
+    dump: Path, tmp_path: Path
+) -> None:
     private = tmp_path / "private"
     private.mkdir()
     (private / "secret").write_text("version: 0\n")
@@ -225,7 +227,7 @@ def test_target_of_a_link_matched_by_a_glob_is_not_an_input(dump: Path, tmp_path
     assert f"{path} -> {private / 'secret'}" in done.stdout + done.stderr
 
 
-def test_link_into_another_input_is_followed_and_into_the_parent_is_not(
+def test_link_is_followed_into_another_input_but_not_into_the_parent(
     dump: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
@@ -247,7 +249,7 @@ def test_link_into_another_input_is_followed_and_into_the_parent_is_not(
 
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", f"{0:020d}.index"])
-def test_dump_of_a_named_link_is_checked(
+def test_dump_rejects_an_outside_link_given_by_path_unless_followed(
     name: str, dump: Path, tmp_path: Path, opened: list[str]
 ) -> None:
     path = dump / "payments-0" / name
@@ -270,7 +272,9 @@ def test_predict_follows_links_like_a_broker(dump: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["meta.properties", "__cluster_metadata-0/quorum-state"])
-def test_metadata(name: str, tmp_path: Path, opened: list[str]) -> None:
+def test_metadata_does_not_open_an_outside_link(
+    name: str, tmp_path: Path, opened: list[str]
+) -> None:
     dump = tmp_path / "dump"
     shutil.copytree(DUMP / "__cluster_metadata-0", dump / "__cluster_metadata-0")
     shutil.copy2(DUMP / "meta.properties", dump)
@@ -284,7 +288,7 @@ def test_metadata(name: str, tmp_path: Path, opened: list[str]) -> None:
     assert run_here("metadata", dump, "--follow-links").returncode == 0
 
 
-def test_snapshot_of_the_metadata_is_not_opened(tmp_path: Path, opened: list[str]) -> None:
+def test_outside_link_as_metadata_snapshot_is_not_opened(tmp_path: Path, opened: list[str]) -> None:
     dump = tmp_path / "dump"
     shutil.copytree(DUMP / "__cluster_metadata-0", dump / "__cluster_metadata-0")
     (tmp_path / "private").write_text("nothing of it is shown")
@@ -297,7 +301,7 @@ def test_snapshot_of_the_metadata_is_not_opened(tmp_path: Path, opened: list[str
     assert not {str(path), str(tmp_path / "private")}.intersection(opened)
 
 
-def test_copies_of_internal_topics_and_metadata_skip_outside_links(tmp_path: Path) -> None:
+def test_rewrite_and_restore_do_not_copy_outside_links_of_internal_topics(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     shutil.copytree(DUMP, dump)
     private = b"canary-5309"

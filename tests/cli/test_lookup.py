@@ -106,7 +106,7 @@ def test_answers_of_text_queries_can_be_parquet(tmp_path: Path) -> None:
     assert [row["status"] for row in other] == [row["status"] for row in same]
 
 
-def test_output_folder_has_one_file_per_query_file(tmp_path: Path) -> None:
+def test_answer_folder_has_one_file_per_query_file(tmp_path: Path) -> None:
     for number in range(2):
         write_queries(tmp_path / f"{number}.parquet", OFFSETS)
     out = tmp_path / "answers"
@@ -240,9 +240,7 @@ def test_torn_tail_is_reported_and_is_not_damage(data: Path, offsets: Path, tmp_
     assert log.name in done.stdout
 
 
-def test_quiet_prints_nothing_unless_something_is_wrong(
-    data: Path, offsets: Path, tmp_path: Path
-) -> None:
+def test_quiet_run_prints_only_problems(data: Path, offsets: Path, tmp_path: Path) -> None:
     common = ("--logs", data, "--queries", offsets, "--by", "offset", "--quiet", "--output")
     good = lookup(*common, tmp_path / "a.parquet")
     assert (good.returncode, good.stdout, good.stderr) == (0, "", "")

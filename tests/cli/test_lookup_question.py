@@ -99,7 +99,7 @@ def test_logs_option_accepts_a_partition_directory() -> None:
     assert answer == ask(*HERE, "--offset", 5)
 
 
-def test_start_of_the_log_is_known_from_the_data_directory() -> None:
+def test_single_lookup_uses_the_log_start_offset_checkpoint() -> None:
     answer = ask("--topic", "shipments.tracking", "--partition", 0, "--timestamp", -2)
     assert answer["found_offset"] == 1500
 
@@ -180,7 +180,7 @@ def test_batch_above_the_memory_limit_is_unreadable(tmp_path: Path, *, by_option
     assert lookup(*question, "--resolve", "record").returncode == 0
 
 
-def test_damage_that_hides_the_last_stable_offset_is_printed_with_what_was_found(
+def test_damage_before_the_last_stable_offset_is_printed_with_expected_and_found(
     tmp_path: Path,
 ) -> None:
     opened = batch(0, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)

@@ -61,7 +61,7 @@ def test_topic_table_has_first_and_largest_timestamps() -> None:
     assert row["max_timestamp_ms"] == last["found_timestamp_ms"]
 
 
-def test_several_partitions_can_be_named() -> None:
+def test_partitions_option_selects_several_partitions() -> None:
     named = rows(*LOGS, "--topic", "orders.eu-west", "--partition", 2, "--partition", 0)
     assert [row["partition"] for row in named] == [0, 2]
 
@@ -92,7 +92,7 @@ def test_absent_topic_suggests_near_names() -> None:
     assert "did you mean payments?" in done.stderr
 
 
-def test_absent_partition_names_those_there_are() -> None:
+def test_absent_partition_is_reported_with_the_existing_ones() -> None:
     done = lookup(*TOPIC, "--partition", 0, "--partition", 9, "--offset", 1)
     assert done.returncode == 2
     assert "no partition payments-9 here (found its partitions 0, 1)" in done.stderr
@@ -106,7 +106,7 @@ def test_offset_out_of_range_reports_log_start_and_end() -> None:
 
 
 @pytest.mark.parametrize("which", [ONE, TOPIC])
-def test_seconds_are_rejected(which: tuple[Argument, ...]) -> None:
+def test_epoch_seconds_are_rejected_as_timestamps(which: tuple[Argument, ...]) -> None:
     done = lookup(*which, "--timestamp", 1714550400)
     assert done.returncode == 2
     assert "looks like seconds (2024-05-01T08:00:00.000Z)" in done.stderr
@@ -114,12 +114,12 @@ def test_seconds_are_rejected(which: tuple[Argument, ...]) -> None:
 
 
 @pytest.mark.parametrize("timestamp", ["ms:1714550400", 0, 10**11, -2, "1970-01-20T20:15:50Z"])
-def test_milliseconds_are_not_rejected_as_seconds(timestamp: str | int) -> None:
+def test_epoch_milliseconds_are_accepted_as_timestamps(timestamp: str | int) -> None:
     (answer,) = rows(*ONE, "--timestamp", timestamp)
     assert (answer["status"], answer["found_offset"]) == ("found", 0)
 
 
-def test_small_timestamps_are_accepted_if_the_log_has_such(tmp_path: Path) -> None:
+def test_small_timestamps_are_accepted_if_the_log_contains_small_ones(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 2, timestamps=[1714550400, 1714550401])})
     (folder,) = tmp_path.iterdir()
     topic, _, number = folder.name.rpartition("-")
@@ -136,7 +136,7 @@ def test_query_table_accepts_any_timestamps(tmp_path: Path) -> None:
     assert '"found"' in answers.read_text()
 
 
-def test_record_found_can_be_shown() -> None:
+def test_show_record_prints_the_record_of_an_answer() -> None:
     asked = (*LOGS, "--topic", "orders.eu-west", "--partition", 0, "--offset", 12, "--show-record")
     lines = lookup(*asked).stdout.splitlines()
     assert [line.split(maxsplit=1) for line in lines[-3:]] == [
@@ -150,7 +150,7 @@ def test_record_found_can_be_shown() -> None:
     assert answer["record"]["headers"] == [{"key": "flag", "value": None}]
 
 
-def test_control_record_can_be_shown() -> None:
+def test_show_record_prints_a_control_record() -> None:
     batches = json_rows(min((DUMP / "payments-0").glob("*.log")))
     marker = next(each for each in batches if each["control_type"] is not None)
     asked = (*ONE, "--offset", marker["base_offset"], "--show-record")
@@ -160,7 +160,7 @@ def test_control_record_can_be_shown() -> None:
     assert last.split()[:2] == ["control", f"{answer['record']['control_type']},"]
 
 
-def test_showing_a_record_needs_one_question() -> None:
+def test_show_record_requires_a_single_query() -> None:
     assert lookup(*TOPIC, "--offset", 1, "--show-record").returncode == 2
     assert lookup(*ONE, "--offset", 1, "--show-record", "--resolve", "batch").returncode == 2
 

@@ -69,7 +69,7 @@ def test_committed_offsets_have_topic_ids_and_epochs() -> None:
     ] == [("reporting", "orders.eu-west", partition, 0) for partition in range(3)]
 
 
-def test_open_transaction_is_found() -> None:
+def test_metadata_lists_an_open_transaction() -> None:
     (found,) = [row for row in rows("transactions") if row["state"] == "Ongoing"]
 
     assert found["partitions"] == [{"topic": "payments", "partition": 1}]
@@ -93,7 +93,7 @@ def test_table_is_readable_as_text_with_the_times_of_the_values(what: str) -> No
         assert [row[name] for name in times if str(row[name]) in line.split()] == []
 
 
-def test_record_without_a_timestamp_has_none_in_a_table(tmp_path: Path) -> None:
+def test_metadata_record_without_a_timestamp_has_a_null_timestamp(tmp_path: Path) -> None:
     key: dict[str, Value] = {"transactionalId": "t"}
     value: dict[str, Value] = {
         "producerId": 1,
@@ -132,7 +132,7 @@ def test_summary_counts_records_by_type() -> None:
     assert summary["unknown_records"]["__cluster_metadata"] == {}
 
 
-def test_summary_is_readable() -> None:
+def test_metadata_summary_is_printed_as_text() -> None:
     done = run_here("metadata", DUMP)
 
     assert done.returncode == 0, done.stderr
@@ -173,7 +173,7 @@ def test_output_requires_a_table(tmp_path: Path) -> None:
     assert metadata(DUMP, "--output", tmp_path / "x.json").returncode == 2
 
 
-def test_nothing_is_written_into_the_input(tmp_path: Path) -> None:
+def test_metadata_does_not_change_the_input(tmp_path: Path) -> None:
     copy = tmp_path / "data"
     shutil.copytree(DUMP, copy)
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
@@ -258,7 +258,7 @@ def test_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> No
     assert json.loads(done.stdout)["topic"] == "orders"
 
 
-def test_lag_of_groups_equals_lookup_differences() -> None:
+def test_group_lag_equals_the_log_end_minus_the_committed_offset() -> None:
     found = rows("lag")
 
     assert [(row["partition"], row["committed_offset"]) for row in found] == [
@@ -321,7 +321,7 @@ def test_lag_history_follows_the_log_end(tmp_path: Path) -> None:
     assert (now["lag_records"], now["lag_ms"], now["commit_timestamp_ms"]) == (0, 0, 9500)
 
 
-def test_times_of_a_lag_are_readable_on_a_terminal() -> None:
+def test_lag_times_are_printed_as_dates_on_a_terminal() -> None:
     header, line, *_ = metadata(DUMP, "--what", "lag").stdout.splitlines()
 
     assert header.split()[-4:-1] == ["commit_time", "record_time", "max_time"]

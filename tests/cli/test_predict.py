@@ -202,7 +202,7 @@ def test_report_has_a_row_per_segment(data: Path, tmp_path: Path) -> None:
     )
 
 
-def test_directory_is_required() -> None:
+def test_predict_requires_a_directory() -> None:
     assert predict().returncode == 2
 
 
@@ -268,7 +268,7 @@ def test_quiet_prints_only_reasons_of_unsafe_starts(data: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
-def test_losses_of_a_restore_report_are_not_predicted_as_losses(
+def test_losses_listed_in_a_restore_report_are_not_predicted_again(
     data: Path, tmp_path: Path, ending: str
 ) -> None:
     log = sorted((data / "payments-0").glob("*.log"))[1]

@@ -40,13 +40,13 @@ def test_progress_line_shows_done_and_remaining_work() -> None:
     assert line.endswith(" left")
 
 
-def test_progress_counts_shares_of_segments_and_bytes() -> None:
+def test_progress_counts_fractions_of_segments_and_bytes() -> None:
     progress = Progress(10, 5000, io.StringIO())
     progress.set_units(2, 4)
     assert progress.line().startswith(" 50%  5/10 segments  2.50 kB of 5.00 kB")
 
 
-def test_result_after_its_progress_share_is_not_counted_twice() -> None:
+def test_completed_segment_is_not_counted_twice_after_partial_progress() -> None:
     progress = Progress(10, 5000, io.StringIO())
     progress.set_units(2, 4)
     before = progress.line()
@@ -189,7 +189,7 @@ def on_a_terminal(gate: Gate, *arguments: str, shown: bytes) -> list[str]:
     return [re.sub(r".*(\x1b\[2K|\r)|\x1b\[[?\d;]*[a-zA-Z]", "", line) for line in lines]
 
 
-def test_search_shows_its_splits_and_each_record_has_its_line(tmp_path: Path) -> None:
+def test_progress_of_a_search_counts_splits_and_prints_each_record(tmp_path: Path) -> None:
     arguments = ("--input", str(DUMP), "--topics", "payments", "--key-regex", "7$")
     gate = Gate(tmp_path / "gate", Step("open", "payments-1/00000000000000000000.log", 1))
     lines = on_a_terminal(gate, "find", *arguments, "--threads", "1", shown=b"1/2 splits")
@@ -197,7 +197,7 @@ def test_search_shows_its_splits_and_each_record_has_its_line(tmp_path: Path) ->
     assert [line for line in lines if line] == [*done.stdout.splitlines(), done.stderr.rstrip()]
 
 
-def test_both_passes_of_a_rewrite_are_shown_as_one(tmp_path: Path) -> None:
+def test_progress_of_a_rewrite_covers_both_passes(tmp_path: Path) -> None:
     log = "payments-1.thread0/payments-1/00000000000000000000.log"
     gate = Gate(tmp_path / "gate", Step("open", log, 1))
     out = str(tmp_path / "out")

@@ -134,7 +134,9 @@ def test_report_path_that_is_a_folder_is_rejected(tmp_path: Path) -> None:
         ("failed", "index_full", True),
     ],
 )
-def test_statuses_that_count_as_damage(status: str, reason: str | None, damage: bool) -> None:  # noqa: FBT001, because pytest passes parameters by name
+def test_report_row_is_damage_exactly_for_damage_statuses(
+    status: str, reason: str | None, *, damage: bool
+) -> None:
     assert replace(ROW, status=status, reason=reason, reason_code=reason).is_damage is damage
 
 
@@ -231,7 +233,7 @@ def test_every_command_has_a_summary(
     assert read(file)["command"] == command
 
 
-def test_option_of_one_value_is_rejected_the_second_time() -> None:
+def test_single_value_option_given_twice_is_rejected() -> None:
     done = lookup(*QUESTION, "--offset", 7)
     assert done.returncode == 2
     assert "--offset is given more than once" in done.stderr

@@ -114,7 +114,7 @@ NOWHERE = "s3://no-such-bucket-here/a"
     ],
     ids=lambda given: " ".join(map(str, given[:1])),
 )
-def test_no_command_finds_a_bucket_that_does_not_exist(
+def test_missing_bucket_is_wrong_usage_in_every_command(
     arguments: tuple[Argument, ...], s3: S3Server, tmp_path: Path
 ) -> None:
     (tmp_path / "queries.csv").write_text("topic,partition,offset\npayments,0,5\n")

@@ -51,10 +51,10 @@ def counted() -> Counter[str]:
 
 
 @pytest.mark.parametrize("feature", OFTEN)
-def test_random_logs_contain_the_feature_often(counted: Counter[str], feature: str) -> None:
+def test_random_logs_often_contain_the_feature(counted: Counter[str], feature: str) -> None:
     assert counted[feature] * 20 >= RANDOM_CASES
 
 
 @pytest.mark.parametrize("feature", SOMETIMES)
-def test_random_logs_contain_the_feature_sometimes(counted: Counter[str], feature: str) -> None:
+def test_random_logs_sometimes_contain_the_feature(counted: Counter[str], feature: str) -> None:
     assert counted[feature] * 500 >= RANDOM_CASES

@@ -121,7 +121,7 @@ def test_segments_are_rolled_as_by_kafka(
     logs.close()
 
 
-def test_transaction_that_ends_as_another_begins_in_one_append(
+def test_append_that_ends_one_transaction_and_starts_another_equals_kafkas(
     reference: KafkaReference, scratch: Path
 ) -> None:
     logs = BothLogs(reference, scratch, SMALL)
@@ -173,7 +173,7 @@ def test_duplicate_batches_are_not_appended_as_by_kafka(
     logs.close()
 
 
-def test_producers_without_sequences_and_at_the_end_of_them(
+def test_batches_without_sequences_or_at_the_sequence_wraparound_are_appended_as_by_kafka(
     reference: KafkaReference, scratch: Path
 ) -> None:
     logs = BothLogs(reference, scratch, SMALL)
@@ -190,7 +190,9 @@ def test_producers_without_sequences_and_at_the_end_of_them(
     logs.close()
 
 
-def test_old_formats_are_appended_as_they_are(reference: KafkaReference, scratch: Path) -> None:
+def test_old_message_formats_are_appended_unchanged(
+    reference: KafkaReference, scratch: Path
+) -> None:
     logs = BothLogs(reference, scratch, SMALL)
     logs.append_as_follower(data_batch(0, leader_epoch=3), 3)
     logs.append_as_follower(

@@ -290,7 +290,7 @@ def random_operations(
 @pytest.mark.parametrize("kind", ["offset", "time"])
 @random_cases(0.1)
 @given(data=st.data())
-def test_random_operations_have_kafkas_answers_and_bytes(
+def test_random_index_operations_have_kafkas_results_and_bytes(
     request: pytest.FixtureRequest, scratch: Path, version: str, kind: str, data: st.DataObject
 ) -> None:
     reference = request.getfixturevalue(version)
@@ -305,7 +305,7 @@ def test_random_operations_have_kafkas_answers_and_bytes(
 
 
 @pytest.mark.parametrize("kind", ["offset", "time"])
-def test_every_lookup_in_a_long_index_is_kafkas(
+def test_lookups_in_a_long_index_equal_kafkas(
     reference: KafkaReference, scratch: Path, kind: str
 ) -> None:
     former = former_entries(kind, 1500, random.Random(3))
@@ -314,7 +314,7 @@ def test_every_lookup_in_a_long_index_is_kafkas(
     assert_same(reference, scratch, kind, 0, ["open 10", *targets], former)
 
 
-def test_every_upper_bound_in_a_long_index_is_kafkas(
+def test_upper_bounds_in_a_long_index_equal_kafkas(
     reference: KafkaReference, scratch: Path
 ) -> None:
     former = former_entries("offset", 1500, random.Random(3))
@@ -325,7 +325,7 @@ def test_every_upper_bound_in_a_long_index_is_kafkas(
 
 @pytest.mark.parametrize("kind", ["offset", "time"])
 @pytest.mark.parametrize("size", [0, 7, 11])
-def test_new_index_below_one_entry_is_rejected_with_the_files_of_kafka(
+def test_index_size_below_one_entry_is_rejected_with_the_same_files_as_kafka(
     reference: KafkaReference, scratch: Path, kind: str, size: int
 ) -> None:
     path = scratch / "small.index"
@@ -340,7 +340,7 @@ def test_new_index_below_one_entry_is_rejected_with_the_files_of_kafka(
     ]
 
 
-def test_closed_read_only_index_is_as_long_as_before(
+def test_closing_a_read_only_index_keeps_its_length(
     reference: KafkaReference, scratch: Path
 ) -> None:
     padded = former_entries("offset", 3, random.Random(1)) + bytes(80)

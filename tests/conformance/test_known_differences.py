@@ -75,7 +75,7 @@ def test_producers_in_one_hash_bucket_may_differ_in_order(
     assert sorted(kafkas.tolist()) == sorted(ours.tolist())
 
 
-def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(
+def test_fetch_end_beyond_2_gib_overflows_in_kafka(
     reference: KafkaReference, scratch: Path
 ) -> None:
     operations = [

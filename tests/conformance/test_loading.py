@@ -123,7 +123,7 @@ def test_stray_transaction_index_is_emptied_by_recovery_and_not_deleted(indexed:
     assert "0.txnindex" not in files.names()
 
 
-def test_transaction_index_that_ends_below_its_segment_has_the_segment_recovered(
+def test_transaction_index_with_offsets_before_its_segment_triggers_recovery(
     indexed: New,
 ) -> None:
     files = indexed(SOUND)
@@ -179,7 +179,7 @@ def test_swap_file_replaces_the_segments_that_it_covers(bare: New) -> None:
 
 
 @pytest.mark.parametrize("cleaned_offset", [0, 6])
-def test_swap_file_at_or_after_a_cleaned_one_is_removed(bare: New, cleaned_offset: int) -> None:
+def test_swap_file_at_or_after_a_cleaned_file_is_removed(bare: New, cleaned_offset: int) -> None:
     files = bare(SOUND)
     files.write(6, ".log.swap", SOUND[6][1])
     files.write(cleaned_offset, ".log.cleaned", b"x")
@@ -205,7 +205,7 @@ def test_index_file_without_a_log_is_removed(indexed: New) -> None:
     assert not {"99.index", "99.timeindex", "99.txnindex"} & files.names()
 
 
-def test_snapshot_of_no_segment_is_removed_but_for_the_last(indexed: New) -> None:
+def test_snapshots_without_a_segment_are_removed_except_the_last(indexed: New) -> None:
     files = indexed(SOUND)
     snapshot = files.read(15, ".snapshot")
     files.write(4, ".snapshot", snapshot)

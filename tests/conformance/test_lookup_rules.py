@@ -177,7 +177,7 @@ OFFSET_RULES = [
 
 
 @pytest.mark.parametrize("rule", OFFSET_RULES, ids=lambda rule: rule.name)
-def test_offset(both: Both, rule: Rule) -> None:
+def test_lookup_of_an_offset_follows_the_documented_rule(both: Both, rule: Rule) -> None:
     row = both.offset(rule.partition, rule.target, rule.resolve)
     assert getattr(row, rule.column.partition(" ")[0]) == rule.value
 
@@ -290,7 +290,7 @@ TIME_RULES = [
 
 
 @pytest.mark.parametrize("rule", TIME_RULES, ids=lambda rule: rule.name)
-def test_timestamp(both: Both, rule: Rule) -> None:
+def test_lookup_of_a_timestamp_follows_the_documented_rule(both: Both, rule: Rule) -> None:
     row = both.time(rule.partition, rule.target, rule.resolve)
     assert getattr(row, rule.column.partition(" ")[0]) == rule.value
 

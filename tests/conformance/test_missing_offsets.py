@@ -30,7 +30,7 @@ def test_golden_logs_are_as_kafka_cleans_them(old_reference: KafkaReference) -> 
 
 
 @pytest.mark.parametrize("place", [None, *PLACES])
-def test_offsets_removed_by_the_cleaner_of_kafka_4(
+def test_offsets_removed_by_the_kafka_4_cleaner_are_not_missing(
     reference: KafkaReference, tmp_path: Path, place: Place | None
 ) -> None:
     for form in cleaned_by(reference):

@@ -117,7 +117,9 @@ def wrong(found: Verdict, kafka: Started, data: Path) -> str | None:
     return f"{data.name}: {found}, {kafka.reason} {faults}" if is_wrong else None
 
 
-def test_entries_that_are_no_files_are_predicted(reference: KafkaReference, scratch: Path) -> None:
+def test_startup_with_non_file_entries_is_predicted(
+    reference: KafkaReference, scratch: Path
+) -> None:
     every = sample_size(len(_CASES), one_in=12)
     found = []
     for number, case in enumerate(random.Random(SEED).sample(_CASES, every)):
@@ -130,7 +132,9 @@ def test_entries_that_are_no_files_are_predicted(reference: KafkaReference, scra
     assert found == []
 
 
-def test_changed_first_metadata_are_predicted(reference: KafkaReference, scratch: Path) -> None:
+def test_startup_with_changed_bootstrap_metadata_is_predicted(
+    reference: KafkaReference, scratch: Path
+) -> None:
     data = copy_dump(scratch / "first-metadata", *PARTITIONS)
     for name in PARTITIONS:
         shutil.rmtree(data / name)

@@ -45,7 +45,7 @@ def assert_same(reference: KafkaReference, scratch: Path, test: str, segment: Se
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
-def test_named_segment_is_recovered_as_its_case_states_and_built_so(
+def test_named_segment_is_recovered_and_built_as_expected(
     reference: KafkaReference, scratch: Path, case: Case
 ) -> None:
     kafka = recovered_by_kafka(reference, scratch / "kafka", case.segment)

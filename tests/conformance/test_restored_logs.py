@@ -39,7 +39,7 @@ def append_and_truncate(reference: KafkaReference, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["auto", "reflink", "copy"])
-def test_no_byte_of_the_dump_changes_when_a_broker_appends_and_truncates(
+def test_broker_on_restored_logs_changes_no_byte_of_the_dump(
     tmp_path: Path, reference: KafkaReference, link: str
 ) -> None:
     on_xfs = link == "reflink"

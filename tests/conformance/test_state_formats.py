@@ -385,7 +385,9 @@ def test_transaction_index_is_harmful_exactly_if_kafka_collects_other_transactio
 
 
 @pytest.mark.parametrize("has_data", [True, False])
-def test_earlier_first_offset_is_a_difference_only_if_data_are_there(*, has_data: bool) -> None:
+def test_earlier_first_offset_is_a_difference_only_if_the_log_has_its_data(
+    *, has_data: bool
+) -> None:
     expected = np.array([(0, 1, 10, 20, 21)], ABORTED_TXN)
     stored = np.array([(0, 1, 3, 20, 21)], ABORTED_TXN)
 

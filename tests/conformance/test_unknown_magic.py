@@ -33,7 +33,7 @@ def unserved(root: Path) -> str:
 
 @pytest.mark.parametrize("magic", [3, 127])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_consumers_stop_at_an_unknown_magic_and_restore_leaves_it_out(
+def test_consumers_stop_at_an_unknown_magic_and_restore_skips_it(
     reference: KafkaReference, tmp_path: Path, magic: int, *, is_clean: bool
 ) -> None:
     damaged, other = tmp_path / "damaged", tmp_path / "other"

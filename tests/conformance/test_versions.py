@@ -98,7 +98,7 @@ def test_random_segment_is_recovered_equally_by_both_versions(
     assert_recovered_alike(reference, old_reference, scratch, generated)
 
 
-def test_end_of_a_log_whose_offsets_go_back_after_the_last_index_entry_is_found_by_3_9_1(
+def test_end_of_a_log_with_backward_offsets_after_the_last_index_entry_is_found_by_3_9_1(
     reference: KafkaReference, old_reference: KafkaReference, scratch: Path
 ) -> None:
     log = b"".join(batch(base_offset, 10) for base_offset in (0, 10, 40, 20))
@@ -181,7 +181,7 @@ TRANSLATED: dict[str, tuple[bytes, int, Answer, Answer]] = {
 
 
 @pytest.mark.parametrize("name", TRANSLATED)
-def test_offsets_are_translated(
+def test_offset_translation_of_both_versions_is_as_documented(
     reference: KafkaReference, old_reference: KafkaReference, scratch: Path, name: str
 ) -> None:
     log, offset, new, old = TRANSLATED[name]
@@ -190,7 +190,7 @@ def test_offsets_are_translated(
             assert partition.translate(0, [offset]) == [expected]
 
 
-def test_error_names_the_base_offset_in_4_3_1_and_the_requested_offset_in_3_9_1(
+def test_read_is_labelled_with_the_base_offset_in_4_3_1_and_the_requested_offset_in_3_9_1(
     reference: KafkaReference, old_reference: KafkaReference, scratch: Path
 ) -> None:
     for version, name in ((reference, 3), (old_reference, 4)):

@@ -54,7 +54,7 @@ def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", _PARTITIONS)
-def test_kafka_finds_offsets_epochs_and_producers_as_before(
+def test_kafka_loads_a_rewritten_log_with_the_same_offsets_epochs_and_producers(
     reference: KafkaReference, scratch: Path, rewritten: Path, name: str
 ) -> None:
     before = loaded(reference, DUMP / name, scratch)

@@ -98,7 +98,7 @@ def test_log_with_remaining_index_files_is_lost(
 
 
 @of_some_forms("kept_to,cleaned", (24, 36), (False, True))
-def test_log_end_known_from_index_files_is_lost(
+def test_missing_log_end_known_from_index_files_is_reported_as_lost(
     tmp_path: Path, form: CleanedLogs, kept_to: int, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
@@ -250,7 +250,7 @@ def end_earlier(root: Path) -> None:
     without(log_at(root, 72), END - 4, END - 1)
 
 
-def test_offsets_between_the_cleaner_and_the_next_batch_are_missing(
+def test_offsets_between_the_cleaner_checkpoint_and_the_next_batch_are_missing(
     tmp_path: Path, form: CleanedLogs
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=True)

@@ -59,9 +59,7 @@ def damage(log: Path, position: int) -> None:
 # ------------------------------------------------------------------------------------ in place
 
 
-def test_in_place_a_damaged_segment_stays_without_index_and_the_others_get_theirs(
-    data: Path, tmp_path: Path
-) -> None:
+def test_build_in_place_writes_no_index_for_a_damaged_segment(data: Path, tmp_path: Path) -> None:
     log = first_log(data)
     damage(log, 30_000)
     for _ in range(2):
@@ -82,7 +80,9 @@ def test_in_place_a_damaged_segment_stays_without_index_and_the_others_get_their
     assert statuses(rows)[1:] == ["unchanged"] * 3
 
 
-def test_in_place_transactional_segments_are_built_as_the_broker_has_them(tmp_path: Path) -> None:
+def test_build_in_place_of_transactional_segments_writes_the_files_of_the_broker(
+    tmp_path: Path,
+) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, TRANSACTIONAL)
     done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
     assert done.returncode == 0
@@ -93,7 +93,7 @@ def test_in_place_transactional_segments_are_built_as_the_broker_has_them(tmp_pa
         assert state_files(data / name) == state_files(DUMP / name)
 
 
-def test_in_place_transactional_segments_are_refused_without_their_transaction_indexes(
+def test_build_in_place_of_offset_indexes_only_fails_for_transactional_segments(
     tmp_path: Path,
 ) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, TRANSACTIONAL)
@@ -113,9 +113,7 @@ def test_in_place_transactional_segments_are_refused_without_their_transaction_i
     assert after == before
 
 
-def test_in_place_preallocated_zeros_are_no_damage_and_are_left_to_the_broker(
-    data: Path, tmp_path: Path
-) -> None:
+def test_build_in_place_accepts_and_keeps_preallocated_zeros(data: Path, tmp_path: Path) -> None:
     log = max(data.glob("*/*.log"))
     size = log.stat().st_size
     os.truncate(log, size + 50_000)
@@ -127,7 +125,7 @@ def test_in_place_preallocated_zeros_are_no_damage_and_are_left_to_the_broker(
     assert not log.with_suffix(".index").exists()
 
 
-def test_in_place_older_wrong_indexes_are_replaced(data: Path, tmp_path: Path) -> None:
+def test_build_in_place_replaces_wrong_older_indexes(data: Path, tmp_path: Path) -> None:
     for log in data.glob("*/*.log"):
         log.with_suffix(".index").write_bytes(b"\1" * 24)
         log.with_suffix(".timeindex").write_bytes(b"\2" * 13)
@@ -140,7 +138,7 @@ def test_in_place_older_wrong_indexes_are_replaced(data: Path, tmp_path: Path) -
 # ------------------------------------------------------------------------------------- output
 
 
-def test_transactional_segments_are_built_to_another_folder(tmp_path: Path) -> None:
+def test_transactional_segments_are_built_into_another_folder(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", TRANSACTIONAL)
     code, rows = run(tmp_path, data)
     assert code == 0
@@ -317,7 +315,7 @@ def test_grown_log_is_built_again(data: Path, tmp_path: Path) -> None:
     assert state_files(tmp_path / "out" / PARTITION) == state_files(DUMP / PARTITION)
 
 
-def test_other_settings_build_everything_again(data: Path, tmp_path: Path) -> None:
+def test_build_with_other_settings_builds_all_segments_again(data: Path, tmp_path: Path) -> None:
     for option in ("--index-interval-bytes", "--index-size-max-bytes"):
         for value in (8000, 8001):
             code, rows = run(tmp_path, data, option, value)

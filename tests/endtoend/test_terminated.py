@@ -71,7 +71,7 @@ def test_terminated_build_keeps_and_reports_every_finished_partition(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)]
 )
-def test_stopped_lookup_reports_answered_queries_and_writes_no_answers(
+def test_interrupted_lookup_reports_answered_queries_and_writes_no_answers(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     (tmp_path / "queries").mkdir()

@@ -131,7 +131,7 @@ class OutputTests:
             subject.check_interrupted(what)
             subject.check_completed_by_rerun(what)
 
-    def test_second_run_at_the_same_time_is_refused(self, subject: Subject) -> None:
+    def test_concurrent_run_is_rejected_if_the_output_is_locked(self, subject: Subject) -> None:
         refused = []
         for start, step in subject.steps(Failure.STOP, _SECOND_RUNS):
             with subject.stopped(step) as first:

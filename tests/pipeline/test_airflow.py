@@ -52,7 +52,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     return run
 
 
-def test_day_without_queries_is_verified_and_built_but_not_looked_up(
+def test_airflow_day_without_queries_skips_the_lookup(
     airflow: Callable[..., str], tmp_path: Path
 ) -> None:
     copy_partitions(tmp_path / "dumps" / DAY, "app-logs-0")

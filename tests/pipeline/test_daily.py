@@ -45,7 +45,7 @@ def calls(program: Path) -> list[str]:
     return program.with_name("calls").read_text().split()
 
 
-def test_day_is_verified_built_and_looked_up(tmp_path: Path, dump: Path) -> None:
+def test_pipeline_of_a_day_runs_verify_build_and_lookup(tmp_path: Path, dump: Path) -> None:
     program, results = command(tmp_path), tmp_path / "results"
     results.mkdir()
     (results / "queries.csv").write_text("topic,partition,timestamp\napp-logs,0,0\n")
@@ -64,7 +64,7 @@ def test_environment_error_of_a_step_is_retried(tmp_path: Path, dump: Path, code
     assert calls(program) == ["verify", "verify", "build"]
 
 
-def test_damaged_day_leaves_a_report_of_the_segment(tmp_path: Path, dump: Path) -> None:
+def test_pipeline_of_a_damaged_day_reports_the_segment(tmp_path: Path, dump: Path) -> None:
     log = next(dump.glob("*/*.log"))
     data = bytearray(log.read_bytes())
     data[100] ^= 1
@@ -77,7 +77,7 @@ def test_damaged_day_leaves_a_report_of_the_segment(tmp_path: Path, dump: Path) 
     assert any("bad_crc" in row for row in rows)
 
 
-def test_second_run_at_the_same_time_ends_at_once(tmp_path: Path) -> None:
+def test_concurrent_pipeline_run_ends_immediately(tmp_path: Path) -> None:
     (line,) = [
         line for line in (FOLDER / "crontab").read_text().splitlines() if line.startswith("15 ")
     ]

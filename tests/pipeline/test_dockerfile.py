@@ -94,7 +94,7 @@ def test_image_contains_the_dependencies_of_spark(image: Image) -> None:
     assert re.search(r"^built +3 ", printed, re.MULTILINE), printed
 
 
-def test_image_runs_as_a_user_of_its_own(image: Image) -> None:
+def test_image_runs_as_a_separate_user(image: Image) -> None:
     assert image.run("whoami", mounted=DUMP).strip() == "kafka-index"
 
 

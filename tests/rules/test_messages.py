@@ -181,7 +181,7 @@ def test_archive_as_input_is_reported_with_a_hint(tmp_path: Path) -> None:
         (("--what", "groups"), "also give the directory that contains __consumer_offsets"),
     ],
 )
-def test_metadata_without_its_topics_asks_for_their_directory(
+def test_metadata_of_an_input_without_internal_topics_suggests_their_directory(
     tmp_path: Path, what: tuple[str, ...], expected: str
 ) -> None:
     done = run_here("metadata", place(tmp_path, "data", "payments-0"), *what)
@@ -355,7 +355,7 @@ def test_runbook_of_the_same_cluster_names_its_metadata_directory(
 # ----------------------------------------------------------------------------- causes come first
 
 
-def test_until_before_all_records_reports_readable_times(tmp_path: Path) -> None:
+def test_until_before_all_records_reports_formatted_times(tmp_path: Path) -> None:
     late = batch(0, 1, timestamps=[2**63 - 1])
     write_logs(
         tmp_path / "dump", {("t", 0, 0): [late], ("u", 0, 0): [batch(0, 1, timestamps=[10**12])]}

@@ -179,7 +179,7 @@ def test_manifest_that_decompresses_to_a_gibibyte_is_rejected_unread() -> None:
 
 
 @pytest.mark.parametrize("place", ["object", "folder", "manifest"])
-def test_links_below_a_repository_are_not_followed(
+def test_symbolic_links_in_a_repository_are_not_followed(
     repository: Path, tmp_path: Path, place: str
 ) -> None:
     path = {
@@ -346,7 +346,7 @@ def test_malformed_state_file_causes_no_internal_error(
     assert codes - {2}
 
 
-def test_export_record_does_not_delete_files_outside_its_folder(tmp_path: Path) -> None:
+def test_export_manifest_does_not_delete_files_outside_its_folder(tmp_path: Path) -> None:
     case = _Case(tmp_path)
     path, run = export_case(case)
     document = json.loads(path.read_bytes())

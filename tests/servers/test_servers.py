@@ -12,7 +12,7 @@ from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 
 
-def test_object_is_a_file_of_versitygw(s3: S3Server) -> None:
+def test_versitygw_stores_objects_as_files(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     s3.put(bucket, "a/b", b"bytes")
     if s3.folder is not None:
@@ -39,7 +39,9 @@ def test_versitygw_rejects_a_wrong_secret(s3: S3Server) -> None:
         ("cut", Faults(cut=1.0, in_a_row=1)),
     ],
 )
-def test_client_that_retries_gets_through_faults(s3: S3Server, fault: str, faults: Faults) -> None:
+def test_retrying_client_succeeds_despite_injected_faults(
+    s3: S3Server, fault: str, faults: Faults
+) -> None:
     bucket = s3.new_bucket()
     data = os.urandom(1 << 20)
     s3.put(bucket, "a", data)

@@ -28,7 +28,7 @@ def backup(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[st
     return f"backup:{root}", options
 
 
-def test_data_source_reads_a_run(spark: SparkSession, backup: tuple[str, list[str]]) -> None:
+def test_data_source_reads_a_backup(spark: SparkSession, backup: tuple[str, list[str]]) -> None:
     given, options = backup
     reader = spark.read.format("kafka-log")
     for each in options:
@@ -45,7 +45,7 @@ def test_data_source_reads_a_run(spark: SparkSession, backup: tuple[str, list[st
 
 
 @pytest.mark.usefixtures("in_session")
-def test_commands_on_spark_read_a_run(backup: tuple[str, list[str]], tmp_path: Path) -> None:
+def test_commands_on_spark_read_a_backup(backup: tuple[str, list[str]], tmp_path: Path) -> None:
     given, options = backup
     common = ["--engine", "spark", *(f"--storage-option={each}" for each in options)]
     verified = run_here("verify", "--input", given, *common)

@@ -107,7 +107,9 @@ def test_lost_offsets_raise_an_error_or_yield_a_row(source: SparkSession, tmp_pa
     assert "offsets 12 to 23 are missing" in lost
 
 
-def test_damage_is_an_error_or_a_row(source: SparkSession, tmp_path: Path) -> None:
+def test_damage_in_a_data_source_read_is_an_error_or_a_row(
+    source: SparkSession, tmp_path: Path
+) -> None:
     write_partition(tmp_path, {0: batch(0, 1) + batch(1, 1, crc=7) + batch(2, 1)})
     reader = source.read.format("kafka-log")
     with pytest.raises(PySparkException, match="bad_crc"):
@@ -215,7 +217,7 @@ def test_raw_batches_of_the_data_source_are_accepted_by_builds(
     assert len(index_files(tmp_path / "of-raw")) > 2
 
 
-def test_batches_are_the_batch_table(source: SparkSession, tmp_path: Path) -> None:
+def test_data_source_batches_equal_the_batch_table(source: SparkSession, tmp_path: Path) -> None:
     aborted = batch(2, 2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     log = batch(0, 2) + aborted + marker(4, 7, 0, commit=False) + batch(5, 3, crc=7)
     folder = write_partition(tmp_path, {0: log})
@@ -230,7 +232,7 @@ def test_batches_are_the_batch_table(source: SparkSession, tmp_path: Path) -> No
     assert damage.position_bytes == len(log) - len(batch(5, 3))
 
 
-def test_filters_that_are_pushed_change_no_rows_and_read_less(
+def test_pushed_filters_read_less_without_changing_the_result(
     source: SparkSession, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -259,7 +261,7 @@ def test_filters_that_are_pushed_change_no_rows_and_read_less(
     assert planned == 1
 
 
-def test_reader_that_is_filtered_plans_only_the_bytes_it_needs(
+def test_filtered_reader_plans_only_the_required_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -470,13 +472,13 @@ TOO_LONG = "9" * 5000
 
 
 @pytest.mark.parametrize("text", ["1_000", "1.0", "0x1", "", TOO_LONG, "9223372036854775808"])
-def test_text_that_java_does_not_read_is_not_a_number(text: str) -> None:
+def test_numeric_option_text_rejected_by_java_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="malformed"):
         parse_number({NAME: text}, NAME, 0)
 
 
 @pytest.mark.parametrize("text", ["1000", " 1000 ", "+1000", "\u0661\u0660\u0660\u0660"])
-def test_text_is_read_as_java_reads_it(text: str) -> None:
+def test_numeric_option_text_is_parsed_as_by_java(text: str) -> None:
     assert parse_number({NAME: text}, NAME, 0) == 1000
 
 

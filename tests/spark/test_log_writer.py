@@ -81,7 +81,7 @@ def test_partition_from_two_tasks_is_rejected_and_nothing_is_written(
     assert list((tmp_path / "logs").iterdir()) == []
 
 
-def test_rows_that_are_not_sorted_are_rejected_with_the_call_to_add(
+def test_unsorted_rows_are_rejected_with_the_missing_sort_call(
     frame: DataFrame, tmp_path: Path
 ) -> None:
     backward = frame.repartition("topic", "partition").sortWithinPartitions(col("offset").desc())

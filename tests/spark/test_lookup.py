@@ -65,7 +65,7 @@ def test_empty_query_file_has_an_empty_answer_file(spark: SparkSession, tmp_path
     assert [pq.read_metadata(part).num_rows for part in sorted(out.glob("part*"))] == [0, 50, 0]
 
 
-def test_one_output_file_holds_the_splits_in_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_single_output_file_has_the_splits_in_order(spark: SparkSession, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     tables = [make_queries("offset", 100, seed) for seed in range(3)]
     queries = write_queries(tmp_path / "queries", tables)

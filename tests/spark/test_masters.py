@@ -72,7 +72,7 @@ def test_several_silent_masters_time_out_together(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - started < MANY * SHORT_SECONDS
 
 
-def test_one_master_of_several_is_enough() -> None:
+def test_job_starts_if_one_of_several_masters_responds() -> None:
     refusal = b"\0\0\0\0\0\0\0\x15\x08\0\0\0\0\0\0\0\x04none"
     with server(refusal) as port:
         check_master(f"spark://127.0.0.1:{closed_port()},127.0.0.1:{port}")

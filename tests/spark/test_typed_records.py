@@ -49,7 +49,7 @@ def test_rows_equal_those_of_read_records(source: SparkSession, dump: Path, topi
             assert _plain(row[name]) == _plain(own[name])
 
 
-def test_member_alone_is_read(source: SparkSession, dump: Path) -> None:
+def test_selected_struct_member_is_read_without_others(source: SparkSession, dump: Path) -> None:
     reader = source.read.format("kafka-log").option("path", str(dump)).option("decode", "value")
     frame = reader.option("subscribe", "orders").option("columns", "offset,value.amount").load()
     assert frame.select("value.*").columns == ["amount"]

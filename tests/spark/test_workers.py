@@ -36,7 +36,7 @@ from kafka_index.spark.workers import (
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
 
-def test_works_without_bytes_are_distributed_over_all_tasks(spark: SparkSession) -> None:
+def test_items_without_sizes_are_distributed_over_all_spark_tasks(spark: SparkSession) -> None:
     # Sent by value, since workers do not import the tests.
     def task_of(work: int, _attempt_id: str) -> tuple[int, int]:
         context = TaskContext.get()
@@ -50,7 +50,7 @@ def test_works_without_bytes_are_distributed_over_all_tasks(spark: SparkSession)
     assert set(Counter(number for _, number in found).values()) == {8}
 
 
-def test_task_does_all_parts_of_a_work(spark: SparkSession) -> None:
+def test_spark_task_runs_all_parts_of_an_item(spark: SparkSession) -> None:
     def divide(work: int) -> SplittableTask[tuple[int, list[int], set[str]]]:
         def part(number: int, attempt_id: str) -> tuple[int, str]:
             return number, attempt_id
@@ -74,7 +74,7 @@ class LosingWorkers(SparkWorkers):
         return super().frame_of(job).filter("bin != 1")
 
 
-def test_job_without_the_results_of_all_its_works_has_failed(spark: SparkSession) -> None:
+def test_job_with_missing_results_has_failed(spark: SparkSession) -> None:
     def double(work: int, _attempt_id: str) -> int:
         return 2 * work
 
@@ -87,7 +87,7 @@ def test_job_without_the_results_of_all_its_works_has_failed(spark: SparkSession
     assert (caught.value.expected, caught.value.found) == ("9", "5")
 
 
-def test_wave_starts_when_its_results_are_requested(spark: SparkSession) -> None:
+def test_stage_starts_when_its_results_are_requested(spark: SparkSession) -> None:
     seen: list[tuple[int, int]] = []
 
     class Shares(Listener):
@@ -174,7 +174,7 @@ def test_jobs_are_cancelled_from_another_thread(spark: SparkSession) -> None:
     assert "cancelled" in str(error)
 
 
-def test_options_reach_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
+def test_storage_options_are_passed_to_tasks(spark: SparkSession, tmp_path: Path) -> None:
     def options_of_task(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given, resolved = storage_options().items, storage_options().resolve()
         yield pa.record_batch({"options": [repr(given), repr(resolved)]})
@@ -197,14 +197,14 @@ def test_options_reach_the_tasks(spark: SparkSession, tmp_path: Path) -> None:
     assert base64.b64encode(b"hidden").decode() not in plan
 
 
-def test_task_that_sees_the_probe_file_continues_and_the_file_is_removed(tmp_path: Path) -> None:
+def test_task_that_finds_the_probe_file_continues_and_removes_it(tmp_path: Path) -> None:
     with probe_files([str(tmp_path)]) as probes:
         ExecutorCheck(probes=probes).run()
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_task_that_sees_another_folder_fails(tmp_path: Path) -> None:
+def test_task_that_sees_another_output_folder_fails(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     with probe_files([str(folder)]) as probes:
@@ -263,7 +263,7 @@ def test_jobs_send_at_most_their_limit_through_the_driver(
         ("1g", "", (32 << 20, 256 << 20)),
     ],
 )
-def test_limits_are_a_quarter_of_the_settings(
+def test_driver_result_limits_are_a_quarter_of_the_settings(
     results: str, message: str, expected: tuple[int, int]
 ) -> None:
     settings = {"spark.driver.maxResultSize": results, "spark.rpc.message.maxSize": message}

@@ -50,14 +50,14 @@ def test_row_of_build_is_bad_exactly_if_its_segment_is_damaged(
     assert rank == (Severity.BAD if row.is_damage else Severity.GOOD)
 
 
-def test_page_counts_bad_rows_first(tmp_path: Path) -> None:
+def test_page_lists_counts_of_bad_statuses_first(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     write_rows(report, {"status": ["built"] * 3 + ["truncated", "unchanged", "failed"]}, 6)
     found = re.findall(r'data-found="(\w+)"', report.read_text(encoding="utf-8"))
     assert found == ["truncated", "failed", "built", "unchanged"]
 
 
-def test_verdict_counts_the_offsets_of_a_gap_and_of_a_torn_log_once(tmp_path: Path) -> None:
+def test_page_verdict_counts_missing_offsets_once(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0", "payments-1")
     for file in dump.glob(f"payments-0/{532:020d}.*"):
         file.unlink()

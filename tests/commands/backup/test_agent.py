@@ -152,7 +152,7 @@ def test_agent_backs_up_at_once_and_then_at_multiples_of_the_period(tmp_path: Pa
     assert metrics(path)["backups_total done"] == 4
 
 
-def test_backup_longer_than_its_period_skips_ticks() -> None:
+def test_backup_longer_than_its_period_skips_intervals() -> None:
     clock = Clock(1200, 3000)
 
     def back_up() -> BackupResult:
@@ -162,7 +162,7 @@ def test_backup_longer_than_its_period_skips_ticks() -> None:
     assert times_of(back_up, clock) == [1600, 2200, 2800]
 
 
-def test_failed_backup_is_retried_at_the_next_tick(
+def test_failed_backup_is_retried_at_the_next_interval(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults: Iterator[Exception | None] = iter(

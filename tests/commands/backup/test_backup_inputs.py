@@ -232,7 +232,7 @@ def test_restored_backup_has_all_records_and_a_safe_start(backup: str, tmp_path:
     assert kafka_index.predict(output).verdict == "safe"
 
 
-def test_files_of_a_backup_are_dumped_by_path(backup: str) -> None:
+def test_files_of_a_backup_are_dumped_by_their_path(backup: str) -> None:
     run = f"{backup}@{backup_id_at(LATER)}"
     found = printed("dump", f"{run}/payments-0/*.log", "--records", "--json")
     expected = printed("dump", *sorted(DUMP.glob("payments-0/*.log")), "--records", "--json")

@@ -65,7 +65,7 @@ def test_brokers_that_join_in_time_share_a_backup(tmp_path: Path) -> None:
         assert len({each.backup_id for each in found}) == 1
 
 
-def test_barrier_of_a_killed_opener_is_opened_by_the_next_broker(tmp_path: Path) -> None:
+def test_barrier_of_a_killed_broker_is_opened_by_the_next_broker(tmp_path: Path) -> None:
     opened(tmp_path, 1)
     (tmp_path / "barriers" / "0000000002").mkdir()
     later = now_ms() + 120_000
@@ -86,7 +86,9 @@ def test_stage_of_a_killed_broker_is_closed_by_the_next_broker(tmp_path: Path) -
     assert b'"members":[1]' in closed.read_bytes()
 
 
-def test_capture_of_other_topics_waits_for_the_first_topics_of_all_brokers(tmp_path: Path) -> None:
+def test_capture_of_other_topics_waits_until_all_brokers_captured_internal_topics(
+    tmp_path: Path,
+) -> None:
     cut: list[int] = []
     before: list[int] = []
 
@@ -224,7 +226,7 @@ def test_brokers_capture_at_an_agreed_time(tmp_path: Path) -> None:
         meetings[0].await_capture()
 
 
-def test_objects_of_old_barriers_are_expired_and_of_the_newest_kept(tmp_path: Path) -> None:
+def test_barrier_objects_are_expired_except_those_of_the_newest_barrier(tmp_path: Path) -> None:
     for time_ms in (1000, 2000, 3000, 9000):
         meeting = opened(tmp_path, 1, timeout_s=0.0, now=partial(int, time_ms))
         meeting.await_capture()
@@ -246,7 +248,7 @@ def test_objects_of_old_barriers_are_expired_and_of_the_newest_kept(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_members_of_random_barriers_agree(tmp_path: Path, seed: int) -> None:
+def test_brokers_at_random_barriers_agree_on_the_members(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     delays = [(rng.random() * 0.5, rng.random() * 0.5) for _ in range(4)]
     lock = threading.Lock()

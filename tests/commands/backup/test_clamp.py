@@ -162,7 +162,7 @@ class Kept:
         return found
 
 
-def test_captured_transactions_are_in_all_logs_or_none(tmp_path: Path) -> None:
+def test_captured_transactions_are_complete_or_absent_in_all_logs(tmp_path: Path) -> None:
     clamped = states_cut = 0
     for seed in range(_SEEDS):
         run = _Run(seed, tmp_path / str(seed), apart=300 if seed % 2 else 1)
@@ -176,7 +176,7 @@ def test_captured_transactions_are_in_all_logs_or_none(tmp_path: Path) -> None:
     assert states_cut > _SEEDS / 100
 
 
-def test_logs_are_truncated_until_transactions_are_complete(
+def test_logs_are_truncated_to_complete_transactions(
     tmp_path: Path,
 ) -> None:
     cut_more = 0

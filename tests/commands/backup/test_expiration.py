@@ -279,7 +279,7 @@ def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "expire"])
-def test_folder_that_is_not_a_repository(command: str, tmp_path: Path) -> None:
+def test_folder_that_is_not_a_repository_is_rejected(command: str, tmp_path: Path) -> None:
     done = run_here("backups", command, tmp_path)
     assert done.returncode == 2
     assert "not a repository of backups" in done.stderr
@@ -342,7 +342,7 @@ def test_missing_and_altered_objects_are_reported(
     assert code == (0 if change == "alter" else 1)
 
 
-def test_verify_reads_only_the_requested_share(
+def test_verify_reads_only_the_requested_fraction(
     stored: Manifest, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = repository.root

@@ -59,7 +59,7 @@ def calls(dump: Path, runs: KilledRuns) -> dict[Failure, int]:
 
 @pytest.mark.parametrize("failure", _FAILURES)
 @pytest.mark.parametrize("number", range(_RANDOM_CASES))
-def test_repository_after_a_failed_call_is_unchanged_or_has_one_complete_backup_more(
+def test_failed_call_leaves_the_repository_unchanged_or_with_one_more_complete_backup(
     tmp_path: Path,
     dump: Path,
     runs: KilledRuns,

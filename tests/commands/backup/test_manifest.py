@@ -60,12 +60,12 @@ def manifest(**changes: object) -> Manifest:
     )
 
 
-def test_manifest_is_read_as_it_was_written() -> None:
+def test_written_manifest_is_read_back() -> None:
     written = manifest()
     assert parse_manifest(encode(written), "m") == written
 
 
-def test_file_of_a_repository_is_read_as_it_was_written() -> None:
+def test_written_repository_file_is_read_back() -> None:
     written = RepositoryFile(cluster_id="cluster", brokers=(1, 2))
     assert parse_repository_file(encode(written), "r") == written
 
@@ -110,7 +110,7 @@ def test_truncated_manifest_is_damage() -> None:
             parse_manifest(data[:size], "m")
 
 
-def test_another_format_is_not_read() -> None:
+def test_manifest_of_another_format_version_is_rejected() -> None:
     with pytest.raises(InputError, match="another format"):
         parse_manifest(encode(msgspec.structs.replace(manifest(), format=FORMAT + 1)), "m")
 

@@ -44,7 +44,7 @@ def of_run(time_ms: int, node_id: int = 1, brokers: tuple[int, ...] = (1,)) -> M
     return msgspec.structs.replace(manifest(), **changes)
 
 
-def test_repository_is_created_once(root: str) -> None:
+def test_second_creation_of_a_repository_keeps_the_first(root: str) -> None:
     open_repository(root).create("cluster", (1, 2))
     assert open_repository(root).create("cluster").file().brokers == (1, 2)
     with pytest.raises(InputError, match=r"to another cluster.*expected other, found cluster"):
@@ -53,7 +53,7 @@ def test_repository_is_created_once(root: str) -> None:
     assert below == ["kafka-index-backup.json"]
 
 
-def test_folder_that_is_not_a_repository(root: str) -> None:
+def test_folder_that_is_not_a_repository_is_rejected(root: str) -> None:
     with pytest.raises(NotARepositoryError, match=r"it has no kafka-index-backup\.json"):
         open_repository(root).file()
 
@@ -65,7 +65,9 @@ def test_file_in_place_of_a_repository_is_rejected(tmp_path: Path) -> None:
     assert "the repository is a file" in done.stderr
 
 
-def test_store_that_overwrites_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_without_conditional_puts_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def overwrite(_: LocalStore, path: str, data: bytes, **__: bool) -> bool:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         Path(path).write_bytes(data)
@@ -135,7 +137,7 @@ def test_manifest_under_another_name_is_damage(root: str) -> None:
         found.manifest(backup_id_at(1_000), 2)
 
 
-def test_missing_object_is_written(root: str) -> None:
+def test_put_writes_an_object_only_if_it_is_missing(root: str) -> None:
     found = open_repository(root).create("cluster")
     assert found.names(FOLDER) == set()
     assert found.put(f"{FOLDER}/a.log", b"batches")

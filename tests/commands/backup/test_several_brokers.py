@@ -232,7 +232,7 @@ def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
     assert restore(f"backup:{root}", tmp_path / "whole").code == 0
 
 
-def test_partitions_of_departed_brokers_are_stored_by_the_rest(
+def test_partitions_of_departed_brokers_are_stored_by_remaining_brokers(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
     given = {node: shutil.copytree(path, tmp_path / str(node)) for node, path in brokers.items()}

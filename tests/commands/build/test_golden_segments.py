@@ -54,7 +54,7 @@ def test_golden_segments_cover_every_rejection() -> None:
 
 
 @pytest.mark.parametrize("one", [pytest.param(one, id=one.name) for one in ALL])
-def test_golden_segment_is_built_as_kafka_recovered_it(one: GoldenSegment, tmp_path: Path) -> None:
+def test_golden_segment_is_built_as_recovered_by_kafka(one: GoldenSegment, tmp_path: Path) -> None:
     built = recovered_by_build(tmp_path / "build", one.segment)
     assert built == one.kafka or compressed_marker_refused(one.segment, built)
 

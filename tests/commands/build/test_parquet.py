@@ -116,7 +116,7 @@ def test_other_integer_widths_and_string_types_are_accepted(tmp_path: Path) -> N
         pytest.param(20, None, "column position_bytes is null in row", id="null"),
     ],
 )
-def test_contradictory_positions_fail(
+def test_contradictory_row_positions_fail_their_segment(
     tmp_path: Path, form: _Form, row: int, value: int | None, reason: str
 ) -> None:
     (report,) = _build(change(form(ONE), row, "position_bytes", value), tmp_path)
@@ -127,7 +127,7 @@ def test_contradictory_positions_fail(
 
 
 @FORMS
-def test_duplicate_row_is_reported_as_overlap(tmp_path: Path, form: _Form) -> None:
+def test_duplicate_parquet_row_is_reported_as_overlap(tmp_path: Path, form: _Form) -> None:
     table = form(ONE)
     doubled = pa.concat_tables([table.slice(0, 20), table.slice(19)])
 
@@ -139,7 +139,7 @@ def test_duplicate_row_is_reported_as_overlap(tmp_path: Path, form: _Form) -> No
 
 
 @FORMS
-def test_missing_row_is_reported_as_gap(tmp_path: Path, form: _Form) -> None:
+def test_missing_parquet_row_is_reported_as_gap(tmp_path: Path, form: _Form) -> None:
     table = form(ONE)
 
     (report,) = _build(pa.concat_tables([table.slice(0, 20), table.slice(21)]), tmp_path)
@@ -163,7 +163,7 @@ def test_missing_row_is_reported_as_gap(tmp_path: Path, form: _Form) -> None:
         ("max_timestamp_ms", None, "column max_timestamp_ms is null"),
     ],
 )
-def test_impossible_values_fail(
+def test_impossible_column_values_fail_their_segment(
     tmp_path: Path, column: str, value: int | None, reason: str
 ) -> None:
     table = metadata_table(ONE)
@@ -320,7 +320,7 @@ def test_all_segments_of_one_row_group_are_built(
     assert [row.status for row in rows] == ["built"] * 400
 
 
-def test_sorted_rows_are_not_sorted_again_across_row_groups(tmp_path: Path) -> None:
+def test_parquet_rows_sorted_across_row_groups_are_recognized_as_sorted(tmp_path: Path) -> None:
     segments = {("orders", 0, number * 3): log(number * 3, 3) for number in range(400)}
     path = tmp_path / "in.parquet"
     pq.write_table(metadata_table(segments), path, row_group_size=100)

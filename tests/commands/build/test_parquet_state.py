@@ -106,7 +106,7 @@ def test_empty_markers_and_old_messages_are_built_as_from_logs(tmp_path: Path, f
 
 
 @FORMS
-def test_segments_after_a_failed_one_get_no_snapshots(tmp_path: Path, form: _Form) -> None:
+def test_segments_after_a_failed_segment_get_no_snapshots(tmp_path: Path, form: _Form) -> None:
     data = write(tmp_path / "logs" / "t-0", segments(3, producers=1))
     table = form(data)
     gap = table.slice(0, 40)

@@ -59,7 +59,7 @@ OUTPUTS = [
 
 @pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
 @pytest.mark.parametrize("in_place", [False, True], ids=["output", "in place"])
-def test_only_requested_files_are_written(
+def test_build_writes_only_requested_files(
     data: Path,
     tmp_path: Path,
     settings: BuildSettings,
@@ -88,7 +88,7 @@ def test_only_requested_files_are_written(
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
-def test_files_not_requested_are_unchanged(
+def test_build_leaves_unrequested_files_unchanged(
     data: Path, tmp_path: Path, settings: BuildSettings, outputs: frozenset[BuildOutput]
 ) -> None:
     build(data, settings)
@@ -105,7 +105,7 @@ def test_files_not_requested_are_unchanged(
     }
 
 
-def test_segments_after_a_failed_one_are_built_only_without_aborted_transactions(
+def test_segments_after_a_failed_segment_are_built_only_without_aborted_transactions(
     data: Path, tmp_path: Path, settings: BuildSettings
 ) -> None:
     first, second, _, fourth = sorted(segments(4))

@@ -39,24 +39,24 @@ RECORD = BuildManifest(
 )
 
 
-def test_build_record_is_read_as_written() -> None:
+def test_written_build_manifest_is_read_back() -> None:
     assert BuildManifest.from_bytes(RECORD.to_bytes()) == RECORD
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.9, 0.999])
-def test_build_record_with_a_flipped_byte_is_ignored(share: float) -> None:
+def test_build_manifest_with_a_flipped_byte_is_ignored(share: float) -> None:
     data = bytearray(RECORD.to_bytes())
     data[int(share * len(data))] ^= 1
     assert BuildManifest.from_bytes(bytes(data)) is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.99])
-def test_truncated_build_record_is_ignored(share: float) -> None:
+def test_truncated_build_manifest_is_ignored(share: float) -> None:
     data = RECORD.to_bytes()
     assert BuildManifest.from_bytes(data[: int(share * len(data))]) is None
 
 
-def test_missing_build_record_is_none(tmp_path: Path) -> None:
+def test_missing_build_manifest_is_none(tmp_path: Path) -> None:
     assert BuildManifest.read(str(tmp_path)) is None
 
 

@@ -27,7 +27,7 @@ def columns(number: int, count: int, size_bytes: int = 100) -> PartitionSegments
 
 
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12))
-def test_groups_have_complete_partitions_in_order(lengths: list[int], most: int) -> None:
+def test_task_groups_contain_complete_partitions_in_order(lengths: list[int], most: int) -> None:
     groups = [lengths[group] for group in group_partitions(lengths, max_segments=most)]
 
     assert [length for group in groups for length in group] == lengths
@@ -36,7 +36,7 @@ def test_groups_have_complete_partitions_in_order(lengths: list[int], most: int)
         assert sum(group) + following[0] > most
 
 
-def test_rounds_have_complete_partitions_and_bounded_segments(
+def test_build_rounds_contain_complete_partitions_and_bounded_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "ROUND_SEGMENTS", 1000)
@@ -50,7 +50,7 @@ def test_rounds_have_complete_partitions_and_bounded_segments(
     assert len(partitions) == len(set(partitions)) == 40
 
 
-def test_plan_starts_with_the_largest_partitions() -> None:
+def test_build_plan_starts_with_the_largest_partitions() -> None:
     table = SegmentTable([columns(number, 2, size) for number, size in enumerate((5, 900, 70))])
     groups = partition_groups(table, max_bytes=100, max_segments=1000)
     assert [[each.partition.partition for each in group.partitions] for group in groups] == [

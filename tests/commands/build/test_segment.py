@@ -56,14 +56,14 @@ def test_zeros_at_the_end_of_any_other_segment_are_damage(tmp_path: Path) -> Non
     assert first.position_bytes == len(batch(0))
 
 
-def test_log_end_after_the_largest_offset_fits_the_report(tmp_path: Path) -> None:
+def test_log_end_after_int64_max_is_reported(tmp_path: Path) -> None:
     log_of(tmp_path / "dump" / "t-0", INT64_MAX, batch(INT64_MAX, records=1))
     (row,) = built(tmp_path)
     assert row.status == "built"
     assert report_table([row]).column("next_offset").to_pylist() == [-(2**63)]
 
 
-def test_vanished_log_is_a_failed_row_and_the_next_is_built(tmp_path: Path) -> None:
+def test_deleted_log_is_a_failed_row_and_the_next_segment_is_built(tmp_path: Path) -> None:
     gone = log_of(tmp_path / "dump" / "t-0", 0, batch(0))
     log_of(tmp_path / "dump" / "t-0", 3, batch(3))
     segments = list_dump([str(tmp_path / "dump")], topics=None).segments

@@ -100,7 +100,7 @@ LATER_EPOCH = {0: log_of(range(800)) + log_of(range(800, 1500), epoch=1)}
     ],
     ids=["cut and grown", "made anew", "another epoch", "cut", "deleted by retention"],
 )
-def test_another_history_is_refused_and_nothing_changes(
+def test_diverged_log_is_rejected_and_the_export_stays_unchanged(
     tmp_path: Path, out: Path, segments: dict[int, bytes]
 ) -> None:
     before = files(out)
@@ -112,21 +112,23 @@ def test_another_history_is_refused_and_nothing_changes(
     assert files(out) == before
 
 
-def test_the_same_history_is_continued(tmp_path: Path, out: Path) -> None:
+def test_export_of_a_grown_log_is_continued(tmp_path: Path, out: Path) -> None:
     write(tmp_path / "in", {0: log_of(range(900)), 900: log_of(range(900, 1300))})
     code, row = export(tmp_path / "in", out)
     assert (code, row["status"], row["records"]) == (0, "exported", 300)
     assert [offset for offset, _ in exported(out)] == list(range(1300))
 
 
-def test_retention_of_what_was_exported_is_no_loss(tmp_path: Path, out: Path) -> None:
+def test_deletion_of_exported_records_by_retention_is_not_data_loss(
+    tmp_path: Path, out: Path
+) -> None:
     write(tmp_path / "in", {1000: log_of(range(1000, 1200))})
     assert export(tmp_path / "in", out)[0] == 0
     assert [offset for offset, _ in exported(out)] == list(range(1200))
 
 
 @pytest.mark.parametrize("kept", [0, 4, 9])
-def test_what_a_cleaner_has_rewritten_is_the_same_history(
+def test_batch_rewritten_by_the_cleaner_does_not_make_the_log_diverge(
     tmp_path: Path, out: Path, kept: int
 ) -> None:
     last = batch(990, timestamps=[1990] * kept, last_offset_delta=9)
@@ -137,13 +139,15 @@ def test_what_a_cleaner_has_rewritten_is_the_same_history(
     assert (code, row["records"]) == (0, 100)
 
 
-def test_a_cleaner_never_rewrites_the_active_segment(tmp_path: Path, out: Path) -> None:
+def test_rewritten_batch_in_the_active_segment_makes_the_log_diverge(
+    tmp_path: Path, out: Path
+) -> None:
     last = batch(990, timestamps=[1990], last_offset_delta=9)
     write(tmp_path / "in", {0: log_of(range(990)) + last + log_of(range(1000, 1100))})
     assert export(tmp_path / "in", out)[0] == 1
 
 
-def test_continue_replaces_what_the_log_no_longer_has(tmp_path: Path, out: Path) -> None:
+def test_continue_replaces_rows_of_a_diverged_log(tmp_path: Path, out: Path) -> None:
     before = files(out)
     write(tmp_path / "in", CUT_AND_GROWN)
     code, row = export(tmp_path / "in", out, "--on-data-loss", "continue")
@@ -159,7 +163,7 @@ def test_continue_replaces_what_the_log_no_longer_has(tmp_path: Path, out: Path)
     )
 
 
-def test_continue_begins_where_the_log_begins(tmp_path: Path, out: Path) -> None:
+def test_continue_starts_at_the_log_start_offset(tmp_path: Path, out: Path) -> None:
     write(tmp_path / "in", {2000: log_of(range(2000, 2500))})
     code, row = export(tmp_path / "in", out, "--on-data-loss", "continue")
     assert (code, row["status"], row["first_offset"]) == (0, "continued", 2000)
@@ -168,7 +172,7 @@ def test_continue_begins_where_the_log_begins(tmp_path: Path, out: Path) -> None
     assert export(tmp_path / "in", out)[1]["status"] == "unchanged"
 
 
-def test_continue_keeps_what_a_shorter_log_no_longer_has(tmp_path: Path, out: Path) -> None:
+def test_continue_keeps_rows_after_the_end_of_a_shorter_log(tmp_path: Path, out: Path) -> None:
     before = files(out)
     write(tmp_path / "in", {0: log_of(range(500))})
     code, row = export(tmp_path / "in", out, "--on-data-loss", "continue")
@@ -177,7 +181,7 @@ def test_continue_keeps_what_a_shorter_log_no_longer_has(tmp_path: Path, out: Pa
 
 
 @pytest.mark.parametrize("segments", [CUT_AND_GROWN, MADE_ANEW, DELETED])
-def test_restart_exports_the_partition_anew(
+def test_restart_exports_the_partition_from_scratch(
     tmp_path: Path, out: Path, segments: dict[int, bytes]
 ) -> None:
     write(tmp_path / "in", segments)
@@ -223,7 +227,7 @@ def test_shorter_export_in_place_of_a_longer_one_is_reported_with_both_end_offse
     assert exported(out) == rows_of(tmp_path / "in")
 
 
-def test_restart_with_damage_leaves_the_old_files_until_all_is_whole(
+def test_restart_of_a_damaged_log_keeps_the_old_files_until_the_log_is_intact(
     tmp_path: Path, out: Path
 ) -> None:
     before = exported(out)
@@ -247,7 +251,7 @@ def test_empty_export_in_place_of_a_longer_one_is_printed(tmp_path: Path, out: P
     assert "the previous export, up to offset 1000, was longer" in done.stdout
 
 
-def test_a_choice_of_no_use_changes_nothing(tmp_path: Path, out: Path) -> None:
+def test_on_data_loss_option_without_a_loss_changes_no_file(tmp_path: Path, out: Path) -> None:
     before = files(out)
     for choice in ("continue", "restart"):
         code, row = export(tmp_path / "in", out, "--on-data-loss", choice)
@@ -256,7 +260,7 @@ def test_a_choice_of_no_use_changes_nothing(tmp_path: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [("--format", "jsonl"), ("--by-date",)])
-def test_an_exchange_moves_all_kinds_of_files(tmp_path: Path, form: tuple[str, ...]) -> None:
+def test_atomic_swap_replaces_files_of_every_format(tmp_path: Path, form: tuple[str, ...]) -> None:
     root, out, whole = tmp_path / "in", tmp_path / "out", tmp_path / "whole"
     write(root, {0: log_of(range(500))})
     assert export(root, out, *form)[0] == 0
@@ -272,7 +276,9 @@ def test_an_exchange_moves_all_kinds_of_files(tmp_path: Path, form: tuple[str, .
 
 
 @pytest.mark.parametrize("choice", ["continue", "restart"])
-def test_an_exchange_in_a_bucket(tmp_path: Path, s3: S3Server, choice: str) -> None:
+def test_diverged_log_is_exported_into_a_bucket_after_a_choice(
+    tmp_path: Path, s3: S3Server, choice: str
+) -> None:
     root = tmp_path / "in"
     with new_bucket(s3) as bucket:
         for segments in ({0: log_of(range(500))}, {0: log_of(range(1000))}):

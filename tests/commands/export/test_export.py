@@ -48,13 +48,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.*") if not path.name.startswith("."))
 
 
-def test_files_hold_every_record_of_the_dump(tmp_path: Path) -> None:
+def test_exported_files_contain_every_record_of_the_dump(tmp_path: Path) -> None:
     export(0, "--input", DUMP, "--output", tmp_path / "out")
     found, expected = exported(tmp_path / "out"), read(DUMP)
     assert found.select(expected.column_names).equals(expected)
 
 
-def test_json_lines_hold_bytes_as_base64(tmp_path: Path) -> None:
+def test_json_lines_encode_bytes_as_base64(tmp_path: Path) -> None:
     log = batch_of(0, [(1_000_000_000_123, b"\xff", None), (2**61, None, b"v")])
     write_partition(tmp_path / "dump", {0: log})
     columns = "offset,key,value,timestamp"
@@ -73,7 +73,7 @@ def test_json_lines_hold_bytes_as_base64(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_what_is_exported_is_imported_at_the_same_offsets(tmp_path: Path, form: str) -> None:
+def test_exported_records_are_imported_at_the_same_offsets(tmp_path: Path, form: str) -> None:
     # Among them are timestamps outside of the calendar, headers, nulls and compacted gaps.
     topics = "imported-history|orders.*|customer-profiles"
     out, logs = tmp_path / "out", tmp_path / "logs"
@@ -84,7 +84,7 @@ def test_what_is_exported_is_imported_at_the_same_offsets(tmp_path: Path, form: 
     assert read(logs, columns=columns).equals(expected)
 
 
-def test_times_are_those_of_each_record(tmp_path: Path) -> None:
+def test_time_range_selects_records_by_their_own_timestamps(tmp_path: Path) -> None:
     times = [50, 10, 40, 20, 30, 60, -1, 10]
     log = b"".join(
         batch_of(2 * at, [(times[2 * at], None, b"v"), (times[2 * at + 1], None, b"w")])
@@ -101,7 +101,7 @@ def test_times_are_those_of_each_record(tmp_path: Path) -> None:
         assert exported(out)["offset"].to_pylist() == offsets
 
 
-def test_a_folder_for_each_day(tmp_path: Path) -> None:
+def test_export_by_date_writes_a_folder_per_day(tmp_path: Path) -> None:
     days = [19_000 + number % 20 for number in range(200)]
     log = b"".join(batch_of(at, [(day * DAY_MS + at, None, b"v")]) for at, day in enumerate(days))
     write_partition(tmp_path / "dump", {0: log, 200: batch_of(200, [(2**61, None, b"no day")])})
@@ -115,7 +115,7 @@ def test_a_folder_for_each_day(tmp_path: Path) -> None:
     assert found == expected | {200: None}
 
 
-def test_a_rerun_adds_what_is_new(tmp_path: Path) -> None:
+def test_rerun_exports_only_new_records(tmp_path: Path) -> None:
     folder = write_partition(tmp_path / "dump", {0: batch(0, 3)})
     arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
     export(0, *arguments)
@@ -134,7 +134,7 @@ def test_a_rerun_adds_what_is_new(tmp_path: Path) -> None:
     assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_open_transactions_are_exported_once_they_have_ended(tmp_path: Path) -> None:
+def test_records_of_an_open_transaction_are_exported_once_it_ends(tmp_path: Path) -> None:
     opened = batch(0, 2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     folder = write_partition(tmp_path / "dump", {0: opened + batch(2, 1)})
     paths = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
@@ -147,7 +147,7 @@ def test_open_transactions_are_exported_once_they_have_ended(tmp_path: Path) -> 
     assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2]
 
 
-def test_damage_is_left_out_and_read_again_by_the_next_run(tmp_path: Path) -> None:
+def test_damaged_batch_is_skipped_and_exported_once_the_log_is_repaired(tmp_path: Path) -> None:
     sound = [batch(3 * number, 3) for number in range(4)]
     bad = batch(3, 3, crc=7)
     folder = write_partition(tmp_path / "dump", {0: sound[0] + bad, 6: sound[2] + sound[3]})
@@ -174,7 +174,7 @@ def test_damage_is_left_out_and_read_again_by_the_next_run(tmp_path: Path) -> No
     assert "unchanged" in export(0, *arguments)
 
 
-def test_damage_at_the_end_of_a_log_is_counted_once_by_the_next_run(tmp_path: Path) -> None:
+def test_rerun_counts_damage_at_the_log_end_once(tmp_path: Path) -> None:
     write_partition(tmp_path / "dump", {0: batch(0, 3) + batch(3, 3, crc=7)})
     report = tmp_path / "report.csv"
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_damage_at_the_end_of_a_log_is_counted_once_by_the_next_run(tmp_path: Pa
         assert (row["status"], row["left_out"]) == ("damaged", "1")
 
 
-def test_batch_repeated_after_the_exported_end_is_damage_as_in_a_first_export(
+def test_duplicate_batch_after_the_exported_end_is_damage_as_in_a_first_export(
     tmp_path: Path,
 ) -> None:
     sound = batch(0, 3) + batch(3, 3)
@@ -197,7 +197,7 @@ def test_batch_repeated_after_the_exported_end_is_damage_as_in_a_first_export(
     assert exported(tmp_path / "out")["offset"].to_pylist() == list(range(6))
 
 
-def test_a_batch_that_needs_too_much_memory_is_left_out(tmp_path: Path) -> None:
+def test_batch_above_the_memory_limit_is_not_exported(tmp_path: Path) -> None:
     large = batch_of(1, [(1000, None, bytes(100_000))], 1)
     write_partition(tmp_path / "dump", {0: batch(0, 1) + large})
     arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
@@ -210,7 +210,9 @@ def test_a_batch_that_needs_too_much_memory_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ['{"t": {"0": 2, "1": -2}}', "t,0,2\nt,1,-2\n", "topic,partition,offset\nt,0,2\nt,1,-2"]
 )
-def test_offsets_of_a_file_are_where_each_partition_begins(tmp_path: Path, text: str) -> None:
+def test_offsets_file_sets_the_first_exported_offset_of_each_partition(
+    tmp_path: Path, text: str
+) -> None:
     for number in range(2):
         write_partition(tmp_path / "dump", {0: batch(0, 4)}, f"t-{number}")
     offsets = tmp_path / "offsets"
@@ -225,7 +227,7 @@ def test_offsets_of_a_file_are_where_each_partition_begins(tmp_path: Path, text:
 
 
 @pytest.mark.parametrize(("offset", "reason"), [(4, "3 or less"), (-1, "the latest offset")])
-def test_offsets_that_the_log_does_not_have_are_refused(
+def test_starting_offset_outside_the_log_is_rejected(
     tmp_path: Path, offset: int, reason: str
 ) -> None:
     write_partition(tmp_path / "dump", {0: batch(0, 3)}, "t-0")
@@ -252,7 +254,7 @@ def test_offsets_that_the_log_does_not_have_are_refused(
         ("", "no offsets"),
     ],
 )
-def test_offsets_that_do_not_name_each_partition_once_are_refused(
+def test_offsets_file_without_exactly_one_line_per_partition_is_rejected(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     for number in range(2):
@@ -275,7 +277,7 @@ def test_offsets_that_do_not_name_each_partition_once_are_refused(
         ("--to", "ms:2"),
     ],
 )
-def test_an_export_is_not_continued_with_other_options(
+def test_export_with_other_options_is_rejected_for_an_existing_output(
     tmp_path: Path, changed: tuple[Argument, ...]
 ) -> None:
     write_partition(tmp_path / "dump", {0: batch(0, 3)})
@@ -286,7 +288,7 @@ def test_an_export_is_not_continued_with_other_options(
     assert "to continue that export, or give another --output" in refused
 
 
-def test_an_export_with_another_start_names_both_dates(tmp_path: Path) -> None:
+def test_export_with_another_start_date_reports_both_dates(tmp_path: Path) -> None:
     write_partition(tmp_path / "dump", {0: batch(0, 3)})
     arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out", "--from")
     export(0, *arguments, "2024-05-01")
@@ -299,7 +301,7 @@ def test_an_export_with_another_start_names_both_dates(tmp_path: Path) -> None:
     export(0, *arguments, "2024-05-01T00:00:00.000Z")
 
 
-def test_relative_times_are_those_of_the_first_run(tmp_path: Path) -> None:
+def test_rerun_resolves_relative_times_as_the_first_run_did(tmp_path: Path) -> None:
     now = time.time_ns() // 1_000_000
     logs = [batch_of(at, [(now - 60_000 * (9 - at), None, b"v")]) for at in range(4)]
     write_partition(tmp_path / "dump", {0: b"".join(logs[:2])})
@@ -321,7 +323,7 @@ def test_relative_times_are_those_of_the_first_run(tmp_path: Path) -> None:
         (("--to", "2024-05-01"), "before the first record of the input"),
     ],
 )
-def test_a_range_that_holds_nothing_is_said_with_the_times_there_are(
+def test_empty_time_range_of_an_export_reports_the_existing_times(
     tmp_path: Path, given: tuple[Argument, ...], place: str
 ) -> None:
     may = 1_714_521_600_000
@@ -331,14 +333,14 @@ def test_a_range_that_holds_nothing_is_said_with_the_times_there_are(
     assert f"is {place}: its first record is from 2024-05-01T00:00:00.000Z" in text
 
 
-def test_what_is_not_live_is_named(tmp_path: Path) -> None:
+def test_partition_marked_for_deletion_is_skipped_and_reported(tmp_path: Path) -> None:
     write_partition(tmp_path / "dump", {0: batch(0, 3)})
     (tmp_path / "dump" / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     text = export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out")
     assert "a partition marked for deletion" in text
 
 
-def test_a_topic_that_was_created_again_is_not_appended(tmp_path: Path) -> None:
+def test_recreated_topic_is_not_appended_to_the_old_export(tmp_path: Path) -> None:
     folder = write_partition(tmp_path / "dump", {0: batch(0, 3)})
     arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
     metadata = folder / "partition.metadata"
@@ -350,7 +352,7 @@ def test_a_topic_that_was_created_again_is_not_appended(tmp_path: Path) -> None:
     assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2]
 
 
-def test_data_files_of_others_are_not_added_to(tmp_path: Path) -> None:
+def test_folder_with_foreign_data_files_is_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path / "dump", {0: batch(0, 3)})
     foreign = tmp_path / "out" / "topic=topic" / "partition=0" / f"{0:020d}-{9:020d}.parquet"
     foreign.parent.mkdir(parents=True)
@@ -361,14 +363,16 @@ def test_data_files_of_others_are_not_added_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", ["topic", "topic,partition", "offset,offset", "ofset"])
-def test_columns_that_make_no_files_are_refused(tmp_path: Path, columns: str) -> None:
+def test_invalid_columns_of_an_export_are_rejected_before_writing(
+    tmp_path: Path, columns: str
+) -> None:
     write_partition(tmp_path / "dump", {0: batch(0, 3)})
     out = tmp_path / "out"
     export(2, "--input", tmp_path / "dump", "--output", out, "--columns", columns)
     assert not out.exists()
 
 
-def test_an_output_inside_the_input_is_refused(tmp_path: Path) -> None:
+def test_output_inside_the_input_is_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 3)})
     assert "lies inside the input" in export(2, "--input", tmp_path, "--output", tmp_path / "out")
 
@@ -377,9 +381,7 @@ def _data(out: Path) -> Iterator[Path]:
     return out.rglob("*.parquet")
 
 
-def test_an_export_from_and_to_a_store_is_that_of_the_local_dump(
-    tmp_path: Path, s3: S3Server
-) -> None:
+def test_export_between_buckets_equals_a_local_export(tmp_path: Path, s3: S3Server) -> None:
     dump = tmp_path / "dump"
     write_partition(dump, {0: batch(0, 3), 3: batch(3, 2)}, indexed=True)
     export(0, "--input", dump, "--output", tmp_path / "out")
@@ -393,7 +395,7 @@ def test_an_export_from_and_to_a_store_is_that_of_the_local_dump(
     assert len(stored) == 2
 
 
-def test_a_repeat_keeps_what_the_log_no_longer_holds(tmp_path: Path) -> None:
+def test_rerun_keeps_rows_of_deleted_segments(tmp_path: Path) -> None:
     sound = [batch(3 * number, 3) for number in range(4)]
     folder = write_partition(
         tmp_path / "dump",
@@ -408,7 +410,7 @@ def test_a_repeat_keeps_what_the_log_no_longer_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("then", ["damaged", "missing"])
-def test_a_repeat_keeps_what_was_damaged_or_lost_since(tmp_path: Path, then: str) -> None:
+def test_rerun_keeps_rows_whose_log_was_damaged_or_deleted_later(tmp_path: Path, then: str) -> None:
     sound = [batch(3 * number, 3) for number in range(4)]
     folder = write_partition(
         tmp_path / "dump",

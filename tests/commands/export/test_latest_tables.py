@@ -134,7 +134,7 @@ def write_segments(dump: Path, partition: int, segments: dict[int, list[bytes]])
     write_partition(dump, logs, folder.name)
 
 
-def test_runs_of_tombstones_only_are_committed(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_run_with_only_tombstones_is_committed(tmp_path: Path, lake: LakeOfTest) -> None:
     dump, batches = tmp_path / "in", []
     for number, value in enumerate([None, b"v", None, b"w"]):
         batches += log_of([Record(number, 0, b"k", value)])
@@ -164,7 +164,7 @@ NEW = random_records(random.Random("new"), 0, 91)
 
 @pytest.mark.parametrize("choice", ["continue", "restart"])
 @pytest.mark.parametrize("agreed", [0, 28], ids=["made anew", "cut and grown"])
-def test_rows_of_another_history_are_replaced_by_the_newest_before_it(
+def test_latest_rows_of_a_diverged_log_are_replaced_by_the_newest_earlier_values(
     tmp_path: Path, lake: LakeOfTest, choice: str, agreed: int
 ) -> None:
     dump, newest = tmp_path / "in", Newest()
@@ -200,7 +200,7 @@ def test_offsets_deleted_before_their_export_delete_no_rows(
 
 
 @pytest.mark.parametrize("damaged", range(sample_size(40)))
-def test_damage_completed_later_revives_no_key_and_changes_no_newer_row(
+def test_repaired_old_batch_restores_no_deleted_key_and_overwrites_no_newer_row(
     tmp_path: Path, lake: LakeOfTest, damaged: int
 ) -> None:
     dump, newest = tmp_path / "in", Newest()
@@ -222,7 +222,7 @@ def test_damage_completed_later_revives_no_key_and_changes_no_newer_row(
 
 
 @pytest.mark.parametrize("first", ["full", "latest"])
-def test_table_of_the_other_history_is_refused_before_a_file_is_written(
+def test_table_of_a_diverged_log_is_rejected_before_a_file_is_written(
     tmp_path: Path, lake: LakeOfTest, first: str
 ) -> None:
     dump = tmp_path / "in"
@@ -240,9 +240,7 @@ def test_table_of_the_other_history_is_refused_before_a_file_is_written(
         assert set(lake.output.rglob("*")) == paths
 
 
-def test_history_file_that_is_gone_ends_the_run_that_needs_it(
-    tmp_path: Path, lake: LakeOfTest
-) -> None:
+def test_missing_history_file_ends_a_run_that_requires_it(tmp_path: Path, lake: LakeOfTest) -> None:
     dump = tmp_path / "in"
     for end in (28, len(OLD)):
         write(dump, {0: b"".join(log_of(OLD[:end]))})
@@ -312,7 +310,7 @@ def test_decoded_rows_are_merged_by_the_bytes_of_their_keys(
     ]
 
 
-def test_table_whose_files_have_other_rows_or_names_is_refused(
+def test_table_whose_data_files_were_altered_or_renamed_is_rejected(
     tmp_path: Path, lake: LakeOfTest
 ) -> None:
     dump = tmp_path / "in"

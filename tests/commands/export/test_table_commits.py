@@ -106,7 +106,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledRuns]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_killed_commit_is_finished_by_the_same_command(
+def test_rerun_completes_a_killed_commit(
     tmp_path: Path, lake: LakeOfTest, runs: KilledRuns, scenario: str
 ) -> None:
     before, log, options = SCENARIOS[scenario]
@@ -137,7 +137,7 @@ def test_killed_commit_is_finished_by_the_same_command(
         assert len(set(lake.files("topic"))) == len(lake.files("topic")), (failure, step)
 
 
-def test_three_runs_at_once_add_each_record_once(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_three_concurrent_runs_add_each_record_once(tmp_path: Path, lake: LakeOfTest) -> None:
     dump = tmp_path / "in"
     command = [*COMMAND, "export", "--input", str(dump), *map(str, lake.options)]
     write(dump, log_of(range(900)))
@@ -186,7 +186,7 @@ def test_data_file_removed_before_its_commit_ends_the_run(
     assert lake.values("topic") == values_of(complete_files, lake)
 
 
-def test_table_that_is_made_again_without_a_data_file_is_refused(
+def test_recreated_table_without_its_data_files_is_rejected(
     complete_files: Path, lake: LakeOfTest
 ) -> None:
     if isinstance(lake, IcebergOfTest):
@@ -265,7 +265,7 @@ def test_three_writers_of_one_version_commit_once(complete_files: Path, lake: La
 
 
 @pytest.mark.parametrize("error", [CommitConflictError, PublishError])
-def test_commit_whose_answer_is_lost_is_not_repeated(
+def test_commit_with_a_lost_response_is_not_repeated(
     complete_files: Path, lake: LakeOfTest, error: type[PublishError]
 ) -> None:
     version = lake.version("topic")
@@ -282,7 +282,7 @@ def test_commit_whose_answer_is_lost_is_not_repeated(
 
 
 @pytest.mark.parametrize("error", [CommitConflictError, PublishError])
-def test_run_whose_commits_all_fail_is_finished_by_the_same_command(
+def test_rerun_completes_a_run_whose_commits_all_failed(
     tmp_path: Path, lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch, error: type[PublishError]
 ) -> None:
     dump = tmp_path / "in"
@@ -304,7 +304,9 @@ def test_run_whose_commits_all_fail_is_finished_by_the_same_command(
     assert lake.values("topic") == values_of(dump, lake)
 
 
-def test_rows_that_another_tool_adds_meanwhile_stay(complete_files: Path, lake: LakeOfTest) -> None:
+def test_rows_added_concurrently_by_another_tool_are_kept(
+    complete_files: Path, lake: LakeOfTest
+) -> None:
     other = lake.read("topic").slice(0, 1)
     number = other.schema.get_field_index("partition")
     other = other.set_column(number, "partition", pa.array([7], other.schema.field(number).type))
@@ -322,7 +324,7 @@ def test_rows_that_another_tool_adds_meanwhile_stay(complete_files: Path, lake: 
     assert len(lake.values("topic")) == len(values_of(complete_files, lake)) + 1
 
 
-def test_files_that_another_tool_rewrites_meanwhile_double_no_row(
+def test_files_rewritten_concurrently_by_another_tool_duplicate_no_row(
     tmp_path: Path, lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dump = tmp_path / "in"
@@ -345,7 +347,7 @@ def test_files_that_another_tool_rewrites_meanwhile_double_no_row(
     assert lake.values("topic") == values_of(dump, lake)
 
 
-def test_rows_of_no_partition_stay_where_others_are_replaced(
+def test_rows_without_a_partition_are_kept_when_files_are_replaced(
     tmp_path: Path, lake: LakeOfTest
 ) -> None:
     """Another tool has added them to the table, and compacted it."""
@@ -365,7 +367,9 @@ def test_rows_of_no_partition_stay_where_others_are_replaced(
     assert lake.values("topic") == [*values_of(dump, lake), row]
 
 
-def test_rewritten_files_lose_and_double_no_row(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_rewriting_files_neither_loses_nor_duplicates_rows(
+    tmp_path: Path, lake: LakeOfTest
+) -> None:
     """Other tools compact tables, and a restart then replaces rows of merged files."""
     dump = tmp_path / "in"
     for count in (500, 900):

@@ -137,7 +137,7 @@ def nested(kind: pa.DataType, value: Any, depth: str) -> pa.Array:
 
 
 @pytest.mark.parametrize("depth", ["column", "struct", "list", "map"])
-def test_every_type_is_read_back_in_both_formats(lake: LakeOfTest, depth: str) -> None:
+def test_every_column_type_is_read_back_in_both_table_formats(lake: LakeOfTest, depth: str) -> None:
     columns = {f"c{number}": nested(one[0], one[1], depth) for number, one in enumerate(TYPES)}
     rows = rows_of(0, **columns)
     commit(lake, pa.concat_tables([rows, rows_of(2, **columns)]), 2)
@@ -154,7 +154,7 @@ def found_type(value: Any) -> pa.DataType:
     return pa.string() if value is None else pa.scalar(value).type
 
 
-def test_types_are_those_of_the_table_on_the_page(lake: LakeOfTest) -> None:
+def test_column_types_equal_those_documented(lake: LakeOfTest) -> None:
     schema = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
     for number, (kind, *_) in enumerate(TYPES):
         schema = schema.append(pa.field(f"c{number}", kind))
@@ -246,14 +246,14 @@ def test_changed_type_is_rejected_with_the_column_and_both_types(
         ({"value": pa.struct([("x", pa.int64()), ("X", pa.int64())])}, "value.x and value.X"),
     ],
 )
-def test_columns_that_no_table_has_are_rejected(
+def test_unknown_columns_of_a_table_are_rejected(
     form: ExportFormat, schema: dict[str, pa.DataType], text: str
 ) -> None:
     with pytest.raises(InputError, match=text):
         table_schema(pa.schema(list(schema.items())), form)
 
 
-def test_only_an_iceberg_table_widens(lake: LakeOfTest) -> None:
+def test_only_iceberg_tables_widen_column_types(lake: LakeOfTest) -> None:
     own = [("partition", pa.int32()), ("offset", pa.int64())]
     lake.create("topic", pa.schema([*own, ("a", pa.int32()), ("b", pa.float32())]))
     wide = pa.schema([*own, ("a", pa.int64()), ("b", pa.float64())])

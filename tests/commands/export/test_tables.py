@@ -77,7 +77,7 @@ def test_rerun_commits_new_records_only(tmp_path: Path, lake: LakeOfTest) -> Non
     [(CUT_AND_GROWN, "continue"), (CUT_AND_GROWN, "restart"), (MADE_ANEW, "restart")],
     ids=["cut, continued", "cut, restarted", "made anew"],
 )
-def test_rows_of_another_history_are_replaced_in_one_commit(
+def test_rows_of_a_diverged_log_are_replaced_in_one_commit(
     tmp_path: Path,
     lake: LakeOfTest,
     segments: dict[int, bytes],
@@ -102,7 +102,7 @@ def test_rows_of_another_history_are_replaced_in_one_commit(
     assert lake.values("topic") == rows_of(dump)
 
 
-def test_offsets_deleted_before_their_export_are_left_out(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_offsets_deleted_before_their_export_are_skipped(tmp_path: Path, lake: LakeOfTest) -> None:
     dump = tmp_path / "in"
     write(dump, {0: log_of(range(500))})
     export(0, dump, lake)
@@ -113,7 +113,7 @@ def test_offsets_deleted_before_their_export_are_left_out(tmp_path: Path, lake: 
 
 
 @pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
-def test_damage_completed_later_replaces_the_rows_of_its_range(
+def test_export_of_a_repaired_batch_replaces_the_rows_of_its_range(
     tmp_path: Path, lake: LakeOfTest, by_date: tuple[str, ...]
 ) -> None:
     dump = tmp_path / "in"
@@ -180,7 +180,7 @@ def test_missing_catalog_ends_the_run_before_a_file_is_written(tmp_path: Path) -
         (("--format", "iceberg", "--catalog", "memory:", "--namespace", "n"), "memory:"),
     ],
 )
-def test_options_that_name_no_table_are_wrong_usage(
+def test_table_options_without_a_table_are_wrong_usage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -220,7 +220,7 @@ def test_table_that_is_ahead_of_its_output_is_rejected(tmp_path: Path, lake: Lak
     assert sorted(folder.iterdir()) == files
 
 
-def test_rows_of_another_output_are_rejected(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_table_with_rows_of_another_output_is_rejected(tmp_path: Path, lake: LakeOfTest) -> None:
     dump = tmp_path / "in"
     write(dump, {0: log_of(range(500))})
     export(0, dump, lake)
@@ -322,7 +322,7 @@ def test_missing_library_is_named_with_its_extra(tmp_path: Path, form: str, libr
     assert f"pip install 'kafka-index[{form}]'" in done.stderr
 
 
-def test_decoded_values_of_two_versions_are_rows_of_one_table(
+def test_decoded_values_of_two_schema_versions_are_rows_of_one_table(
     tmp_path: Path, lake: LakeOfTest
 ) -> None:
     values = [{"id": 1, "old": "o"}, {"id": 2, "status": "NEW", "currency": "EUR"}]
@@ -346,7 +346,7 @@ def test_decoded_values_of_two_versions_are_rows_of_one_table(
     assert found == [{**every, **value} for value in values]
 
 
-def test_decoded_date_outside_of_the_calendar_is_an_error_of_its_row(
+def test_decoded_date_outside_the_calendar_sets_the_error_column_of_its_row(
     tmp_path: Path, lake: LakeOfTest
 ) -> None:
     day = {"type": "int", "logicalType": "date"}

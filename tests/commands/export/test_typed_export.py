@@ -55,7 +55,7 @@ def test_json_lines_have_nested_values(dump: Path, tmp_path: Path) -> None:
     }
 
 
-def test_run_after_a_new_version_writes_wider_files(tmp_path: Path) -> None:
+def test_export_after_a_new_schema_version_writes_additional_columns(tmp_path: Path) -> None:
     values: list[dict[str, Any]] = [
         {"id": 1, "customer": "c-1", "amount": 1.5, "old": "o"},
         {"id": 2, "customer_id": "c-2", "amount": 2.5, "status": "NEW", "currency": "EUR"},
@@ -84,7 +84,7 @@ def test_run_after_a_new_version_writes_wider_files(tmp_path: Path) -> None:
     assert joined.select("value.id, value.old").order("1").fetchall() == [(1, "o"), (2, None)]
 
 
-def test_other_options_of_decoding_are_refused(dump: Path, tmp_path: Path) -> None:
+def test_rerun_with_other_decoding_options_is_rejected(dump: Path, tmp_path: Path) -> None:
     kafka_index.export_records(dump, tmp_path, topics="orders", decode="value")
     for decode in (None, "both"):
         with pytest.raises(InputError, match="another value of --decode"):
@@ -93,7 +93,7 @@ def test_other_options_of_decoding_are_refused(dump: Path, tmp_path: Path) -> No
     assert again.counts["records"] == 0
 
 
-def test_bad_row_fails_the_partition_if_rows_must_not_fail(dump: Path, tmp_path: Path) -> None:
+def test_undecodable_row_fails_the_partition_in_fail_fast_mode(dump: Path, tmp_path: Path) -> None:
     exported = kafka_index.export_records(
         dump, tmp_path, topics="mixed|orders", decode="value", decode_errors="fail"
     )
@@ -124,7 +124,7 @@ def _record(name: str, field: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefix", ["events-", ""])
-def test_second_type_of_a_record_strategy_is_a_further_member(tmp_path: Path, prefix: str) -> None:
+def test_second_record_type_of_a_topic_adds_a_struct_member(tmp_path: Path, prefix: str) -> None:
     root, output = tmp_path / "dump", tmp_path / "out"
     for count in (1, 2):
         _write_events(root, (f"{prefix}shop.Moved", f"{prefix}shop.Created"), count)
@@ -137,7 +137,7 @@ def test_second_type_of_a_record_strategy_is_a_further_member(tmp_path: Path, pr
     assert rows == [(7, None, 0), (None, 7, 1)]
 
 
-def test_second_type_of_another_subject_is_refused_before_a_file_is_written(
+def test_second_record_type_of_another_subject_is_rejected_before_a_file_is_written(
     tmp_path: Path,
 ) -> None:
     root, output = tmp_path / "dump", tmp_path / "out"

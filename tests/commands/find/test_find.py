@@ -92,7 +92,7 @@ def test_record_is_found_in_any_codec_with_its_headers(tmp_path: Path, codec: in
     assert found[1]["position_bytes"] == len(noise + wanted)
 
 
-def test_records_are_a_table_for_people(tmp_path: Path) -> None:
+def test_found_records_are_printed_as_a_table(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch_of(7, [(0, b"k", b"v"), (-1, b"k", None)])}, "a.b-3")
     assert find(0, tmp_path, "--key", "k").splitlines() == [
         "partition  offset  timestamp                 key  value",

@@ -44,7 +44,7 @@ def _value(row: dict[str, Any], name: str) -> Any:
          lambda row: row["value_type"] == "shop.Order" and row["_decode_error"] is None),
     ],
 )  # fmt: skip
-def test_condition_selects_the_rows_that_meet_it(
+def test_condition_on_decoded_members_selects_matching_rows(
     dump: Path, topic: str, condition: str, expected: Callable[[dict[str, Any]], bool]
 ) -> None:
     rows = kafka_index.read_records(dump, topics=topic, decode="both").to_arrow().to_pylist()
@@ -54,7 +54,7 @@ def test_condition_selects_the_rows_that_meet_it(
     assert found.to_arrow().to_pylist() == wanted
 
 
-def test_condition_decodes_its_members_only(dump: Path) -> None:
+def test_condition_decodes_only_the_members_it_uses(dump: Path) -> None:
     found = kafka_index.find_records(
         dump, topics="orders", decode="value", where="value.amount > 1 AND partition = 0"
     )
@@ -65,7 +65,7 @@ def test_condition_decodes_its_members_only(dump: Path) -> None:
     assert [one.name for one in schema.field("value").type] == ["amount"]
 
 
-def test_rows_that_do_not_decode_are_counted_by_a_condition(dump: Path) -> None:
+def test_rows_that_cannot_be_decoded_are_counted_by_a_search(dump: Path) -> None:
     found = kafka_index.find_records(
         dump, topics="mixed", decode="value", where="value.Order.id = 1"
     )
@@ -75,7 +75,7 @@ def test_rows_that_do_not_decode_are_counted_by_a_condition(dump: Path) -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 500, 1 << 20])
-def test_failed_rows_are_counted_once_in_a_search_that_resumes(
+def test_undecodable_rows_are_counted_once_in_a_resumed_search(
     tmp_path: Path, max_bytes: int
 ) -> None:
     values = [b"\0\0\0\0\1" + (b"\x02x" if number % 3 else b"\x02") for number in range(300)]
@@ -93,7 +93,7 @@ def test_failed_rows_are_counted_once_in_a_search_that_resumes(
     assert (rows, counts) == (200, {"truncated": 100})
 
 
-def test_records_after_the_last_printed_one_are_not_counted(tmp_path: Path) -> None:
+def test_records_after_the_last_printed_record_are_not_counted(tmp_path: Path) -> None:
     write_topic(tmp_path, "_schemas", [schema_record("names-value", 1, 1)])
     values = [b"\0\0\0\0\1\x02x"] * 5 + [b"\0\0\0\0\1\x09"]
     log = batch_of(0, [(number, None, value) for number, value in enumerate(values)])

@@ -98,7 +98,7 @@ def batch_table(path: Path) -> list[dict[str, Any]]:
     return [row for chunk in kafka_index.read_batches(path) for row in chunk.to_pylist()]
 
 
-def test_an_exported_dump_is_imported_with_the_same_records_at_the_same_offsets(
+def test_exported_dump_is_imported_with_the_same_records_and_offsets(
     tmp_path: Path,
 ) -> None:
     before = kafka_index.read_records(DUMP).read_all()
@@ -112,7 +112,7 @@ def test_an_exported_dump_is_imported_with_the_same_records_at_the_same_offsets(
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_segments_are_rolled_and_batches_packed_by_the_settings(tmp_path: Path, codec: str) -> None:
+def test_import_rolls_segments_and_fills_batches_as_configured(tmp_path: Path, codec: str) -> None:
     source = written(tmp_path / "tables", table(2000))
     output = tmp_path / "logs"
     properties = ("segment.bytes=4000", "batch.size=1000", f"compression.type={codec}")
@@ -138,7 +138,7 @@ def test_segments_are_rolled_and_batches_packed_by_the_settings(tmp_path: Path, 
         ("segment.byte", "segment.bytes"),
     ],
 )
-def test_an_unknown_setting_is_answered_with_the_name_it_is_like(
+def test_unknown_import_setting_suggests_a_similar_name(
     tmp_path: Path, name: str, valid: str
 ) -> None:
     source = written(tmp_path / "tables", table(1))
@@ -160,7 +160,7 @@ def test_an_unknown_setting_is_answered_with_the_name_it_is_like(
         (("--output", "s3://bucket/logs"), "--output is in an object store"),
     ],
 )
-def test_wrong_options_are_refused_by_their_names(
+def test_invalid_import_option_is_rejected_by_name(
     tmp_path: Path, options: tuple[str, ...], error: str
 ) -> None:
     output = () if "--output" in options else ("--output", tmp_path / "logs")
@@ -172,7 +172,7 @@ def test_wrong_options_are_refused_by_their_names(
     assert not (tmp_path / "logs").exists()
 
 
-def test_gaps_stay_and_the_log_starts_at_the_first_offset(tmp_path: Path) -> None:
+def test_import_keeps_offset_gaps_and_the_first_offset(tmp_path: Path) -> None:
     offsets = [7, 8, 900, 2**31 + 900, 2**40]
     imported(written(tmp_path / "tables", table(5, offset=offsets)), tmp_path / "logs")
 
@@ -183,7 +183,7 @@ def test_gaps_stay_and_the_log_starts_at_the_first_offset(tmp_path: Path) -> Non
 @pytest.mark.parametrize("records", [1, 3])
 @pytest.mark.parametrize("gap", [1, 2**20, 2**31])
 @pytest.mark.parametrize("last", [2**63 - 2, 2**63 - 2**31 - 1, 2**63 - 2**31, 2**63 - 2**31 + 1])
-def test_offsets_up_to_the_end_of_64_bits_are_kept(
+def test_import_keeps_offsets_up_to_int64_max(
     tmp_path: Path, last: int, gap: int, records: int
 ) -> None:
     offsets = [last - gap * number for number in reversed(range(records))]
@@ -197,7 +197,9 @@ def test_offsets_up_to_the_end_of_64_bits_are_kept(
 
 @pytest.mark.parametrize("before", [0, 100])
 @pytest.mark.parametrize("gap", [2**31 - 1, 2**31, 2**31 + 5, 2**40])
-def test_no_empty_segment_stays_before_the_records(tmp_path: Path, before: int, gap: int) -> None:
+def test_import_creates_no_empty_segment_before_the_first_record(
+    tmp_path: Path, before: int, gap: int
+) -> None:
     directory = tmp_path / "logs" / "orders-0"
     with PartitionLogWriter(directory) as log:
         if before:
@@ -218,7 +220,7 @@ def test_no_empty_segment_stays_before_the_records(tmp_path: Path, before: int, 
         assert log.log_end_offset == before + gap + 3
 
 
-def test_offsets_are_assigned_in_the_order_of_a_column(tmp_path: Path) -> None:
+def test_import_assigns_offsets_in_the_order_of_a_column(tmp_path: Path) -> None:
     rows = table(50, offset=None, at=[(number * 7) % 50 for number in range(50)])
 
     imported(written(tmp_path / "tables", rows), tmp_path / "logs", "--order-by", "at")
@@ -229,7 +231,7 @@ def test_offsets_are_assigned_in_the_order_of_a_column(tmp_path: Path) -> None:
     ]
 
 
-def test_nulls_headers_and_timestamp_types_are_kept(tmp_path: Path) -> None:
+def test_import_keeps_nulls_headers_and_timestamp_types(tmp_path: Path) -> None:
     pairs = [None, [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, None]
     rows = table(
         4,
@@ -247,7 +249,7 @@ def test_nulls_headers_and_timestamp_types_are_kept(tmp_path: Path) -> None:
     assert found["timestamp"].cast("int64").to_pylist() == [-1, 5, 6, 6]
 
 
-def test_append_time_is_that_of_the_import(tmp_path: Path) -> None:
+def test_log_append_time_is_the_time_of_the_import(tmp_path: Path) -> None:
     source = written(tmp_path / "tables", table(3))
     imported(source, tmp_path / "logs", "--property", "message.timestamp.type=LogAppendTime")
 
@@ -284,7 +286,7 @@ def test_json_lines_in_hive_folders_are_imported(tmp_path: Path) -> None:
     assert found[0]["headers"] == [{"key": "h", "value": b"x"}]
 
 
-def test_append_continues_what_is_there(tmp_path: Path) -> None:
+def test_append_continues_an_existing_log(tmp_path: Path) -> None:
     first, second = table(100), table(50, offset=list(range(120, 170)))
     output = tmp_path / "logs"
     imported(written(tmp_path / "first", first), output, "--property", "segment.bytes=2000")
@@ -301,7 +303,7 @@ def test_append_continues_what_is_there(tmp_path: Path) -> None:
     )
 
 
-def test_append_continues_a_log_that_a_writer_left_unclosed(tmp_path: Path) -> None:
+def test_append_recovers_a_log_that_was_not_closed(tmp_path: Path) -> None:
     directory = tmp_path / "logs" / "orders-0"
     log = PartitionLogWriter(directory)
     log.append_as_leader(data_batch(records=3), 4)
@@ -332,7 +334,7 @@ def damage(log: Path) -> None:
     log.write_bytes(content)
 
 
-def test_an_append_that_fails_leaves_the_logs_alone(tmp_path: Path) -> None:
+def test_failed_append_leaves_the_logs_unchanged(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     log = rolled_log(output, tmp_path / "first")[1]
     (output / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
@@ -346,7 +348,7 @@ def test_an_append_that_fails_leaves_the_logs_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, -1])
-def test_append_refuses_a_damaged_log_instead_of_cutting_it(tmp_path: Path, place: int) -> None:
+def test_append_rejects_a_damaged_log_and_does_not_truncate_it(tmp_path: Path, place: int) -> None:
     output = tmp_path / "logs"
     log = rolled_log(output, tmp_path / "first")[place]
     # As if a broker had written it, and was killed.
@@ -362,7 +364,7 @@ def test_append_refuses_a_damaged_log_instead_of_cutting_it(tmp_path: Path, plac
 
 
 @pytest.mark.parametrize("name", ["replication", "recovery-point"])
-def test_append_refuses_a_torn_tail_that_was_committed(tmp_path: Path, name: str) -> None:
+def test_append_rejects_a_torn_tail_below_the_high_watermark(tmp_path: Path, name: str) -> None:
     output = tmp_path / "logs"
     log = rolled_log(output, tmp_path / "first")[-1]
     (output / "orders-0" / ".import.kafka-index").unlink()
@@ -377,9 +379,7 @@ def test_append_refuses_a_torn_tail_that_was_committed(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("lost", ["the end of a batch", "whole batches"])
-def test_append_refuses_a_log_that_ends_before_what_an_import_has_written(
-    tmp_path: Path, lost: str
-) -> None:
+def test_append_rejects_a_log_that_lost_imported_records(tmp_path: Path, lost: str) -> None:
     output = tmp_path / "logs"
     log = rolled_log(output, tmp_path / "first")[-1]
     log.write_bytes(b"" if lost == "whole batches" else log.read_bytes()[:-1])
@@ -393,7 +393,7 @@ def test_append_refuses_a_log_that_ends_before_what_an_import_has_written(
     assert contents(output) == before
 
 
-def test_append_cuts_a_batch_that_was_not_written_to_its_end_and_says_so(tmp_path: Path) -> None:
+def test_append_truncates_an_incomplete_last_batch_and_reports_it(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     log = rolled_log(output, tmp_path / "first")[-1]
     last = batch_table(log)[-1]
@@ -415,7 +415,7 @@ def test_append_cuts_a_batch_that_was_not_written_to_its_end_and_says_so(tmp_pat
     assert [row["offset"] for row in records(output)] == [*range(last["base_offset"] + 1)]
 
 
-def test_an_offset_that_the_log_has_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+def test_append_of_an_existing_offset_is_rejected_without_changes(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     imported(written(tmp_path / "tables", table()), output)
     before = contents(output)
@@ -432,7 +432,7 @@ def contents(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_partition_that_exists_is_refused_without_a_mode(tmp_path: Path) -> None:
+def test_import_into_an_existing_partition_requires_append_or_overwrite(tmp_path: Path) -> None:
     imported(written(tmp_path / "tables", table()), tmp_path / "logs")
 
     other = written(tmp_path / "other", table())
@@ -440,9 +440,7 @@ def test_a_partition_that_exists_is_refused_without_a_mode(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("mode", [(), ("--append", "--order-by", "timestamp")])
-def test_an_import_that_has_finished_is_not_run_again(
-    tmp_path: Path, mode: tuple[str, ...]
-) -> None:
+def test_completed_import_is_not_repeated(tmp_path: Path, mode: tuple[str, ...]) -> None:
     rows = table().drop_columns("offset") if mode else table()
     tables, logs = written(tmp_path / "tables", rows), tmp_path / "logs"
     imported(tables, logs, *mode)
@@ -457,9 +455,7 @@ def test_an_import_that_has_finished_is_not_run_again(
 
 
 @pytest.mark.parametrize("change", ["tables", "logs", "bit", "index"])
-def test_an_import_whose_tables_or_logs_have_changed_is_another(
-    tmp_path: Path, change: str
-) -> None:
+def test_import_is_not_skipped_if_its_tables_or_logs_changed(tmp_path: Path, change: str) -> None:
     two = table(10, topic=["other"] * 10)
     tables, logs = written(tmp_path / "tables", table(), two), tmp_path / "logs"
     imported(tables, logs)
@@ -478,7 +474,7 @@ def test_an_import_whose_tables_or_logs_have_changed_is_another(
     assert "the partition exists" in refused(tables, logs)
 
 
-def test_overwrite_replaces_everything_that_an_import_wrote(tmp_path: Path) -> None:
+def test_overwrite_replaces_all_files_of_the_earlier_import(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     other = table(10, topic=["other"] * 10)
     imported(written(tmp_path / "first", table(), other), output)
@@ -490,7 +486,9 @@ def test_overwrite_replaces_everything_that_an_import_wrote(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_the_log_start_of_an_older_partition_is_refused(tmp_path: Path, is_there: bool) -> None:  # noqa: FBT001, because pytest passes parameters by name
+def test_import_below_a_checkpointed_log_start_offset_is_rejected(
+    tmp_path: Path, *, is_there: bool
+) -> None:
     output = tmp_path / "logs"
     source = written(tmp_path / "tables", table(100))
     if is_there:
@@ -507,7 +505,7 @@ def test_the_log_start_of_an_older_partition_is_refused(tmp_path: Path, is_there
     assert contents(output) == before
 
 
-def test_a_log_start_before_the_first_record_does_no_harm(tmp_path: Path) -> None:
+def test_checkpointed_log_start_at_the_first_record_is_accepted(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     output.mkdir()
     (output / "log-start-offset-checkpoint").write_text("0\n1\norders 0 50\n")
@@ -518,7 +516,7 @@ def test_a_log_start_before_the_first_record_does_no_harm(tmp_path: Path) -> Non
     assert [row["offset"] for row in records(output)] == [50, 51]
 
 
-def test_overwrite_is_refused_where_something_else_has_written(tmp_path: Path) -> None:
+def test_overwrite_of_a_log_changed_by_another_writer_is_rejected(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     imported(written(tmp_path / "tables", table()), output)
     with PartitionLogWriter(output / "orders-0") as log:
@@ -531,7 +529,7 @@ def test_overwrite_is_refused_where_something_else_has_written(tmp_path: Path) -
     assert contents(output) == before
 
 
-def test_the_directory_of_a_running_broker_is_refused(tmp_path: Path) -> None:
+def test_directory_of_a_running_broker_is_rejected(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     output.mkdir()
     source = written(tmp_path / "tables", table())
@@ -542,7 +540,7 @@ def test_the_directory_of_a_running_broker_is_refused(tmp_path: Path) -> None:
     assert list(output.iterdir()) == []
 
 
-def test_a_run_that_fails_leaves_whole_partitions_alone(tmp_path: Path) -> None:
+def test_failed_import_keeps_completed_partitions(tmp_path: Path) -> None:
     first, second = table(), table(2, topic=["second"] * 2, offset=[1, 1])
     output = tmp_path / "logs"
 
@@ -553,7 +551,7 @@ def test_a_run_that_fails_leaves_whole_partitions_alone(tmp_path: Path) -> None:
     assert len(records(output)) == 100
 
 
-def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_next_run_removes_leftovers_of_a_killed_import(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     settings = ImportSettings(mode=ImportMode.CREATE)
     child = os.fork()
@@ -576,7 +574,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert {path.name for path in output.iterdir()} == {".import.kafka-index", "orders-0"}
 
 
-def test_a_topic_id_is_written_for_a_broker(tmp_path: Path) -> None:
+def test_import_writes_the_topic_id_for_the_broker(tmp_path: Path) -> None:
     source = written(tmp_path / "tables", table(1))
     imported(source, tmp_path / "logs", "--topic-id", "orders=qnSv0rHxTBSGn8eDd0IlZA")
 
@@ -603,7 +601,7 @@ def test_a_topic_id_is_written_for_a_broker(tmp_path: Path) -> None:
         ({"is_control": [True]}, "a control record"),
     ],
 )
-def test_what_is_not_a_record_is_refused(
+def test_invalid_row_of_an_import_is_rejected(
     tmp_path: Path, columns: dict[str, Any], reason: str
 ) -> None:
     count = max(len(values or "-") for values in columns.values())
@@ -618,7 +616,7 @@ _NOT_INTEGERS = (1.5, "1.5", float("nan"), float("inf"), 2.0**60, Decimal("1.5")
 
 @pytest.mark.parametrize("name", ["offset", "partition", "timestamp", "timestampType"])
 @pytest.mark.parametrize("value", _NOT_INTEGERS, ids=repr)
-def test_a_number_that_is_not_an_integer_exactly_is_refused(
+def test_fractional_number_in_an_integer_column_is_rejected(
     tmp_path: Path, name: str, value: object
 ) -> None:
     columns = {"timestampType": [0], name: pa.array([value])}
@@ -633,7 +631,7 @@ def test_a_number_that_is_not_an_integer_exactly_is_refused(
 
 
 @pytest.mark.parametrize("value", [7, 7.0, "7", Decimal("7.00")], ids=repr)
-def test_an_integer_is_taken_in_whatever_type_it_is(tmp_path: Path, value: object) -> None:
+def test_integer_column_of_any_numeric_type_is_accepted(tmp_path: Path, value: object) -> None:
     columns = {name: pa.array([value]) for name in ("offset", "partition", "timestamp")}
     imported(written(tmp_path / "tables", table(1, **columns)), tmp_path / "logs")
 
@@ -650,7 +648,7 @@ def test_an_integer_is_taken_in_whatever_type_it_is(tmp_path: Path, value: objec
         *(("partition", value) for value in ("1_0", "\u0661", "")),
     ],
 )
-def test_a_number_beyond_its_column_or_not_of_decimal_digits_is_refused(
+def test_number_out_of_range_or_without_decimal_digits_is_rejected(
     tmp_path: Path, name: str, value: object
 ) -> None:
     stderr = refused(json_line(tmp_path, **{name: value}), tmp_path / "logs")
@@ -669,9 +667,7 @@ def test_a_number_beyond_its_column_or_not_of_decimal_digits_is_refused(
         ("1714521600123", 1_714_521_600_123),
     ],
 )
-def test_a_time_of_a_json_line_is_in_utc_where_it_names_no_zone(
-    tmp_path: Path, text: str, expected_ms: int
-) -> None:
+def test_json_time_without_a_zone_is_utc(tmp_path: Path, text: str, expected_ms: int) -> None:
     imported(json_line(tmp_path, timestamp=text), tmp_path / "logs")
 
     found = kafka_index.read_records(tmp_path / "logs").read_all()
@@ -679,7 +675,7 @@ def test_a_time_of_a_json_line_is_in_utc_where_it_names_no_zone(
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2024-05-01T00:00:00 Europe/Berlin", "1. May", ""])
-def test_a_time_that_is_not_iso_8601_is_refused(tmp_path: Path, text: str) -> None:
+def test_json_time_not_in_iso_8601_is_rejected(tmp_path: Path, text: str) -> None:
     stderr = refused(json_line(tmp_path, timestamp=text), tmp_path / "logs")
 
     assert "rows.jsonl: cannot read the table: timestamp" in stderr
@@ -687,9 +683,7 @@ def test_a_time_that_is_not_iso_8601_is_refused(tmp_path: Path, text: str) -> No
 
 
 @pytest.mark.parametrize("later", [0, 1], ids=["same file", "next file"])
-def test_a_column_that_the_first_json_line_does_not_have_is_refused(
-    tmp_path: Path, later: int
-) -> None:
+def test_json_member_missing_in_the_first_line_is_rejected(tmp_path: Path, later: int) -> None:
     files = [tmp_path / f"{number}.jsonl" for number in range(2)]
     row = {"topic": "t", "partition": 0, "value": "dg==", "leader_epoch": 3}
     for offset, path in enumerate(files):
@@ -704,7 +698,7 @@ def test_a_column_that_the_first_json_line_does_not_have_is_refused(
 
 
 @pytest.mark.parametrize("size", ["1_000", "\u0661", "-1", "2147483648", "9" * 5000])
-def test_a_batch_size_is_a_32_bit_integer(tmp_path: Path, size: str) -> None:
+def test_batch_size_outside_int32_is_rejected(tmp_path: Path, size: str) -> None:
     source = written(tmp_path / "tables", table(1))
 
     stderr = refused(source, tmp_path / "logs", "--property", f"batch.size={size}")
@@ -712,7 +706,7 @@ def test_a_batch_size_is_a_32_bit_integer(tmp_path: Path, size: str) -> None:
     assert "batch.size has an invalid value" in stderr
 
 
-def test_null_keys_are_refused_for_a_compacted_topic(tmp_path: Path) -> None:
+def test_null_key_is_rejected_for_a_compacted_topic(tmp_path: Path) -> None:
     source = written(tmp_path / "tables", table(1, key=[None]))
 
     stderr = refused(source, tmp_path / "logs", "--property", "cleanup.policy=compact")
@@ -720,7 +714,7 @@ def test_null_keys_are_refused_for_a_compacted_topic(tmp_path: Path) -> None:
     assert "a record without a key, and the topic is compacted" in stderr
 
 
-def test_records_that_are_not_sorted_are_refused(tmp_path: Path) -> None:
+def test_unsorted_records_are_rejected(tmp_path: Path) -> None:
     settings = ImportSettings(order_by="at")
     batches = table(3, offset=None, at=[1, 3, 2]).to_batches()
     with (
@@ -753,7 +747,7 @@ def written_by(threads: int, output: Path, batches: Iterable[pa.RecordBatch]) ->
     return done
 
 
-def test_threads_write_what_one_does_in_the_same_order(
+def test_several_threads_write_the_same_logs_in_the_same_order_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = many_partitions(9)
@@ -768,7 +762,7 @@ def test_threads_write_what_one_does_in_the_same_order(
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_partitions_before_a_failed_one_are_there_whatever_the_threads(
+def test_partitions_before_a_failed_one_are_complete_with_any_number_of_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     monkeypatch.setattr(import_job, "_WAITING_BYTES", 10_000)
@@ -787,7 +781,7 @@ def test_partitions_before_a_failed_one_are_there_whatever_the_threads(
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_where_the_reading_fails_no_thread_waits_for_more(tmp_path: Path, threads: int) -> None:
+def test_failed_read_of_the_input_ends_all_writer_threads(tmp_path: Path, threads: int) -> None:
     def read() -> Iterator[pa.RecordBatch]:
         yield from many_partitions(3)
         raise InputError("the file ends early")
@@ -799,7 +793,7 @@ def test_where_the_reading_fails_no_thread_waits_for_more(tmp_path: Path, thread
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_partitions_before_an_illegal_topic_are_there(tmp_path: Path, threads: int) -> None:
+def test_partitions_before_an_illegal_topic_name_are_imported(tmp_path: Path, threads: int) -> None:
     names = [*(f"a{number}" for number in range(5)), "b c"]
     rows = pa.concat_tables([table(2000, topic=[name] * 2000) for name in names])
 
@@ -815,7 +809,7 @@ def test_partitions_before_an_illegal_topic_are_there(tmp_path: Path, threads: i
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_disk_that_fails_under_a_table_is_the_environment(tmp_path: Path, before: int) -> None:
+def test_read_error_of_an_input_table_is_an_environment_error(tmp_path: Path, before: int) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
     row = {"topic": "t", "partition": 0, "offset": 0, "key": "YQ==", "timestamp": 1}
@@ -834,7 +828,7 @@ def test_a_disk_that_fails_under_a_table_is_the_environment(tmp_path: Path, befo
     assert [row["offset"] for row in records(tmp_path / "logs")] == [*range(before), 1]
 
 
-def test_a_sort_without_room_is_the_environment(
+def test_sort_without_scratch_space_is_an_environment_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where DuckDB would keep what does not fit in its memory there is a file.
@@ -850,7 +844,7 @@ def test_a_sort_without_room_is_the_environment(
     assert "cannot sort the records" in stderr
 
 
-def test_a_record_that_cannot_be_written_is_reported_before_a_later_one_that_cannot_be_read(
+def test_unwritable_record_is_reported_before_a_later_unreadable_one(
     tmp_path: Path,
 ) -> None:
     def read() -> Iterator[pa.RecordBatch]:
@@ -861,7 +855,7 @@ def test_a_record_that_cannot_be_written_is_reported_before_a_later_one_that_can
         written_by(2, tmp_path / "logs", read())
 
 
-def test_import_is_not_finished_while_another_run_has_the_lock(tmp_path: Path) -> None:
+def test_import_is_not_marked_finished_while_another_run_holds_the_lock(tmp_path: Path) -> None:
     output = Output.of_data_directory(str(tmp_path / "logs"))
     running = running_import(output.root, "digest", ImportSettings(), lock=output)
     with output:

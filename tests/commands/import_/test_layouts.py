@@ -67,9 +67,7 @@ def test_kcat_lines_keep_offsets_times_and_flat_headers(tmp_path: Path, layout: 
 
 
 @pytest.mark.parametrize("layout", ["spark", "auto"])
-def test_spark_json_without_null_members_keeps_the_keys_of_later_rows(
-    tmp_path: Path, layout: str
-) -> None:
+def test_spark_json_row_without_a_key_member_has_a_null_key(tmp_path: Path, layout: str) -> None:
     row = {"topic": "orders", "partition": 0, "timestamp": "2024-05-01T00:00:00.000Z"}
     row |= {"timestampType": 0, "value": b64encode(b"v").decode(), "key": b64encode(b"k").decode()}
     without = {name: value for name, value in row.items() if name != "key"}
@@ -85,7 +83,7 @@ def test_spark_json_without_null_members_keeps_the_keys_of_later_rows(
 
 @pytest.mark.parametrize("layout", ["confluent-s3", "auto"])
 @pytest.mark.parametrize("form", ["json", "json.gz", "avro", "parquet"])
-def test_confluent_files_of_values_keys_and_headers_are_joined(
+def test_confluent_files_of_values_keys_and_headers_are_joined_into_records(
     tmp_path: Path, form: str, layout: str
 ) -> None:
     folder = tmp_path / "in" / "topics" / "a.b-c" / "partition=1"
@@ -142,7 +140,9 @@ _HEADER = {
 _HEADERS = {"type": "array", "items": _HEADER}
 
 
-def test_offsets_that_the_names_do_not_give_are_refused_or_packed(tmp_path: Path) -> None:
+def test_offset_gaps_between_confluent_file_names_are_rejected_unless_packed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "t+0+0.bin").write_bytes(b"a\nb\n")
     (tmp_path / "in" / "t+0+3.bin").write_bytes(b"\xff\r\n")
@@ -164,7 +164,9 @@ def test_offsets_that_the_names_do_not_give_are_refused_or_packed(tmp_path: Path
 
 
 @pytest.mark.parametrize("view", ["keys", "headers"])
-def test_a_file_beside_the_values_with_another_count_is_refused(tmp_path: Path, view: str) -> None:
+def test_key_or_header_file_with_fewer_records_than_its_value_file_is_rejected(
+    tmp_path: Path, view: str
+) -> None:
     written(tmp_path / "in" / "t+0+0.json", "a", "b")
     written(tmp_path / "in" / f"t+0+0.{view}.json", {"headers": []} if view == "headers" else "k")
 
@@ -176,7 +178,9 @@ def _dotless(properties: dict[str, str]) -> dict[str, str]:
     return {name.replace(".", "_"): value for name, value in properties.items()}
 
 
-def test_topics_whose_names_look_hidden_are_read_and_marks_of_spark_are_not(tmp_path: Path) -> None:
+def test_topic_names_with_underscore_are_read_but_spark_success_files_are_skipped(
+    tmp_path: Path,
+) -> None:
     written(tmp_path / "in" / "_schemas" / "_schemas+0+0.json", "a")
     written(tmp_path / "in" / "_SUCCESS", 1)
 
@@ -186,7 +190,7 @@ def test_topics_whose_names_look_hidden_are_read_and_marks_of_spark_are_not(tmp_
 
 
 @pytest.mark.parametrize("cut", [3, 40])
-def test_an_avro_file_that_is_cut_short_is_refused(tmp_path: Path, cut: int) -> None:
+def test_truncated_avro_file_is_rejected(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "in" / "t+0+0.avro"
     path.parent.mkdir()
     with path.open("wb") as file:
@@ -198,9 +202,7 @@ def test_an_avro_file_that_is_cut_short_is_refused(tmp_path: Path, cut: int) -> 
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_a_snappy_file_that_is_cut_in_the_length_of_a_chunk_is_refused(
-    tmp_path: Path, cut: int
-) -> None:
+def test_snappy_file_truncated_in_a_chunk_length_is_rejected(tmp_path: Path, cut: int) -> None:
     lines = [json.dumps({"value": "dg==", "offset": offset}).encode() + b"\n" for offset in (0, 1)]
     packed, first = (xerial(data, len(lines[0])) for data in (b"".join(lines), lines[0]))
     path = tmp_path / "in" / "t-0-0.snappy"
@@ -214,7 +216,7 @@ def test_a_snappy_file_that_is_cut_in_the_length_of_a_chunk_is_refused(
         imported(path.parent, "aiven-s3", value_converter="bytes")
 
 
-def test_bytes_in_a_record_that_is_written_as_json_are_base64_as_of_its_converter(
+def test_bytes_of_an_avro_record_become_base64_with_the_json_converter(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "in" / "t+0+0.avro"
@@ -229,7 +231,7 @@ def test_bytes_in_a_record_that_is_written_as_json_are_base64_as_of_its_converte
 
 
 @pytest.mark.parametrize("layout", ["kcat", "spark"])
-def test_json_that_is_serialised_again_is_named(tmp_path: Path, layout: str) -> None:
+def test_reserialized_json_values_are_reported(tmp_path: Path, layout: str) -> None:
     place = {"topic": "t", "partition": 0, "offset": 0}
     times = {"timestamp": "2024-05-01T00:00:00.000Z", "timestampType": 0, "key": None}
     row = {"payload": {"a": 1}, "ts": 1} if layout == "kcat" else {"value": {"a": 1}, **times}
@@ -245,7 +247,7 @@ def test_json_that_is_serialised_again_is_named(tmp_path: Path, layout: str) -> 
     assert [each.split(" is written")[0] for each in result.notices] == ["value"]
 
 
-def test_keys_without_values_are_refused(tmp_path: Path) -> None:
+def test_key_file_without_a_value_file_is_rejected(tmp_path: Path) -> None:
     written(tmp_path / "in" / "tombstone" / "t+0+0.keys.json", "k")
 
     with pytest.raises(InputError, match="tombstones"):
@@ -253,7 +255,7 @@ def test_keys_without_values_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["text", {"a": 1}, 7])
-def test_values_whose_bytes_are_not_in_the_file_are_refused(tmp_path: Path, value: object) -> None:
+def test_values_without_their_original_bytes_are_rejected(tmp_path: Path, value: object) -> None:
     written(tmp_path / "in" / "t+0+0.json", value)
 
     with pytest.raises(InputError, match=r"value\.converter(: string.* or |=)json"):
@@ -262,7 +264,7 @@ def test_values_whose_bytes_are_not_in_the_file_are_refused(tmp_path: Path, valu
 
 @pytest.mark.parametrize("layout", ["aiven-s3", "auto"])
 @pytest.mark.parametrize("form", ["jsonl", "json", "avro", "parquet"])
-def test_aiven_files_keep_the_offsets_of_their_fields(
+def test_aiven_files_keep_the_offsets_of_their_offset_field(
     tmp_path: Path, form: str, layout: str
 ) -> None:
     rows: list[dict[str, Any]] = [
@@ -295,7 +297,7 @@ def test_aiven_files_keep_the_offsets_of_their_fields(
     assert found[0]["timestamp"].timestamp() in (1.0, 1.005)
 
 
-def test_aiven_csv_has_the_fields_that_are_named(tmp_path: Path) -> None:
+def test_aiven_csv_is_read_with_the_configured_output_fields(tmp_path: Path) -> None:
     line = b",".join((b64encode(b"k"), b64encode(b"a,\xff"), b"4", b"1000", b"aA==:dg==;"))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "t-part0000000001-off4").write_bytes(line + b"\n,,6,,")
@@ -317,7 +319,7 @@ def test_aiven_csv_has_the_fields_that_are_named(tmp_path: Path) -> None:
     assert result.notices == ["CSV does not distinguish null from an empty value: null is written"]
 
 
-def test_auto_says_what_it_took_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+def test_layout_auto_reports_the_detected_layout_and_rejects_unknown_files(tmp_path: Path) -> None:
     written(tmp_path / "in" / "t+0+0.json", "text")
     arguments = ("--output", tmp_path / "logs", "--layout", "auto")
     given = ("--layout-property", "value.converter=string")
@@ -342,7 +344,7 @@ def test_auto_says_what_it_took_and_refuses_what_it_does_not_know(tmp_path: Path
         ("format.output.fields", "key,key", "invalid value"),
     ],
 )
-def test_wrong_properties_of_a_layout_are_refused(
+def test_invalid_layout_properties_are_rejected(
     tmp_path: Path, name: str, value: str, message: str
 ) -> None:
     written(tmp_path / "in" / "t-0-0", {"value": "v"})

@@ -35,7 +35,7 @@ print("KiB", run(sys.argv[2]) - first)
 
 
 @pytest.mark.parametrize("codec", [GZIP, ZSTD])
-def test_many_partitions_left_out_as_too_large_need_the_memory_of_one(
+def test_many_skipped_oversized_partitions_need_the_memory_of_one(
     tmp_path: Path, codec: int
 ) -> None:
     payload = packed(record(0, 0, b"k", bytes(_LIMIT_BYTES + _MIB)), codec)

@@ -35,9 +35,7 @@ def run(*arguments: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_rewrite_of_a_dump_in_a_bucket_is_that_of_the_local_files(
-    s3: S3Server, tmp_path: Path
-) -> None:
+def test_rewrite_of_a_dump_in_a_bucket_equals_a_local_rewrite(s3: S3Server, tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0", "orders.eu-west-0")
     condition = ["--drop-where", "offset BETWEEN 10 AND 30", "--allow-revive"]
     run("rewrite", "--input", data, "--output", tmp_path / "local", *condition)
@@ -50,7 +48,9 @@ def test_a_rewrite_of_a_dump_in_a_bucket_is_that_of_the_local_files(
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
-def test_tables_in_a_bucket_are_imported(s3: S3Server, tmp_path: Path, form: str) -> None:
+def test_tables_in_a_bucket_are_imported_like_local_tables(
+    s3: S3Server, tmp_path: Path, form: str
+) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     tables = tmp_path / "tables"
     run("export", "--input", data, "--output", tables, "--format", form)
@@ -83,19 +83,19 @@ def records(*arguments: Any, **options: Any) -> list[tuple[Any, ...]]:
     return [row for row, is_internal in zip(rows, internal, strict=True) if not is_internal]
 
 
-def test_remote_segments_are_rewritten_into_local_ones(union: Path) -> None:
+def test_remote_segments_are_rewritten_into_local_segments(union: Path) -> None:
     at = setting(ENCRYPTED)
     before = records(at.data, topics=TOPICS, tiered=TieredOptions((at.remote,), keys=at.keys))
     assert len(before) > len(records(at.data, topics=TOPICS))
     assert records(union) == [row for row in before if not 20 <= row[2] <= 60]
 
 
-def test_the_states_of_remote_segments_are_not_taken_over(union: Path) -> None:
+def test_rewrite_does_not_copy_remote_log_metadata(union: Path) -> None:
     names = {path.name for path in union.iterdir()}
     assert not any(name.startswith("__remote_log_metadata") for name in names)
 
 
-def test_a_rewritten_union_starts_where_the_tiered_log_did(union: Path) -> None:
+def test_rewritten_tiered_log_keeps_its_log_start_offset(union: Path) -> None:
     at = setting(ENCRYPTED)
     names = "log-start-offset-checkpoint"
     before, after = (
@@ -107,7 +107,9 @@ def test_a_rewritten_union_starts_where_the_tiered_log_did(union: Path) -> None:
     assert {each: after.get(each) for each in kept} == {each: before[each] for each in kept}
 
 
-def test_a_partition_of_remote_segments_alone_gets_its_id_and_epochs(tmp_path: Path) -> None:
+def test_rewritten_partition_with_only_remote_segments_has_topic_id_and_leader_epochs(
+    tmp_path: Path,
+) -> None:
     at = setting("local")
     run(
         *("rewrite", "--tiered", at.remote, "--output", tmp_path / "out", "--topics", TOPICS),

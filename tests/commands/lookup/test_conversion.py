@@ -32,7 +32,7 @@ SOURCE = pytest.mark.parametrize("source", [C, J], ids=["csv", "json"])
 
 
 @SOURCE
-def test_answers_are_those_of_the_format_itself_in_its_order(
+def test_converted_answers_equal_those_in_the_query_format_in_the_same_order(
     dump: Path, tmp_path: Path, source: QueryFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_BATCH_TEXT_BYTES", 0)
@@ -57,7 +57,7 @@ def test_answers_are_those_of_the_format_itself_in_its_order(
 
 
 @SOURCE
-def test_files_without_queries_have_the_columns_of_the_others(
+def test_query_files_without_rows_take_the_columns_of_other_files(
     dump: Path, tmp_path: Path, source: QueryFormat
 ) -> None:
     rows = [query("orders", 0, 5, note="x")]
@@ -72,7 +72,7 @@ def test_files_without_queries_have_the_columns_of_the_others(
 
 
 @SOURCE
-def test_compressed_queries_are_converted_as_others_are(
+def test_compressed_query_files_are_converted_like_uncompressed_ones(
     dump: Path, tmp_path: Path, source: QueryFormat
 ) -> None:
     plain = write_queries(
@@ -98,9 +98,7 @@ CSV_QUERIES = (
 CSV_STATUSES = ["found", "found", "invalid_query", "invalid_query", "found"]
 
 
-def test_csv_becomes_columns_of_strings_but_for_partition_and_key(
-    dump: Path, tmp_path: Path
-) -> None:
+def test_csv_columns_except_partition_and_key_are_strings(dump: Path, tmp_path: Path) -> None:
     output = convert(tmp_path, dump, CSV_QUERIES, C, By.TIMESTAMP)
     answers = pq.read_table(output)
     passed = [
@@ -121,7 +119,7 @@ def test_csv_becomes_columns_of_strings_but_for_partition_and_key(
     assert answers["status"].to_pylist() == CSV_STATUSES
 
 
-def test_two_columns_of_one_name_are_refused(dump: Path, tmp_path: Path) -> None:
+def test_duplicate_csv_column_name_is_rejected(dump: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"columns of different names, .* more than one note"):
         convert(tmp_path, dump, "topic,partition,offset,note,note\norders,0,5,,\n", C)
 
@@ -138,9 +136,7 @@ JSON_STATUSES = ["found", "invalid_query", "invalid_query", "found"]
 JSON_STATUSES += ["invalid_query"]
 
 
-def test_json_becomes_columns_of_strings_but_for_partition_and_key(
-    dump: Path, tmp_path: Path
-) -> None:
+def test_json_columns_except_partition_and_key_are_strings(dump: Path, tmp_path: Path) -> None:
     output = convert(tmp_path, dump, "\n".join(JSON_QUERIES), J, By.TIMESTAMP)
     answers = pq.read_table(output)
     types = [pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string()]
@@ -155,9 +151,7 @@ def test_json_becomes_columns_of_strings_but_for_partition_and_key(
     assert answers["status"].to_pylist() == JSON_STATUSES
 
 
-def test_columns_are_the_members_of_the_first_lines_of_all_files(
-    dump: Path, tmp_path: Path
-) -> None:
+def test_columns_are_the_members_of_the_first_line_of_each_file(dump: Path, tmp_path: Path) -> None:
     write_queries(tmp_path / "queries" / "a.json", [query("orders", 0, 5, a="x")])
     write_queries(tmp_path / "queries" / "b.json", [query("orders", 0, 6, b="y")])
     run(tmp_path / "queries", tmp_path / "out.parquet", dump)
@@ -168,7 +162,7 @@ def test_columns_are_the_members_of_the_first_lines_of_all_files(
     assert (one["a"], one["b"], other["a"], other["b"]) == ("x", None, None, "y")
 
 
-def test_a_member_that_appears_later_is_named_with_its_query(
+def test_json_member_missing_in_the_first_line_is_reported_with_its_query(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_BATCH_TEXT_BYTES", 0)
@@ -182,7 +176,7 @@ def test_a_member_that_appears_later_is_named_with_its_query(
     assert read_answers(tmp_path / "same")[-1]["x"] == 1
 
 
-def test_a_bad_query_stays_in_its_place(dump: Path, tmp_path: Path) -> None:
+def test_invalid_query_is_answered_in_its_row(dump: Path, tmp_path: Path) -> None:
     (tmp_path / "q.json").write_text("\n".join(JSON_QUERIES))
     run(tmp_path / "q.json", tmp_path / "out.json", dump, By.TIMESTAMP)
     answers = read_answers(tmp_path / "out.json")

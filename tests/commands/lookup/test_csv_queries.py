@@ -31,7 +31,7 @@ def cells(path: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_a_query_keeps_its_cells(tmp_path: Path) -> None:
+def test_csv_query_keeps_its_cells(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", HEADER + 't,0,5,"a, ""b"""\nu,1, 7 ,  x  \nu,+1,07,""\n')
     assert asked(path) == [("t", 0, 5), ("u", 1, 7), ("u", 1, 7)]
     assert cells(path) == [
@@ -41,14 +41,14 @@ def test_a_query_keeps_its_cells(tmp_path: Path) -> None:
     ]
 
 
-def test_the_columns_may_be_in_any_order(tmp_path: Path) -> None:
+def test_csv_columns_are_accepted_in_any_order(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "note,offset,topic,partition\nx,5,t,0\n")
     put(tmp_path / "b.csv", HEADER + "u,1,6,y\n")
     assert asked(tmp_path) == [("t", 0, 5), ("u", 1, 6)]
     assert cells(tmp_path) == [("x", "5", "t", "0"), ("y", "6", "u", "1")]
 
 
-def test_a_cell_without_a_key_is_an_invalid_query(tmp_path: Path) -> None:
+def test_empty_key_cell_is_an_invalid_query(tmp_path: Path) -> None:
     rows = ["t,0,,", ",0,1,", "t,x,1,", "t,0,99999999999999999999,", "t,99999999999,1,"]
     path = put(tmp_path / "q.csv", HEADER + "\n".join(rows))
     assert asked(path) == [
@@ -84,7 +84,7 @@ def test_a_cell_without_a_key_is_an_invalid_query(tmp_path: Path) -> None:
         ("t,0,1,a\r\nt,0,2,b\n", "a row does not parse: .*equal line ends"),
     ],
 )
-def test_a_row_that_does_not_parse_is_refused_with_its_line(
+def test_malformed_csv_row_is_rejected_with_its_line(
     tmp_path: Path, rows: str, message: str
 ) -> None:
     path = put(tmp_path / "q.csv", (HEADER + rows).encode("latin-1"))
@@ -94,40 +94,40 @@ def test_a_row_that_does_not_parse_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_line_ends_of_any_kind_and_empty_lines_are_no_queries(tmp_path: Path, end: str) -> None:
+def test_csv_accepts_any_line_ends_and_skips_empty_lines(tmp_path: Path, end: str) -> None:
     text = "\n" + HEADER + "\n\nt,0,1,a\n\n\nt,0,2,b\nt,0,3,c"
     path = put(tmp_path / "q.csv", text.replace("\n", end))
     assert asked(path) == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
 
 
-def test_a_row_may_span_lines(tmp_path: Path) -> None:
+def test_quoted_csv_row_can_span_lines(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", HEADER + 't,0,1,"one\n\ntwo"\nt,0,2,"x\n"\n')
     assert [row[3] for row in cells(path)] == ["one\n\ntwo", "x\n"]
 
 
-def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path: Path) -> None:
+def test_csv_byte_order_mark_is_not_part_of_a_column_name(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", b"\xef\xbb\xbf" + HEADER.encode() + b"t,0,1,\n")
     assert asked(path) == [("t", 0, 1)]
 
 
-def test_names_may_be_quoted_and_shared_by_other_columns(tmp_path: Path) -> None:
+def test_csv_column_names_can_be_quoted_and_other_columns_duplicated(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", '"topic","partition","offset","a\nb",x,x\nt,0,1,2,3,4\n')
     (split,) = open_queries(str(path), By.OFFSET).splits
     assert split.columns == ("topic", "partition", "offset", "a\nb", "x", "x")
     assert asked(path) == [("t", 0, 1)]
 
 
-def test_an_empty_last_cell_that_the_header_lacks_is_ignored(tmp_path: Path) -> None:
+def test_empty_trailing_csv_cell_is_ignored(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", HEADER + "t,0,1,a,\nt,0,2,b\n")
     assert cells(path) == [("t", "0", "1", "a"), ("t", "0", "2", "b")]
 
 
-def test_a_compressed_file_is_read(tmp_path: Path) -> None:
+def test_compressed_csv_is_read(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv.gz", gzip.compress((HEADER + "t,0,1,\n").encode()))
     assert asked(path) == [("t", 0, 1)]
 
 
-def test_a_compressed_file_that_ends_early_is_refused(tmp_path: Path) -> None:
+def test_truncated_compressed_csv_is_rejected(tmp_path: Path) -> None:
     data = gzip.compress((HEADER + "t,0,1,\n" * 100_000).encode())
     path = put(tmp_path / "q.csv.gz", data[: len(data) // 2])
     with pytest.raises(InputError, match="cannot read the queries"):
@@ -135,23 +135,25 @@ def test_a_compressed_file_that_ends_early_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", HEADER, HEADER.strip(), HEADER + "\n\n"])
-def test_a_file_without_queries_is_fine(tmp_path: Path, text: str) -> None:
+def test_query_file_without_queries_is_accepted(tmp_path: Path, text: str) -> None:
     assert asked(put(tmp_path / "q.csv", text)) == []
 
 
-def test_empty_files_among_others_have_any_columns(tmp_path: Path) -> None:
+def test_empty_files_next_to_others_can_have_any_columns(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "")
     put(tmp_path / "b.csv", HEADER + "t,0,1,\n")
     assert asked(tmp_path) == [("t", 0, 1)]
 
 
-def test_times_are_read(tmp_path: Path) -> None:
+def test_csv_times_are_parsed(tmp_path: Path) -> None:
     text = "topic,partition,timestamp\nt,0,2024-05-01T00:00:00.0001Z\nt,0,17\nt,0,soon\n"
     path = put(tmp_path / "q.csv", text)
     assert [row[2] for row in asked(path, By.TIMESTAMP)] == [1_714_521_600_001, 17, None]
 
 
-def test_a_cell_of_megabytes_is_read_and_one_beyond_a_block_is_refused(tmp_path: Path) -> None:
+def test_csv_cell_of_megabytes_is_read_but_a_cell_above_the_block_size_is_rejected(
+    tmp_path: Path,
+) -> None:
     path = put(tmp_path / "q.csv", HEADER + f"t,0,1,{'x' * (8 << 20)}\nt,0,2,\n")
     assert asked(path) == [("t", 0, 1), ("t", 0, 2)]
     put(path, HEADER + f"t,0,1,{'x' * (40 << 20)}\n")
@@ -171,21 +173,21 @@ def test_a_cell_of_megabytes_is_read_and_one_beyond_a_block_is_refused(tmp_path:
         (HEADER.encode("utf-16"), "no column topic"),
     ],
 )
-def test_what_is_not_csv_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_malformed_csv_file_is_rejected(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = put(tmp_path / "q.csv", text)
     with pytest.raises(InputError, match=message) as caught:
         asked(path)
     assert caught.value.path == str(path)
 
 
-def test_files_of_different_columns_are_refused(tmp_path: Path) -> None:
+def test_query_files_with_different_columns_are_rejected(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", HEADER)
     put(tmp_path / "b.csv", "topic,partition,offset\n")
     with pytest.raises(InputError, match=r"not the columns of .*a.csv: no note"):
         asked(tmp_path)
 
 
-def test_a_file_that_grew_after_it_was_checked_is_refused(tmp_path: Path) -> None:
+def test_query_file_that_grew_after_its_check_is_rejected(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", HEADER + "t,0,1,x\n")
     (split,) = open_queries(str(path), By.OFFSET).splits
     put(path, HEADER + "t,0,1,x\n" * 2)
@@ -193,7 +195,7 @@ def test_a_file_that_grew_after_it_was_checked_is_refused(tmp_path: Path) -> Non
         list(read_split(split))
 
 
-def test_a_path_that_duckdb_would_expand_is_read(tmp_path: Path) -> None:
+def test_csv_path_with_duckdb_glob_characters_is_read(tmp_path: Path) -> None:
     put(tmp_path / "q*.csv", HEADER + "t,0,1,\n")
     put(tmp_path / "q1.csv", HEADER + "t,0,2,\n")
     assert asked(tmp_path) == [("t", 0, 1), ("t", 0, 2)]
@@ -203,7 +205,7 @@ CELL = st.text(st.sampled_from('ab ,"\n;\\é'), max_size=6)
 
 
 @given(rows=st.lists(st.lists(CELL, min_size=4, max_size=4).filter(any), max_size=12))
-def test_any_rows_come_through_in_batches_in_their_order(rows: list[list[str]]) -> None:
+def test_random_csv_rows_keep_their_order_across_batches(rows: list[list[str]]) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "q.csv"
         with path.open("w", newline="", encoding="utf-8") as file:

@@ -27,7 +27,7 @@ def put(path: Path, text: str = "") -> None:
     path.write_text(text)
 
 
-def test_the_segments_of_a_partition_are_those_of_the_listing() -> None:
+def test_inventory_segments_equal_the_listing() -> None:
     inventory = collect_inventory([str(DUMP)])
     listing = list_dump([str(DUMP)], topics=None)
     assert inventory.segment_count == len(listing.segments)
@@ -42,14 +42,14 @@ def test_the_segments_of_a_partition_are_those_of_the_listing() -> None:
         ]
 
 
-def test_it_survives_pickling() -> None:
+def test_inventory_is_equal_after_pickling() -> None:
     inventory = collect_inventory([str(DUMP)], upper_bound=UpperBound.HIGH_WATERMARK)
     copy = pickle.loads(pickle.dumps(inventory))  # noqa: S301, our own
     assert copy.partitions.equals(inventory.partitions)
     assert copy.files("orders.eu-west", 2) == inventory.files("orders.eu-west", 2)
 
 
-def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
+def test_inventory_of_a_million_segments_pickles_to_tens_of_megabytes() -> None:
     count, partitions = 1_000_000, 1_000
     each = count // partitions
     segments = pa.table(
@@ -92,7 +92,7 @@ def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
     assert [one.base_offset for one in files.segments[:2]] == [0, 1]
 
 
-def test_epochs_that_cannot_be_read_are_reported_and_do_not_end_the_run(tmp_path: Path) -> None:
+def test_unreadable_leader_epochs_are_reported_and_the_run_continues(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (0, 40)})
     path = tmp_path / "a-0" / "leader-epoch-checkpoint"
     put(path, "0\n1\nnonsense\n")
@@ -103,7 +103,7 @@ def test_epochs_that_cannot_be_read_are_reported_and_do_not_end_the_run(tmp_path
     assert skipped.detail.startswith("line 3 of a checkpoint is malformed")
 
 
-def test_a_directory_without_segments_has_a_number_and_no_queries(tmp_path: Path) -> None:
+def test_partition_without_segments_has_no_files_in_the_inventory(tmp_path: Path) -> None:
     make_dump(tmp_path, {"b-0": (0, 40)})
     (tmp_path / "a-3").mkdir()
     inventory = collect_inventory([str(tmp_path)])
@@ -114,27 +114,27 @@ def test_a_directory_without_segments_has_a_number_and_no_queries(tmp_path: Path
     assert inventory.name_of(1) == ("b", 0)
 
 
-def test_index_files_may_lie_elsewhere(tmp_path: Path) -> None:
+def test_index_files_are_read_from_another_folder(tmp_path: Path) -> None:
     make_dump(tmp_path / "logs", {"a-0": (0, 40)})
     (tmp_path / "indexes").mkdir()
     inventory = collect_inventory([str(tmp_path / "logs")], indexes=str(tmp_path / "indexes"))
     assert inventory.files_of(0).index_directory == str(tmp_path / "indexes" / "a-0")
 
 
-def test_a_missing_folder_of_index_files_is_refused(tmp_path: Path) -> None:
+def test_missing_index_folder_is_rejected(tmp_path: Path) -> None:
     make_dump(tmp_path)
     with pytest.raises(InputError, match="folder of index files does not exist"):
         collect_inventory([str(tmp_path)], indexes=str(tmp_path / "nowhere"))
 
 
-def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+def test_partition_in_two_directories_is_rejected(tmp_path: Path) -> None:
     make_dump(tmp_path / "d1", {"a-0": (0, 40)})
     make_dump(tmp_path / "d2", {"a-0": (40, 80)})
     with pytest.raises(InputError, match="the partition a-0 is also in"):
         collect_inventory([f"{tmp_path}/d?"])
 
 
-def test_topics_can_be_chosen(tmp_path: Path) -> None:
+def test_topics_option_selects_topics(tmp_path: Path) -> None:
     make_dump(tmp_path)
     inventory = collect_inventory([str(tmp_path)], topics=re.compile("orders"))
     assert [inventory.name_of(code) for code in range(inventory.partition_count)] == [
@@ -143,7 +143,7 @@ def test_topics_can_be_chosen(tmp_path: Path) -> None:
     ]
 
 
-def test_a_swapped_log_keeps_its_name(tmp_path: Path) -> None:
+def test_swap_log_keeps_its_path(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (0, 40)})
     (tmp_path / "a-0" / f"{20:020d}.log").rename(tmp_path / "a-0" / f"{20:020d}.log.swap")
     paths = [one.log_path for one in collect_inventory([str(tmp_path)]).files_of(0).segments]

@@ -41,7 +41,7 @@ def lines(tmp_path: Path, *texts: str) -> Path:
         (f'{{"topic":"t","partition":0,"offset":{"9" * 5000}}}', "t", 0, None),
     ],
 )
-def test_a_line_is_a_query_whatever_it_holds(
+def test_any_json_object_line_is_a_query(
     tmp_path: Path, text: str, topic: str | None, partition: int | None, key: int | None
 ) -> None:
     last = '{"topic":"","partition":1,"offset":9007199254740993}'
@@ -63,7 +63,7 @@ def test_a_line_is_a_query_whatever_it_holds(
         GOOD.replace("t", "\xe4"),
     ],
 )
-def test_a_line_that_does_not_parse_is_refused_with_its_number(tmp_path: Path, text: str) -> None:
+def test_malformed_json_line_is_rejected_with_its_number(tmp_path: Path, text: str) -> None:
     path = put(tmp_path / "q.json", f"{GOOD}\n\n{text}\n{GOOD}\n".encode("latin-1"))
     with pytest.raises(InputError, match="line 3 does not parse: ") as caught:
         asked(path)
@@ -71,59 +71,59 @@ def test_a_line_that_does_not_parse_is_refused_with_its_number(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("text", ["[1]", "5", "null"])
-def test_a_line_that_is_no_object_is_refused(tmp_path: Path, text: str) -> None:
+def test_json_line_that_is_not_an_object_is_rejected(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="query 2 is not a JSON object"):
         asked(lines(tmp_path, GOOD, text, GOOD))
 
 
-def test_empty_lines_and_line_ends_are_no_queries(tmp_path: Path) -> None:
+def test_json_lines_reader_skips_empty_lines(tmp_path: Path) -> None:
     path = put(tmp_path / "q.json", f"\n  {GOOD}  \r\n\r\n \n{GOOD}")
     assert asked(path) == [("t", 0, 5)] * 2
 
 
 @pytest.mark.parametrize("text", ["", "\n \r\n", "\ufeff"])
-def test_a_file_without_queries_is_fine(tmp_path: Path, text: str) -> None:
+def test_query_file_without_queries_is_accepted(tmp_path: Path, text: str) -> None:
     assert asked(put(tmp_path / "q.json", text)) == []
 
 
-def test_a_byte_order_mark_is_no_part_of_a_line(tmp_path: Path) -> None:
+def test_json_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     text = b"\xef\xbb\xbf" + GOOD.encode()
     assert asked(put(tmp_path / "q.json", text)) == [("t", 0, 5)]
 
 
-def test_times_and_integers_may_be_mixed(tmp_path: Path) -> None:
+def test_json_times_and_integers_can_be_mixed(tmp_path: Path) -> None:
     stamps = ['"2024-05-01T00:00:00Z"', "-1", '"17"', '"soon"']
     texts = [f'{{"topic":"t","partition":0,"timestamp":{stamp}}}' for stamp in stamps]
     found = [key for _, _, key in asked(lines(tmp_path, *texts), By.TIMESTAMP)]
     assert found == [1_714_521_600_000, -1, 17, None]
 
 
-def test_an_array_over_several_lines_is_not_json_lines(tmp_path: Path) -> None:
+def test_json_array_over_several_lines_is_rejected(tmp_path: Path) -> None:
     path = put(tmp_path / "q.json", json.dumps([json.loads(GOOD)], indent=1))
     with pytest.raises(InputError, match="line 1 does not parse"):
         asked(path)
 
 
-def test_members_that_no_line_has_are_named(tmp_path: Path) -> None:
+def test_missing_json_members_are_reported(tmp_path: Path) -> None:
     path = lines(tmp_path, '{"topik":"t","partition":0}', '{"partition":1,"offset":1}')
     with pytest.raises(InputError, match=r"no column topic .*found topik, partition, offset"):
         asked(path)
 
 
-def test_a_member_named_like_one_of_answers_is_refused_in_any_line(tmp_path: Path) -> None:
+def test_json_member_named_like_an_answer_column_is_rejected_in_any_line(tmp_path: Path) -> None:
     path = lines(tmp_path, *[GOOD] * 2000, GOOD[:-1] + ',"status":"x"}')
     with pytest.raises(InputError, match="names of answer columns: status"):
         asked(path)
 
 
-def test_lines_come_through_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lines_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "_BATCH_TEXT_BYTES", 0)
     monkeypatch.setattr(queries, "_MIN_TEXT_ROWS", 7)
     texts = [f'{{"topic":"t","partition":0,"offset":{n},"x":"{"é" * n}"}}' for n in range(40)]
     assert asked(lines(tmp_path, *texts)) == [("t", 0, n) for n in range(40)]
 
 
-def test_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_json_line_above_the_block_size_is_rejected(tmp_path: Path) -> None:
     path = put(tmp_path / "q.json", GOOD + "\n" + GOOD[:-1] + f',"x":"{"x" * (33 << 20)}"}}')
     with pytest.raises(InputError, match="maximum_object_size"):
         asked(path)

@@ -28,7 +28,7 @@ def times(values: list[Any], kind: pa.DataType) -> list[int | None]:
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()])
-def test_integers_of_any_width_are_taken(kind: pa.DataType) -> None:
+def test_integer_keys_of_any_width_are_accepted(kind: pa.DataType) -> None:
     keys = Keys.of(pa.array([1, None, 127], kind), By.OFFSET)
     assert keys.values[[0, 2]].tolist() == [1, 127]
     assert keys.valid is not None
@@ -36,14 +36,14 @@ def test_integers_of_any_width_are_taken(kind: pa.DataType) -> None:
     assert keys.specials
 
 
-def test_unsigned_numbers_above_int64_are_no_keys() -> None:
+def test_unsigned_keys_above_int64_are_invalid() -> None:
     keys = Keys.of(pa.array([2**63 - 1, 2**63, None], pa.uint64()), By.OFFSET)
     assert keys.valid is not None
     assert keys.valid.tolist() == [True, False, False]
     assert keys.values[0] == 2**63 - 1
 
 
-def test_columns_in_chunks_and_dictionaries_are_taken() -> None:
+def test_chunked_and_dictionary_encoded_key_columns_are_accepted() -> None:
     column = pa.chunked_array([[5, 6], [5]]).dictionary_encode()
     assert Keys.of(column, By.OFFSET).values.tolist() == [5, 6, 5]
     assert len(Keys.of(pa.chunked_array([], pa.int64()), By.OFFSET)) == 0
@@ -62,12 +62,14 @@ def test_columns_in_chunks_and_dictionaries_are_taken() -> None:
         ("s", 2**62, (2**63 - 1) // 1000 * 1000),
     ],
 )
-def test_timestamps_are_rounded_up_to_milliseconds(unit: str, value: int, expected: int) -> None:
+def test_timestamp_keys_are_rounded_up_to_milliseconds(
+    unit: str, value: int, expected: int
+) -> None:
     for zone in (None, "UTC", "Asia/Kolkata"):
         assert times([value, None], pa.timestamp(unit, zone)) == [expected, None]
 
 
-def test_timestamps_without_a_zone_are_utc() -> None:
+def test_timestamp_keys_without_a_zone_are_utc() -> None:
     moment = datetime(2024, 5, 1, 12, tzinfo=UTC)
     naive = moment.replace(tzinfo=None)
     expected = [int(moment.timestamp()) * 1000]
@@ -76,22 +78,22 @@ def test_timestamps_without_a_zone_are_utc() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.date64()])
-def test_dates_begin_at_midnight(kind: pa.DataType) -> None:
+def test_date_keys_are_midnight_utc(kind: pa.DataType) -> None:
     assert times([date(1970, 1, 3), None], kind) == [2 * 86_400_000, None]
 
 
-def test_only_integers_can_be_special_timestamps() -> None:
+def test_only_integer_keys_can_be_special_timestamps() -> None:
     assert Keys.of(pa.array([-1]), By.TIMESTAMP).specials
     assert not Keys.of(pa.array([-1], pa.timestamp("ms")), By.TIMESTAMP).specials
 
 
-def test_a_timestamp_is_no_offset() -> None:
+def test_timestamp_column_is_rejected_as_offsets() -> None:
     with pytest.raises(InputError, match="offsets must be integers"):
         Keys.of(pa.array([1], pa.timestamp("ms")), By.OFFSET)
 
 
 @given(st.lists(INT64), st.sampled_from([1, 1000, 1_000_000]))
-def test_rounding_up_never_overflows(values: list[int], by: int) -> None:
+def test_rounding_up_timestamp_keys_does_not_overflow(values: list[int], by: int) -> None:
     assert ceil_divide(np.array(values, np.int64), by).tolist() == [-(-v // by) for v in values]
 
 
@@ -131,7 +133,7 @@ def text_keys(cells: list[str | None], by: By) -> list[int | None]:
         ("2024-05-01", None),
     ],
 )
-def test_a_cell_is_an_offset_or_nothing(cell: str | None, value: int | None) -> None:
+def test_text_cell_is_parsed_as_an_offset_or_is_null(cell: str | None, value: int | None) -> None:
     assert text_keys([cell], By.OFFSET) == [value]
     assert text_keys(["5", cell, None], By.OFFSET) == [5, value, None]
 
@@ -177,7 +179,7 @@ def test_a_cell_is_an_offset_or_nothing(cell: str | None, value: int | None) -> 
         (None, None),
     ],
 )
-def test_a_cell_is_a_time_or_nothing(cell: str | None, value: int | None) -> None:
+def test_text_cell_is_parsed_as_a_time_or_is_null(cell: str | None, value: int | None) -> None:
     assert text_keys([cell], By.TIMESTAMP) == [value]
     # Among cells of other forms it is the same.
     mixed = ["2024-05-01T00:00:00Z", cell, "17", "2024-05-01T00:00:00.5+01:00", None, "x"]
@@ -194,7 +196,7 @@ def test_a_cell_is_a_time_or_nothing(cell: str | None, value: int | None) -> Non
     ),
     st.sampled_from([[], ["2024-05-01"]]),
 )
-def test_columns_of_times_are_parsed_as_cell_by_cell(
+def test_column_of_times_is_parsed_like_single_cells(
     moments: list[tuple[datetime, str]], others: list[str]
 ) -> None:
     cells = [moment.isoformat() + zone for moment, zone in moments] + others
@@ -202,12 +204,12 @@ def test_columns_of_times_are_parsed_as_cell_by_cell(
 
 
 @given(st.datetimes(EPOCH))
-def test_a_time_is_the_first_millisecond_at_or_after(moment: datetime) -> None:
+def test_parsed_time_is_rounded_up_to_the_next_millisecond(moment: datetime) -> None:
     expected = -((EPOCH - moment) // timedelta(milliseconds=1))
     assert parse_iso_time(moment.isoformat()) == expected
     assert parse_iso_time(moment.replace(tzinfo=UTC).isoformat()) == expected
 
 
-def test_no_cells_are_no_keys() -> None:
+def test_empty_column_has_no_keys() -> None:
     assert text_keys([], By.OFFSET) == []
     assert text_keys([], By.TIMESTAMP) == []

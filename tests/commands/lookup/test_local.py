@@ -41,7 +41,7 @@ def ending(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("by", By)
 @pytest.mark.parametrize("resolve", Resolve)
-def test_a_mix_of_all_questions_is_answered_as_kafka_answers_each(
+def test_mixed_queries_have_kafkas_answers(
     tmp_path: Path, by: By, resolve: Resolve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Several splits and batches, so that the queries of a partition come in many.
@@ -89,7 +89,7 @@ ODD_STATUSES = [
 
 
 @pytest.mark.parametrize("as_file", [True, False])
-def test_every_query_has_one_answer_in_its_place(
+def test_every_query_has_one_answer_in_its_row(
     dump: Path,
     tmp_path: Path,
     ending: str,
@@ -107,7 +107,7 @@ def test_every_query_has_one_answer_in_its_place(
     }
 
 
-def test_all_answer_columns_are_there_whatever_the_level(
+def test_answer_columns_are_the_same_at_every_level(
     dump: Path, tmp_path: Path, ending: str
 ) -> None:
     queries = write_queries(tmp_path / f"q{ending}", ODD[:1])
@@ -119,7 +119,7 @@ def test_all_answer_columns_are_there_whatever_the_level(
         assert (answer["found_offset"] in (None, "")) == (resolve is not Resolve.RECORD)
 
 
-def test_threads_write_one_file_in_order(
+def test_several_threads_write_one_answer_file_in_query_order(
     dump: Path, tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_MIN_SPLIT_ROWS", 10)
@@ -136,7 +136,7 @@ def test_threads_write_one_file_in_order(
         assert totals.rows == 420
 
 
-def test_parts_are_named_after_their_files_in_the_order_of_the_queries(
+def test_answer_parts_have_the_names_of_their_query_files(
     dump: Path, tmp_path: Path, ending: str
 ) -> None:
     for name in ("b", "a.gz"):
@@ -149,7 +149,7 @@ def test_parts_are_named_after_their_files_in_the_order_of_the_queries(
     ]
 
 
-def test_files_without_queries_give_parts_without_answers(
+def test_query_files_without_queries_have_empty_answer_parts(
     dump: Path, tmp_path: Path, ending: str
 ) -> None:
     empty = write_queries(tmp_path / "queries" / f"a{ending}", ODD)
@@ -166,9 +166,7 @@ def test_files_without_queries_give_parts_without_answers(
     assert statuses(read_answers(tmp_path / f"all{ending}")) == ODD_STATUSES
 
 
-def test_queries_that_turn_out_malformed_end_the_run_and_leave_nothing(
-    dump: Path, tmp_path: Path
-) -> None:
+def test_malformed_query_found_late_ends_the_run_without_output(dump: Path, tmp_path: Path) -> None:
     for number in range(4):
         write_queries(tmp_path / "queries" / f"{number}.csv", ODD)
     with (tmp_path / "queries" / "2.csv").open("a") as file:
@@ -182,7 +180,7 @@ def test_queries_that_turn_out_malformed_end_the_run_and_leave_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["queries"]
 
 
-def test_a_bad_value_is_answered_in_its_place(dump: Path, tmp_path: Path) -> None:
+def test_invalid_key_is_answered_in_its_row(dump: Path, tmp_path: Path) -> None:
     text = "topic,partition,offset\norders,0,5\norders,0,\norders,x,7\norders,0,9007199254740993\n"
     (tmp_path / "q.csv").write_text(text)
     run(tmp_path / "q.csv", tmp_path / "out.csv", dump)
@@ -191,7 +189,7 @@ def test_a_bad_value_is_answered_in_its_place(dump: Path, tmp_path: Path) -> Non
     assert [row["offset"] for row in answers] == ["5", "", "7", "9007199254740993"]
 
 
-def test_members_of_a_line_keep_their_form(dump: Path, tmp_path: Path) -> None:
+def test_json_members_of_a_query_are_copied_unchanged(dump: Path, tmp_path: Path) -> None:
     odd = '{ "topic":"orders" , "n":1.50,"a":{"b":[ ]}, "partition":0,"offset":7 \t}'
     (tmp_path / "q.json").write_text(odd + "\n{ }\n")
     run(tmp_path / "q.json", tmp_path / "out.json", dump)
@@ -216,7 +214,7 @@ TYPES: dict[str, pa.Array] = {
 
 
 @pytest.mark.parametrize("as_file", [True, False])
-def test_other_columns_keep_their_types_and_metadata(
+def test_other_query_columns_keep_their_types_and_metadata(
     dump: Path,
     tmp_path: Path,
     as_file: bool,  # noqa: FBT001
@@ -242,7 +240,7 @@ def test_other_columns_keep_their_types_and_metadata(
     assert pa.schema(list(answers.schema)[-len(ANSWER_SCHEMA) :]).equals(ANSWER_SCHEMA)
 
 
-def test_pandas_reads_the_answers_to_queries_of_its_own(dump: Path, tmp_path: Path) -> None:
+def test_pandas_reads_answers_to_queries_written_by_pandas(dump: Path, tmp_path: Path) -> None:
     asked = pa.table({"topic": ["orders"], "partition": [0], "offset": [5]}).to_pandas()
     asked.index = [17]
     asked.to_parquet(tmp_path / "q.parquet")
@@ -252,7 +250,7 @@ def test_pandas_reads_the_answers_to_queries_of_its_own(dump: Path, tmp_path: Pa
     assert answers.loc[17, "status"] == "found"
 
 
-def test_the_schema_of_spark_gets_the_new_columns_where_a_file_has_one(
+def test_spark_schema_in_a_query_file_is_extended_by_the_answer_columns(
     dump: Path, tmp_path: Path
 ) -> None:
     key = b"org.apache.spark.sql.parquet.row.metadata"
@@ -273,7 +271,7 @@ def test_the_schema_of_spark_gets_the_new_columns_where_a_file_has_one(
             assert key not in metadata
 
 
-def test_instants_of_96_bits_become_microseconds(dump: Path, tmp_path: Path) -> None:
+def test_int96_timestamps_become_microseconds(dump: Path, tmp_path: Path) -> None:
     asked = pa.table({"topic": ["orders"], "partition": [0],
                       "timestamp": pa.array([1_005_000], pa.timestamp("us"))})  # fmt: skip
     pq.write_table(asked, tmp_path / "q.parquet", use_deprecated_int96_timestamps=True,
@@ -284,7 +282,7 @@ def test_instants_of_96_bits_become_microseconds(dump: Path, tmp_path: Path) -> 
     assert answers["found_offset"].to_pylist() == [5]
 
 
-def test_findings_of_several_threads_are_reported_once(
+def test_findings_of_several_threads_are_reported_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_MIN_SPLIT_ROWS", 10)

@@ -83,7 +83,7 @@ def ask(
     resolve=st.sampled_from(Resolve),
     queries=st.lists(st.tuples(TOPICS, NUMBERS, KEYS), max_size=40),
 )
-def test_each_query_is_answered_as_if_it_were_asked_alone(
+def test_bulk_answers_equal_single_answers(
     dump: Path, by: By, resolve: Resolve, queries: list[Query]
 ) -> None:
     least = 0 if by is By.OFFSET else min(SpecialTimestamp)
@@ -98,13 +98,13 @@ def test_each_query_is_answered_as_if_it_were_asked_alone(
     assert ask(dump, by, queries, resolve) == expected
 
 
-def test_before_1970_nothing_is_special_in_a_column_of_times(dump: Path) -> None:
+def test_times_before_1970_in_a_timestamp_column_are_not_special(dump: Path) -> None:
     queries: list[Query] = [("orders", 0, key) for key in (-1, -2, -3, 1007)]
     found = [row[0] for row in ask(dump, By.TIMESTAMP, queries, Resolve.RECORD, specials=False)]
     assert found == ["invalid_query"] * 3 + ["found"]
 
 
-def test_no_queries_have_no_answers(dump: Path) -> None:
+def test_empty_query_table_has_no_answers(dump: Path) -> None:
     assert ask(dump, By.OFFSET, []) == []
 
 
@@ -118,13 +118,13 @@ def test_no_queries_have_no_answers(dump: Path) -> None:
         pa.DictionaryArray.from_arrays(pa.array([1, 0, 2]), pa.array([None, "orders", "nowhere"])),
     ],
 )
-def test_topics_of_any_kind_are_understood(dump: Path, topics: pa.Array) -> None:
+def test_topic_columns_of_any_string_type_are_accepted(dump: Path, topics: pa.Array) -> None:
     with lookups_of(dump) as lookups:
         answers = lookups.answer(QueryBatch(topics, pa.array([0, 0, 0]), Keys(np.array([5, 5, 5]))))
     assert answers.status.tolist() == [Status.FOUND, Status.INVALID_QUERY, Status.UNKNOWN_PARTITION]
 
 
-def test_few_partitions_kept_open_answer_as_many(
+def test_answers_do_not_depend_on_the_number_of_open_partitions(
     dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queries: list[Query] = [
@@ -137,7 +137,7 @@ def test_few_partitions_kept_open_answer_as_many(
     assert ask(dump, By.OFFSET, queries) == before
 
 
-def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_unreadable_partition_does_not_affect_other_answers(tmp_path: Path) -> None:
     make_dump(tmp_path)
     with lookups_of(tmp_path) as lookups:
         for log in (tmp_path / "orders-1").iterdir():
@@ -160,14 +160,14 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path)
     assert sum(one.queries for one in damage) == 2
 
 
-def test_what_was_noticed_outlives_what_was_closed(tmp_path: Path) -> None:
+def test_findings_are_kept_after_their_partition_is_closed(tmp_path: Path) -> None:
     make_dump(tmp_path)
     with lookups_of(tmp_path) as lookups:
         lookups.answer(QueryBatch(pa.array(["orders"]), pa.array([0]), Keys(np.array([5]))))
     assert {one.kind for one in lookups.drain_findings()} == {"no_index"}
 
 
-def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: Path) -> None:
+def test_log_ends_at_the_high_watermark_if_it_is_the_upper_bound(tmp_path: Path) -> None:
     make_dump(tmp_path)
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 33\n")
     ends = {}
@@ -184,7 +184,9 @@ def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: P
 
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
-def test_several_threads_answer_as_one_does(tmp_path: Path, by: By, threads: int) -> None:
+def test_answers_of_several_threads_equal_those_of_one(
+    tmp_path: Path, by: By, threads: int
+) -> None:
     inventory = collect_inventory([str(make_dump(tmp_path))])
     settings = LookupSettings(by, by.default_resolve)
     random = np.random.default_rng(threads)
@@ -218,14 +220,14 @@ def packed(lookups: SharedLookups) -> PackedLookups:
     return found
 
 
-def test_each_thread_has_its_own() -> None:
+def test_each_thread_has_its_own_lookups() -> None:
     with shared() as lookups, ThreadPoolExecutor(1) as pool:
         here = lookups.open()
         assert lookups.open() is here
         assert pool.submit(lookups.open).result() is not here
 
 
-def test_what_a_process_has_open_stays_open_for_the_run_and_no_longer() -> None:
+def test_open_lookups_of_a_process_are_closed_at_the_end_of_the_run() -> None:
     with shared() as lookups, shared() as others:
         opened = packed(lookups).open()
         assert packed(lookups).open() is opened

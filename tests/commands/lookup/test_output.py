@@ -64,7 +64,9 @@ def answered(queries: Queries, dump: Path, output: Path) -> Iterator[AnswerTarge
 ROWS = {0: 10, 1: 10, 2: 10}
 
 
-def test_nothing_is_seen_before_it_is_published(work: Path, queries: Queries, dump: Path) -> None:
+def test_output_is_invisible_before_it_is_published(
+    work: Path, queries: Queries, dump: Path
+) -> None:
     for name in ("out", "out.csv"):
         with answered(queries, dump, work / name):
             assert not (work / name).exists()
@@ -72,7 +74,7 @@ def test_nothing_is_seen_before_it_is_published(work: Path, queries: Queries, du
 
 
 @pytest.mark.parametrize("rows", [{}, {0: 10, 1: 10}, {0: 10, 1: 9, 2: 10}])
-def test_an_output_with_missing_answers_does_not_appear(
+def test_output_with_missing_answers_is_not_published(
     tmp_path: Path, work: Path, dump: Path, rows: dict[int, int]
 ) -> None:
     for number in range(3):
@@ -88,7 +90,7 @@ def test_an_output_with_missing_answers_does_not_appear(
 
 
 @pytest.mark.parametrize("name", ["out", "out.csv"])
-def test_an_output_with_a_missing_part_does_not_appear(
+def test_output_with_a_missing_part_is_not_published(
     work: Path, queries: Queries, dump: Path, name: str
 ) -> None:
     with answered(queries, dump, work / name) as target:
@@ -98,7 +100,7 @@ def test_an_output_with_a_missing_part_does_not_appear(
     assert names(work) == []
 
 
-def test_what_a_late_attempt_leaves_is_not_published(
+def test_leftover_part_of_a_late_attempt_is_not_published(
     work: Path, queries: Queries, dump: Path
 ) -> None:
     with answered(queries, dump, work / "out") as target:
@@ -108,14 +110,16 @@ def test_what_a_late_attempt_leaves_is_not_published(
     assert names(work / "out") == ["_SUCCESS", *(f"part-0000{n}-{n}.csv" for n in range(3))]
 
 
-def test_missing_folders_are_made(work: Path, queries: Queries, dump: Path) -> None:
+def test_missing_parent_folders_of_the_output_are_created(
+    work: Path, queries: Queries, dump: Path
+) -> None:
     with answered(queries, dump, work / "a" / "b" / "out") as target:
         target.publish(ROWS)
     assert len(read_answers(work / "a" / "b" / "out")) == 30
 
 
 @pytest.mark.parametrize("name", ["out", "out.csv"])
-def test_an_output_that_is_there_is_refused(work: Path, queries: Queries, name: str) -> None:
+def test_existing_output_is_rejected(work: Path, queries: Queries, name: str) -> None:
     if name == "out":
         (work / name).mkdir()
         (work / name / "part-00000-x.csv").write_bytes(OLD)
@@ -126,7 +130,7 @@ def test_an_output_that_is_there_is_refused(work: Path, queries: Queries, name: 
     AnswerTarget(str(work / name), queries, overwrite=True)
 
 
-def test_an_empty_folder_is_as_good_as_none(work: Path, queries: Queries, dump: Path) -> None:
+def test_empty_output_folder_is_accepted(work: Path, queries: Queries, dump: Path) -> None:
     (work / "out").mkdir()
     with answered(queries, dump, work / "out") as target:
         target.publish(ROWS)
@@ -135,7 +139,7 @@ def test_an_empty_folder_is_as_good_as_none(work: Path, queries: Queries, dump: 
 
 
 @pytest.mark.parametrize("way", ["at once", "in steps"])
-def test_an_old_folder_is_replaced_as_a_whole(
+def test_old_output_folder_is_replaced_atomically(
     work: Path, queries: Queries, dump: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "in steps":
@@ -151,7 +155,7 @@ def test_an_old_folder_is_replaced_as_a_whole(
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_of_other_things_is_never_replaced(
+def test_folder_with_foreign_files_is_never_replaced(
     work: Path, queries: Queries, *, overwrite: bool
 ) -> None:
     (work / "out").mkdir()
@@ -160,7 +164,7 @@ def test_a_folder_of_other_things_is_never_replaced(
         AnswerTarget(str(work / "out"), queries, overwrite=overwrite)
 
 
-def test_a_file_and_a_folder_do_not_replace_each_other(work: Path, queries: Queries) -> None:
+def test_output_file_does_not_replace_a_folder_or_vice_versa(work: Path, queries: Queries) -> None:
     (work / "out").write_bytes(OLD)
     (work / "out.csv").mkdir()
     for name, message in (
@@ -171,7 +175,7 @@ def test_a_file_and_a_folder_do_not_replace_each_other(work: Path, queries: Quer
             AnswerTarget(str(work / name), queries, overwrite=True)
 
 
-def test_an_output_that_appears_meanwhile_is_not_replaced(
+def test_output_created_concurrently_is_not_replaced(
     work: Path, queries: Queries, dump: Path
 ) -> None:
     with (
@@ -187,7 +191,9 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(
 
 
 @pytest.mark.parametrize("name", ["out.json", "out.jsonl", "out.csv.gz"])
-def test_answers_are_not_written_in_another_format(work: Path, queries: Queries, name: str) -> None:
+def test_answers_in_another_format_than_the_queries_or_parquet_are_rejected(
+    work: Path, queries: Queries, name: str
+) -> None:
     with pytest.raises(
         InputError, match=r"queries, CSV, or in Parquet .*expected \.csv or \.parquet, or a folder"
     ):
@@ -197,7 +203,7 @@ def test_answers_are_not_written_in_another_format(work: Path, queries: Queries,
 @pytest.mark.parametrize(
     "output", ["queries", "queries/out", "queries/0.csv", ".", "dump/orders-0/x.csv"]
 )
-def test_an_output_that_overlaps_an_input_is_refused(
+def test_answers_that_overlap_an_input_are_rejected(
     tmp_path: Path, queries: Queries, output: str
 ) -> None:
     make_dump(tmp_path / "dump")
@@ -210,13 +216,13 @@ def test_an_output_that_overlaps_an_input_is_refused(
         )
 
 
-def test_an_output_beside_its_queries_is_fine(tmp_path: Path, dump: Path) -> None:
+def test_output_next_to_its_queries_is_accepted(tmp_path: Path, dump: Path) -> None:
     path = write_queries(tmp_path / "q.csv", [query("orders", 0, 5)])
     run(path, tmp_path / "a.csv", dump)
     run(path, tmp_path / "a", dump)
 
 
-def test_two_runs_do_not_write_the_same_output(work: Path, queries: Queries) -> None:
+def test_concurrent_run_into_the_same_output_is_rejected(work: Path, queries: Queries) -> None:
     with (
         AnswerTarget(str(work / "out"), queries),
         pytest.raises(PublishError, match="lock"),
@@ -226,7 +232,7 @@ def test_two_runs_do_not_write_the_same_output(work: Path, queries: Queries) -> 
     assert names(work) == []
 
 
-def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Queries) -> None:
+def test_unwritable_output_is_rejected(work: Path, queries: Queries) -> None:
     (work / "file").write_bytes(b"")
     with (
         pytest.raises(PublishError, match="cannot write to the output"),
@@ -282,7 +288,7 @@ def kill(queries: Queries, dump: Path, output: Path, when: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "out.csv"])
-def test_a_run_that_is_killed_leaves_the_old_output(
+def test_killed_run_keeps_the_old_output(
     work: Path, queries: Queries, dump: Path, name: str
 ) -> None:
     old = work / name
@@ -301,7 +307,7 @@ def test_a_run_that_is_killed_leaves_the_old_output(
 
 
 @pytest.mark.parametrize("renames", [1, 2, 3])
-def test_a_run_that_is_killed_while_folders_change_places_loses_neither(
+def test_run_killed_during_the_folder_swap_loses_no_output(
     work: Path, queries: Queries, dump: Path, renames: int
 ) -> None:
     (work / "out").mkdir()
@@ -315,7 +321,7 @@ def test_a_run_that_is_killed_while_folders_change_places_loses_neither(
     assert names(work) == ["out"]
 
 
-def test_an_attempt_that_fails_leaves_no_part(tmp_path: Path, work: Path, dump: Path) -> None:
+def test_failed_attempt_leaves_no_part(tmp_path: Path, work: Path, dump: Path) -> None:
     path = write_queries(tmp_path / "q.csv", [query("orders", 0, 5)])
     path.write_text(path.read_text() + 'orders,0,5,"')
     (split,) = open_queries(str(path), By.OFFSET).splits
@@ -327,7 +333,7 @@ def test_an_attempt_that_fails_leaves_no_part(tmp_path: Path, work: Path, dump: 
     assert names(work) == []
 
 
-def test_a_part_that_cannot_be_written_is_an_error_with_its_path(
+def test_unwritable_part_is_an_error_with_its_path(
     work: Path, queries: Queries, dump: Path
 ) -> None:
     part = work / "nowhere" / "part.csv"

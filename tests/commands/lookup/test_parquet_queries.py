@@ -44,7 +44,7 @@ def refused(path: Path, message: str, by: By = By.OFFSET) -> None:
         open_queries(str(path), by)
 
 
-def test_queries_come_in_the_order_of_files_and_rows(tmp_path: Path) -> None:
+def test_queries_keep_the_order_of_files_and_rows(tmp_path: Path) -> None:
     for number in range(3):
         pq.write_table(table(5, 10 * number), tmp_path / f"{number}.parquet", row_group_size=2)
     queries = open_queries(str(tmp_path), By.OFFSET)
@@ -52,7 +52,7 @@ def test_queries_come_in_the_order_of_files_and_rows(tmp_path: Path) -> None:
     assert offsets(tmp_path) == [*range(5), *range(10, 15), *range(20, 25)]
 
 
-def test_row_groups_make_splits_of_bounded_size(tmp_path: Path) -> None:
+def test_row_groups_are_grouped_into_splits_of_bounded_size(tmp_path: Path) -> None:
     pq.write_table(table(250_000), tmp_path / "q.parquet", row_group_size=30_000)
     splits = open_queries(str(tmp_path / "q.parquet"), By.OFFSET).splits
     assert [split.number for split in splits] == [0, 1, 2]
@@ -61,13 +61,13 @@ def test_row_groups_make_splits_of_bounded_size(tmp_path: Path) -> None:
     assert offsets(tmp_path / "q.parquet") == list(range(250_000))
 
 
-def test_many_rows_are_read_some_at_a_time(tmp_path: Path) -> None:
+def test_split_is_read_in_batches_of_bounded_rows(tmp_path: Path) -> None:
     pq.write_table(table(10_000), tmp_path / "q.parquet")
     (split,) = open_queries(str(tmp_path), By.OFFSET).splits
     assert [len(batch) for batch in read_split(split, max_rows=4_000)] == [4_000, 4_000, 2_000]
 
 
-def test_a_file_without_rows_is_a_split_without_rows(tmp_path: Path) -> None:
+def test_parquet_file_without_rows_is_an_empty_split(tmp_path: Path) -> None:
     pq.write_table(table(0), tmp_path / "a.parquet")
     pq.ParquetWriter(tmp_path / "b.parquet", SCHEMA).close()
     splits = open_queries(str(tmp_path), By.OFFSET).splits
@@ -83,7 +83,7 @@ def test_a_file_without_rows_is_a_split_without_rows(tmp_path: Path) -> None:
         (pa.dictionary(pa.int32(), pa.string()), pa.int64(), pa.int64()),
     ],
 )
-def test_any_strings_and_integers_will_do(
+def test_any_string_and_integer_types_are_accepted(
     tmp_path: Path, topic: pa.DataType, partition: pa.DataType, offset: pa.DataType
 ) -> None:
     kinds = [("topic", topic), ("partition", partition), ("offset", offset)]
@@ -99,17 +99,17 @@ def test_any_strings_and_integers_will_do(
     assert batch.keys.valid.tolist() == [True, False]
 
 
-def test_missing_columns_are_named_with_those_that_are_there(tmp_path: Path) -> None:
+def test_missing_columns_are_reported_with_the_existing_ones(tmp_path: Path) -> None:
     pq.write_table(table(1).rename_columns(["topic", "part", "offs"]), tmp_path / "q.parquet")
     refused(tmp_path, r"no column partition, offset .*found topic, part, offs")
 
 
-def test_queries_by_the_other_kind_of_key_are_refused_with_what_to_say(tmp_path: Path) -> None:
+def test_queries_with_the_other_key_column_are_rejected_with_a_hint(tmp_path: Path) -> None:
     pq.write_table(table(1), tmp_path / "q.parquet")
     refused(tmp_path, r"no column timestamp .*give --by offset", By.TIMESTAMP)
 
 
-def test_columns_of_the_wrong_type_are_all_named(tmp_path: Path) -> None:
+def test_all_columns_of_wrong_type_are_reported(tmp_path: Path) -> None:
     wrong = pa.table({"topic": [1], "partition": ["0"], "offset": [1.5]})
     pq.write_table(wrong, tmp_path / "q.parquet")
     refused(
@@ -120,7 +120,7 @@ def test_columns_of_the_wrong_type_are_all_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.float64(), pa.decimal128(18, 3), pa.time64("us")])
-def test_a_timestamp_of_another_type_is_refused(tmp_path: Path, kind: pa.DataType) -> None:
+def test_timestamp_column_of_another_type_is_rejected(tmp_path: Path, kind: pa.DataType) -> None:
     asked = table(0).drop_columns(["offset"]).append_column("timestamp", pa.array([], kind))
     pq.write_table(asked, tmp_path / "q.parquet")
     refused(tmp_path, "timestamp is .*, not an integer .milliseconds., a timestamp or a date",
@@ -128,17 +128,17 @@ def test_a_timestamp_of_another_type_is_refused(tmp_path: Path, kind: pa.DataTyp
 
 
 @pytest.mark.parametrize("name", ["status", "found_offset", "Status"])
-def test_columns_named_like_those_of_answers_are_refused(tmp_path: Path, name: str) -> None:
+def test_columns_named_like_answer_columns_are_rejected(tmp_path: Path, name: str) -> None:
     pq.write_table(table(1, **{name: pa.array([1])}), tmp_path / "q.parquet")
     refused(tmp_path, f"names of answer columns: {name}")
 
 
-def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_parquet_column_is_rejected(tmp_path: Path) -> None:
     pq.write_table(table(1, topic=pa.array(["x"])), tmp_path / "q.parquet")
     refused(tmp_path, "more than one column topic")
 
 
-def test_every_file_is_checked(tmp_path: Path) -> None:
+def test_every_parquet_query_file_is_checked(tmp_path: Path) -> None:
     pq.write_table(table(1), tmp_path / "a.parquet")
     pq.write_table(table(1).drop_columns(["offset"]), tmp_path / "b.parquet")
     refused(tmp_path, r"b\.parquet: no column offset")
@@ -152,7 +152,7 @@ def test_every_file_is_checked(tmp_path: Path) -> None:
         ({"note": pa.array(["x"]), "more": pa.array([1])}, "an additional more"),
     ],
 )
-def test_files_of_different_columns_are_refused(
+def test_query_files_with_different_columns_are_rejected(
     tmp_path: Path, columns: dict[str, pa.Array], difference: str
 ) -> None:
     pq.write_table(table(1, note=pa.array(["x"])), tmp_path / "a.parquet")
@@ -160,18 +160,18 @@ def test_files_of_different_columns_are_refused(
     refused(tmp_path, rf"b\.parquet: not the columns of .*a\.parquet: {difference}")
 
 
-def test_the_same_columns_in_another_order_will_do(tmp_path: Path) -> None:
+def test_columns_in_another_order_are_accepted(tmp_path: Path) -> None:
     pq.write_table(table(1), tmp_path / "a.parquet")
     pq.write_table(table(1, 7).select(["offset", "partition", "topic"]), tmp_path / "b.parquet")
     assert offsets(tmp_path) == [0, 7]
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "q.parquet").write_bytes(b"topic,partition,offset\n")
     refused(tmp_path, "not a valid Parquet file")
 
 
-def test_a_file_that_changes_after_it_was_checked_is_refused(tmp_path: Path) -> None:
+def test_query_file_changed_after_its_check_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "q.parquet"
     pq.write_table(table(100), path, row_group_size=10)
     (split,) = open_queries(str(path), By.OFFSET).splits
@@ -184,7 +184,7 @@ def test_a_file_that_changes_after_it_was_checked_is_refused(tmp_path: Path) -> 
         list(read_split(split))
 
 
-def test_damaged_pages_are_refused_with_their_file(tmp_path: Path) -> None:
+def test_damaged_parquet_page_is_rejected_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "q.parquet"
     pq.write_table(table(1000), path, compression="zstd", use_dictionary=False)
     data = bytearray(path.read_bytes())
@@ -195,7 +195,7 @@ def test_damaged_pages_are_refused_with_their_file(tmp_path: Path) -> None:
         list(read_split(split))
 
 
-def test_instants_of_96_bits_are_read_in_microseconds_and_beyond_the_year_2262(
+def test_int96_timestamps_after_the_year_2262_are_read_in_microseconds(
     tmp_path: Path,
 ) -> None:
     moment = datetime(2024, 5, 1, 0, 0, 0, 1, tzinfo=UTC)
@@ -213,7 +213,7 @@ def test_instants_of_96_bits_are_read_in_microseconds_and_beyond_the_year_2262(
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_timestamps_of_any_unit_are_read(tmp_path: Path, unit: str) -> None:
+def test_timestamp_columns_of_any_unit_are_read(tmp_path: Path, unit: str) -> None:
     values = np.array([0, 86_400], "datetime64[s]").astype(f"datetime64[{unit}]")
     asked = table(2).drop_columns(["offset"]).append_column("timestamp", pa.array(values))
     pq.write_table(asked, tmp_path / "q.parquet")

@@ -42,7 +42,7 @@ def codes_of(known: Sequence[tuple[str, int]]) -> PartitionCodes:
         [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int8(), pa.string())]
     ),
 )
-def test_numbers_are_those_of_a_plain_dictionary(
+def test_partition_codes_equal_those_of_a_dictionary(
     known: list[tuple[str, int]], asked: list[tuple[str | None, int]], kind: pa.DataType
 ) -> None:
     plain = {(topic, partition): number for number, (topic, partition) in enumerate(known)}
@@ -55,18 +55,18 @@ def test_numbers_are_those_of_a_plain_dictionary(
     ]
 
 
-def test_topics_in_chunks_are_found() -> None:
+def test_topics_in_chunked_columns_are_found() -> None:
     topics = pa.chunked_array([["a"], [], ["b", "a"]], pa.string())
     assert codes_of([("a", 0), ("b", 0)]).find(topics, np.zeros(3, np.int64)).tolist() == [0, 1, 0]
 
 
-def test_a_topic_that_is_not_utf8_is_unknown() -> None:
+def test_topic_that_is_not_utf8_has_no_partition() -> None:
     topics = pa.array([b"\xff", b"a"], pa.binary())
     assert codes_of([("a", 0)]).find(topics, np.zeros(2, np.int64)).tolist() == [NO_PARTITION, 0]
 
 
 @pytest.mark.parametrize("largest", [3, 2**31 - 1])
-def test_no_partition_at_all_knows_none(largest: int) -> None:
+def test_empty_partition_codes_find_no_partition(largest: int) -> None:
     codes = PartitionCodes([], np.array([], np.int64), np.array([], np.int32))
     assert codes.find(pa.array(["a"]), np.array([largest])).tolist() == [NO_PARTITION]
 
@@ -76,14 +76,14 @@ CODES = st.lists(st.one_of(st.integers(-1, 5), st.sampled_from([65_534, 65_535, 
 
 
 @given(CODES)
-def test_equal_codes_come_together_in_the_order_they_had(codes: list[int]) -> None:
+def test_grouping_order_is_stable_within_equal_codes(codes: list[int]) -> None:
     order = grouping_order(np.array(codes, np.int32))
     expected = sorted(range(len(codes)), key=codes.__getitem__)
     assert (list(range(len(codes))) if order is None else order.tolist()) == expected
 
 
 @given(CODES)
-def test_groups_are_the_runs_of_equal_codes(codes: list[int]) -> None:
+def test_groups_contain_the_rows_of_equal_codes(codes: list[int]) -> None:
     codes.sort()
     found = list(groups(np.array(codes, np.int32)))
     assert [code for code, _ in found] == sorted(set(codes))
@@ -91,7 +91,7 @@ def test_groups_are_the_runs_of_equal_codes(codes: list[int]) -> None:
 
 
 @given(CODES)
-def test_answers_come_back_to_their_queries(codes: list[int]) -> None:
+def test_restore_order_returns_answers_to_their_queries(codes: list[int]) -> None:
     order = grouping_order(np.array(codes, np.int32))
     if order is None:
         return

@@ -51,7 +51,7 @@ def totals_of(*reports: SplitReport) -> LookupTotals:
     return totals
 
 
-def test_splits_add_up_and_their_findings_are_reported_once() -> None:
+def test_split_reports_are_summed_and_findings_reported_once() -> None:
     totals = totals_of(REPORT, replace(REPORT, number=1))
     assert totals.rows == 10
     assert totals.rows_of_split == {0: 5, 1: 5}
@@ -63,7 +63,7 @@ def test_splits_add_up_and_their_findings_are_reported_once() -> None:
     assert totals.findings_left_out == 4
 
 
-def test_the_report_lists_counts_then_findings() -> None:
+def test_lookup_report_lists_counts_before_findings() -> None:
     table = totals_of(REPORT).report_table()
     assert table.schema.equals(LOOKUP_REPORT_SCHEMA)
     nothing = dict.fromkeys(LOOKUP_REPORT_SCHEMA.names)
@@ -84,7 +84,7 @@ def test_the_report_lists_counts_then_findings() -> None:
     ]
 
 
-def test_a_run_without_queries_has_a_report(tmp_path: Path) -> None:
+def test_run_without_queries_writes_a_report(tmp_path: Path) -> None:
     assert totals_of().report_table().num_rows == 0
     with ReportFile(str(tmp_path / "report.json"), LOOKUP_REPORT_SCHEMA) as file:
         file.write_table(totals_of(REPORT).report_table())
@@ -92,7 +92,7 @@ def test_a_run_without_queries_has_a_report(tmp_path: Path) -> None:
     assert [json.loads(line)["queries"] for line in lines] == [1, 4, 3]
 
 
-def test_findings_come_by_partition_segment_and_position() -> None:
+def test_findings_are_sorted_by_partition_segment_and_position() -> None:
     places = [("t", 1, 0, 5), ("t", 0, None, None), ("s", 9, 7, 1), ("t", 0, 3, 9), ("t", 0, 3, 2)]
     findings = tuple(LookupFinding(t, p, s, "", "tail", "", at) for t, p, s, at in places)
     found = totals_of(replace(REPORT, findings=findings)).findings
@@ -100,7 +100,7 @@ def test_findings_come_by_partition_segment_and_position() -> None:
             for finding in found] == [places[i] for i in (2, 1, 4, 3, 0)]  # fmt: skip
 
 
-def test_starting_offsets_come_in_the_order_of_the_splits() -> None:
+def test_starting_offsets_have_the_order_of_the_splits() -> None:
     starts = [StartingOffset("t", number, FOUND, 0) for number in range(3)]
     reports = [
         replace(REPORT, number=2 - number, starting_offsets=(start,))
@@ -109,7 +109,7 @@ def test_starting_offsets_come_in_the_order_of_the_splits() -> None:
     assert totals_of(*reports).starting_offsets == starts[::-1]
 
 
-def test_partitions_that_do_not_exist_do_not_fill_memory() -> None:
+def test_counts_of_unknown_partitions_use_bounded_memory() -> None:
     reports = [
         replace(
             REPORT,
@@ -123,7 +123,7 @@ def test_partitions_that_do_not_exist_do_not_fill_memory() -> None:
     assert sum(table["queries"].to_pylist()) == 12_000 + 12 * DAMAGE.queries
 
 
-def test_reports_can_be_pickled() -> None:
+def test_split_report_is_equal_after_pickling() -> None:
     assert pickle.loads(pickle.dumps(REPORT)) == REPORT  # noqa: S301, our own
 
 
@@ -149,7 +149,7 @@ def test_queries_are_counted_by_partition_and_status(
     assert counts.counts() == Counter(asked for batch in batches for asked in batch)
 
 
-def test_of_many_partitions_that_do_not_exist_the_most_frequent_are_counted(
+def test_only_the_most_frequent_unknown_partitions_are_counted_by_name(
     inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup_job, "_MAX_UNKNOWN", 2)
@@ -159,7 +159,7 @@ def test_of_many_partitions_that_do_not_exist_the_most_frequent_are_counted(
     assert counts.counts() == {("c", 0, UNKNOWN): 3, ("b", 0, UNKNOWN): 2, (None, None, UNKNOWN): 2}
 
 
-def test_a_partition_beyond_int64_is_counted_as_none(inventory: Inventory) -> None:
+def test_partition_number_above_int64_is_counted_as_null(inventory: Inventory) -> None:
     counts = StatusCounts(inventory)
     partitions = pa.array([2**64 - 1, 3], pa.uint64())
     counts.add(pa.array(["x", "x"]), partitions, np.full(2, UNKNOWN, np.int8))

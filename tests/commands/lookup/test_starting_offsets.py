@@ -43,19 +43,19 @@ def places(found: list[StartingOffset]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("resolve", [Resolve.BATCH, Resolve.RECORD])
-def test_offsets_that_are_found_are_kept_and_others_are_brought_into_the_log(
-    tmp_path: Path, resolve: Resolve
-) -> None:
+def test_starting_offset_before_the_log_is_the_log_start(tmp_path: Path, resolve: Resolve) -> None:
     rows = [query("a", 0, 17), query("a", 1, 7), query("b.c-x", 10, 20)]
     assert places(starts(tmp_path, rows, resolve=resolve)) == [17, 100, 20]
 
 
-def test_offsets_beyond_the_end_start_at_the_end(tmp_path: Path) -> None:
+def test_starting_offset_after_the_log_end_is_the_log_end(tmp_path: Path) -> None:
     rows = [query("a", 0, 50), query("a", 1, 999)]
     assert places(starts(tmp_path, rows)) == [50, 150]
 
 
-def test_the_end_is_the_high_watermark_if_that_is_the_bound(tmp_path: Path) -> None:
+def test_starting_offset_at_the_end_is_the_high_watermark_if_it_is_the_bound(
+    tmp_path: Path,
+) -> None:
     rows = [query("a", 0, 40), query("a", 1, 999)]
     assert places(starts(tmp_path, rows, bound=UpperBound.HIGH_WATERMARK)) == [33, 120]
 
@@ -63,7 +63,7 @@ def test_the_end_is_the_high_watermark_if_that_is_the_bound(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("resolve", "found"), [(Resolve.RECORD, [17, 107, 3]), (Resolve.BATCH, [10, 100, 3])]
 )
-def test_times_start_at_the_record_or_at_its_batch_but_not_before_the_log(
+def test_starting_offset_of_a_time_is_its_record_or_batch_within_the_log(
     tmp_path: Path, resolve: Resolve, found: list[int]
 ) -> None:
     rows = [by_time("a", 0, 1017), by_time("a", 1, 1107), by_time("b.c-x", 10, 1002)]
@@ -71,14 +71,14 @@ def test_times_start_at_the_record_or_at_its_batch_but_not_before_the_log(
 
 
 @pytest.mark.parametrize("resolve", [Resolve.BATCH, Resolve.RECORD])
-def test_times_without_records_start_at_the_end_and_special_ones_where_they_say(
+def test_starting_offset_of_a_time_after_all_records_is_the_log_end(
     tmp_path: Path, resolve: Resolve
 ) -> None:
     rows = [by_time("a", 0, 5000), by_time("a", 1, -1), by_time("b.c-x", 10, -2)]
     assert places(starts(tmp_path, rows, By.TIMESTAMP, resolve)) == [50, 150, 3]
 
 
-def test_queries_without_a_place_name_none(tmp_path: Path) -> None:
+def test_unanswered_query_has_no_starting_offset(tmp_path: Path) -> None:
     rows = [query("a", 7, 1), query("a", 0, -1), query(None, 0, 1)]
     assert starts(tmp_path, rows) == [
         StartingOffset("a", 7, Status.UNKNOWN_PARTITION, None),
@@ -87,12 +87,12 @@ def test_queries_without_a_place_name_none(tmp_path: Path) -> None:
     ]
 
 
-def test_of_many_queries_no_more_are_kept_than_can_be_right(tmp_path: Path) -> None:
+def test_starting_offsets_keep_at_most_one_query_more_than_partitions(tmp_path: Path) -> None:
     rows = [query("a", 0, 1)] * 100
     assert len(starts(tmp_path, rows)) == len(RANGES) + 1
 
 
-def test_the_index_level_cannot_tell(tmp_path: Path) -> None:
+def test_index_level_is_rejected_for_starting_offsets(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="index level has no starting offsets"):
         starts(tmp_path, [query("a", 0, 1)], resolve=Resolve.INDEX)
 
@@ -106,13 +106,13 @@ def start(
 GOOD = [start("b.c-x", 10, 7), start("a", 1, 100), start("a", 0, 2**40)]
 
 
-def test_spark_reads_topics_of_partitions_of_offsets() -> None:
+def test_starting_offsets_are_rendered_as_spark_json() -> None:
     text = starting_offsets_json(GOOD)
     assert text == '{"a":{"0":1099511627776,"1":100},"b.c-x":{"10":7}}\n'
     assert json.loads(text)
 
 
-def test_kafkas_tool_reads_a_line_for_each_partition() -> None:
+def test_starting_offsets_are_rendered_as_lines_for_kafkas_tool() -> None:
     assert reset_offsets_csv(GOOD) == "a,0,1099511627776\na,1,100\nb.c-x,10,7\n"
 
 
@@ -126,12 +126,14 @@ def test_kafkas_tool_reads_a_line_for_each_partition() -> None:
         (start("a", 1, 100), "two queries are about a-1"),
     ],
 )
-def test_one_bad_answer_spoils_them_all(render: object, bad: StartingOffset, message: str) -> None:
+def test_unanswered_partition_fails_all_starting_offsets(
+    render: object, bad: StartingOffset, message: str
+) -> None:
     assert callable(render)
     with pytest.raises(InputError, match=message):
         render([*GOOD, bad])
 
 
-def test_no_queries_are_no_offsets() -> None:
+def test_starting_offsets_without_queries_are_empty() -> None:
     assert starting_offsets_json([]) == "{}\n"
     assert reset_offsets_csv([]) == ""

@@ -228,7 +228,7 @@ def test_partition_in_no_dump_is_reported_as_empty(
     assert "starts empty" in run.done.stdout
 
 
-def test_topic_ids_are_read_from_the_metadata_log(tmp_path: Path, dump: Path) -> None:
+def test_restore_reads_topic_ids_from_the_metadata_log(tmp_path: Path, dump: Path) -> None:
     known = (dump / "payments-0/partition.metadata").read_text()
     for path in dump.glob("*/partition.metadata"):
         path.unlink()

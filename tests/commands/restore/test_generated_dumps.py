@@ -32,7 +32,7 @@ def test_message_with_an_offset_far_from_its_inner_offsets_is_lost(tmp_path: Pat
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_batches_intact_in_any_copy_are_restored(tmp_path: Path, part: int) -> None:
+def test_batches_intact_in_any_replica_are_restored(tmp_path: Path, part: int) -> None:
     faults = []
     for number in range(part, DUMPS, PARTS):
         root = tmp_path / str(number)

@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_legal_topics_are_restored_under_their_own_names(root: Path) -> None:
+def test_legal_topic_names_are_restored_unchanged(root: Path) -> None:
     dump = root / "dump"
     for name in LEGAL:
         of_one_topic(dump / f"{name}-0")

@@ -125,7 +125,7 @@ def test_restore_of_another_version_is_rejected_with_a_hint(tmp_path: Path, dump
     assert "restore to an empty --output" in run.done.stderr
 
 
-def test_copies_do_not_complete_hard_links(
+def test_killed_hard_link_restore_is_not_completed_by_copies(
     tmp_path: Path, dump: Path, killed_restore: KillRestore
 ) -> None:
     out = tmp_path / "out"
@@ -154,7 +154,7 @@ def test_resumed_restore_has_no_clean_shutdown_file_until_its_end(
     assert not (out / MARKER).exists()
 
 
-def test_restore_completed_by_a_concurrent_run_stays_unchanged(tmp_path: Path, dump: Path) -> None:
+def test_restore_completed_by_a_concurrent_run_is_not_changed(tmp_path: Path, dump: Path) -> None:
     request = RestoreRequest(inputs=(str(dump),), output=str(tmp_path / "out"))
     first, second = RestoreJob.prepare(request), RestoreJob.prepare(request)
     first.run(restore_on(ThreadEngine(1)))

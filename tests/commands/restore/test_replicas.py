@@ -352,7 +352,7 @@ def test_different_corrupt_batches_of_two_copies_are_all_repaired(
         assert contents(tmp_path / name / PARTITION) == whole
 
 
-def test_end_of_a_damaged_copy_is_kept(tmp_path: Path, first: Path, second: Path) -> None:
+def test_log_end_of_a_damaged_replica_is_kept(tmp_path: Path, first: Path, second: Path) -> None:
     whole = contents(first / PARTITION)
     damage_batch(logs(first / PARTITION)[-1], 2)
     last = logs(second / PARTITION)[-1]

@@ -167,7 +167,7 @@ def test_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [8, 80])
-def test_torn_end_below_the_high_watermark_reports_two_losses(
+def test_torn_log_end_below_the_high_watermark_reports_two_losses(
     tmp_path: Path, dump: Path, kept_bytes: int
 ) -> None:
     last = logs(dump / PARTITION)[-1]
@@ -248,7 +248,9 @@ def test_missing_segment_is_a_loss(tmp_path: Path, dump: Path) -> None:
     assert f"{third - second:,} offsets lost in 1 range" in run.done.stdout
 
 
-def test_summary_and_page_count_records_and_offsets(tmp_path: Path, dump: Path) -> None:
+def test_restore_summary_and_page_count_lost_records_and_offsets(
+    tmp_path: Path, dump: Path
+) -> None:
     first, second, third = logs(dump / PARTITION)[:3]
     damage_batch(first, 5)
     second.unlink()

@@ -68,7 +68,7 @@ def faults(damaged: DamagedHistory, run: RestoreRun, output: Path, salvage: str)
 @pytest.mark.parametrize("salvage", ["batches", "prefix"])
 @pytest.mark.parametrize("has_states", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_restored_histories_serve_only_committed_records(
+def test_restored_damaged_histories_return_only_committed_records(
     tmp_path: Path, seed: int, *, has_states: bool, salvage: str
 ) -> None:
     damaged = DamagedHistory.make(tmp_path / "dump", seed, has_states=has_states)
@@ -81,7 +81,7 @@ def test_restored_histories_serve_only_committed_records(
 
 @pytest.mark.parametrize("has_states", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_two_copies_serve_the_same_committed_records_in_each_order(
+def test_replicas_are_restored_to_the_same_committed_records_in_either_order(
     tmp_path: Path, seed: int, *, has_states: bool
 ) -> None:
     dumps = [tmp_path / "one", tmp_path / "two"]
@@ -192,7 +192,7 @@ def test_missing_marker_is_written_with_the_outcome_in_the_dump(
         (None, {2}, 0, True),
     ],
 )
-def test_transaction_open_at_the_end_is_ended_unless_a_coordinator_does(
+def test_transaction_open_at_the_log_end_is_aborted_unless_a_coordinator_ends_it(
     tmp_path: Path,
     states: list[tuple[int, int, list[str]]] | None,
     committed: set[int],
@@ -290,7 +290,7 @@ _SHARED = data(0), marker(2, 7, 0, commit=True)
         ),
     ],
 )
-def test_commit_of_a_raised_epoch_after_a_loss_ends_transactions_with_own_epochs_only(
+def test_commit_with_a_bumped_epoch_after_a_loss_ends_only_transactions_with_that_epoch(
     tmp_path: Path,
     entries: tuple[bytes, ...],
     damaged: tuple[int, ...],
@@ -322,7 +322,7 @@ def test_transaction_is_dropped_if_its_marker_is_missing_before_an_empty_last_lo
     assert [row["reason_code"] for row in run.lost] == ["gap", _UNKNOWN]
 
 
-def test_transaction_of_a_coordinator_that_is_not_restored_is_aborted(tmp_path: Path) -> None:
+def test_transaction_is_aborted_if_its_coordinator_is_not_restored(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     write_partition(dump, "t-0", data(0), batch(2, 2))
     write_state(dump, (_ONGOING, 0, ["t-0"]))
@@ -333,7 +333,7 @@ def test_transaction_of_a_coordinator_that_is_not_restored_is_aborted(tmp_path: 
     assert read(tmp_path / "out" / "t-0") == ({2}, set())
 
 
-def test_transaction_of_an_unknown_outcome_is_aborted_in_a_seeded_cluster(tmp_path: Path) -> None:
+def test_transaction_with_unknown_outcome_is_aborted_in_a_seeded_cluster(tmp_path: Path) -> None:
     write_partition(tmp_path / "dump", "t-0", data(0), batch(2, 2))
     places = Places(tmp_path).make()
 

@@ -36,7 +36,9 @@ def test_create_time_applies_only_on_request(tmp_path: Path, dump: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_logs_end_before_the_first_batch_with_a_later_timestamp(tmp_path: Path, dump: Path) -> None:
+def test_until_a_time_truncates_logs_before_the_first_later_batch(
+    tmp_path: Path, dump: Path
+) -> None:
     before = batches(dump / PARTITION)
     time = before[len(before) // 2]["max_timestamp_ms"]
     beyond = next(at for at, row in enumerate(before) if row["max_timestamp_ms"] > time)
@@ -53,7 +55,7 @@ def test_logs_end_before_the_first_batch_with_a_later_timestamp(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("link", ["copy", "hard"])
-def test_logs_end_before_the_batch_that_reaches_an_offset(
+def test_until_an_offset_truncates_logs_before_the_batch_that_contains_it(
     tmp_path: Path, dump: Path, link: str
 ) -> None:
     before = batches(dump / PARTITION)

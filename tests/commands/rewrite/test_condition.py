@@ -70,11 +70,13 @@ def selected(condition: str, times: tuple[int, ...] = TIMES) -> list[int]:
         ("timestamp = NULL", ()),
     ],
 )
-def test_times_are_compared_as_milliseconds(condition: str, expected: tuple[int, ...]) -> None:
+def test_condition_compares_times_in_milliseconds(
+    condition: str, expected: tuple[int, ...]
+) -> None:
     assert selected(condition) == list(expected)
 
 
-def test_random_times_are_compared_as_python_does() -> None:
+def test_random_times_are_compared_as_in_python() -> None:
     draw = random.Random(5)
     for _ in range(sample_size(60, one_in=3)):
         symbol = draw.choice(list(_COMPARISONS))
@@ -113,13 +115,13 @@ def test_random_times_are_compared_as_python_does() -> None:
 @pytest.mark.parametrize(
     "condition", ["timestamp < {}", "{} = timestamp", "timestamp IN (0, {})", "(timestamp) > ({})"]
 )
-def test_a_time_that_is_not_known_exactly_is_refused(condition: str, time: str) -> None:
+def test_imprecise_time_in_a_condition_is_rejected(condition: str, time: str) -> None:
     with pytest.raises(InputError):
         Condition.parse(condition.format(f"'{time}'"))
 
 
 @pytest.mark.parametrize("time", ["now", "today", "yesterday", "-7d"])
-def test_a_time_that_another_run_takes_for_another_is_refused(time: str) -> None:
+def test_relative_time_in_a_condition_is_rejected(time: str) -> None:
     with pytest.raises(InputError, match="differs in each run"):
         Condition.parse(f"timestamp < '{time}'")
 
@@ -156,7 +158,7 @@ def test_a_time_that_another_run_takes_for_another_is_refused(time: str) -> None
         ("(" * 20_000, "nested too deeply"),
     ],
 )
-def test_what_is_no_condition_is_refused_with_its_reason(condition: str, reason: str) -> None:
+def test_invalid_condition_is_rejected_with_a_reason(condition: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         Condition.parse(condition)
 
@@ -278,7 +280,7 @@ def test_what_is_no_condition_is_refused_with_its_reason(condition: str, reason:
         "offset = 1 collate de",
     ],
 )
-def test_sql_beyond_a_condition_is_refused(condition: str) -> None:
+def test_sql_other_than_a_condition_is_rejected(condition: str) -> None:
     with pytest.raises(InputError):
         Condition.parse(condition)
 
@@ -302,7 +304,7 @@ def test_sql_beyond_a_condition_is_refused(condition: str) -> None:
         ("(key = 'a') = (offset = 2)", "all"),
     ],
 )
-def test_keys_and_functions_are_compared_as_in_sql(
+def test_condition_compares_keys_and_functions_as_in_sql(
     condition: str, expected: list[bytes] | str
 ) -> None:
     keys = [None, b"ab", b"a", b"AB", b"42", b"4.5", b"offset' = 1", b"--", b";", b'"']
@@ -331,5 +333,7 @@ def test_keys_and_functions_are_compared_as_in_sql(
         ("offset IN (1, NULL)", [1]),
     ],
 )
-def test_words_bind_as_in_sql(condition: str, expected: list[int]) -> None:
+def test_condition_operators_have_the_precedence_of_sql(
+    condition: str, expected: list[int]
+) -> None:
     assert selected(condition, (0, 1, 2)) == expected

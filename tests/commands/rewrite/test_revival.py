@@ -135,7 +135,9 @@ def random_log(draw: random.Random, *, leaves_open: bool) -> Log:
 
 
 @pytest.mark.parametrize("leaves_open", [False, True])
-def test_what_comes_back_for_any_reader_is_refused(tmp_path: Path, *, leaves_open: bool) -> None:
+def test_rewrite_that_makes_an_older_value_reappear_is_rejected(
+    tmp_path: Path, *, leaves_open: bool
+) -> None:
     draw = random.Random(41)
     refusals = needless = 0
     for _ in range(sample_size(150, one_in=3)):
@@ -174,7 +176,7 @@ def test_what_comes_back_for_any_reader_is_refused(tmp_path: Path, *, leaves_ope
     ],
 )
 @pytest.mark.parametrize("value", [b"v", None])
-def test_a_record_keeps_an_older_one_from_coming_back_only_where_it_is_seen(
+def test_remaining_record_hides_an_older_value_only_if_readers_see_it(
     tmp_path: Path, history: list[tuple[str, bool]], value: bytes | None, *, refused: bool
 ) -> None:
     log = Log()
@@ -189,7 +191,9 @@ def test_a_record_keeps_an_older_one_from_coming_back_only_where_it_is_seen(
     assert is_refused(tmp_path, log, dropped) == refused
 
 
-def test_refused_are_the_revivals_that_readers_of_either_level_would_see(tmp_path: Path) -> None:
+def test_rewrite_is_rejected_exactly_if_readers_of_either_isolation_level_see_old_values(
+    tmp_path: Path,
+) -> None:
     draw = random.Random(17)
     outcomes = set()
     for number in range(sample_size(30, one_in=4)):

@@ -127,7 +127,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_an_example_dump_loses_exactly_what_matches(example: Path) -> None:
+def test_rewrite_of_the_example_dump_drops_exactly_the_matching_records(example: Path) -> None:
     def matches(row: dict[str, Any]) -> bool:
         return bool(
             row["topic"].startswith("p")
@@ -143,7 +143,7 @@ def test_an_example_dump_loses_exactly_what_matches(example: Path) -> None:
     assert rows(example) == expected
 
 
-def test_all_files_are_those_of_a_build(example: Path, tmp_path: Path) -> None:
+def test_rewritten_files_equal_built_files(example: Path, tmp_path: Path) -> None:
     assert build_here("--input", example, "--output", tmp_path / "built").returncode == 0
     built = {
         name: data
@@ -157,21 +157,21 @@ def test_all_files_are_those_of_a_build(example: Path, tmp_path: Path) -> None:
             assert found[name] == data, name
 
 
-def test_internal_topics_are_copied_as_they_are(example: Path) -> None:
+def test_internal_topics_are_copied_unchanged(example: Path) -> None:
     for name in ("__consumer_offsets-0", "__transaction_state-0", "__cluster_metadata-0"):
         before = contents(DUMP / name)
         assert before
         assert contents(example / name) == before
 
 
-def test_a_topic_of_a_user_is_rewritten_whatever_its_name_begins_with(tmp_path: Path) -> None:
+def test_user_topic_with_an_underscore_prefix_is_rewritten(tmp_path: Path) -> None:
     without_drop(tmp_path, batch(0, b"k", b"drop"), "__mine-0")
 
     assert [row["offset"] for row in rows(tmp_path / "out")] == [0]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_untouched_batches_stay_byte_for_byte_and_others_keep_their_offsets(
+def test_rewrite_copies_unmatched_batches_and_keeps_the_offsets_of_others(
     tmp_path: Path, codec: str
 ) -> None:
     batches = [
@@ -193,7 +193,7 @@ def test_untouched_batches_stay_byte_for_byte_and_others_keep_their_offsets(
     assert [row["offset"] for row in rows(tmp_path / "out")] == [0, 1, 2, 4, 6, 9]
 
 
-def test_a_touched_batch_is_that_of_the_cleaner(tmp_path: Path) -> None:
+def test_rewritten_batch_equals_one_of_the_log_cleaner(tmp_path: Path) -> None:
     fields: dict[str, Any] = {
         "producer_id": 9,
         "producer_epoch": 1,
@@ -211,7 +211,7 @@ def test_a_touched_batch_is_that_of_the_cleaner(tmp_path: Path) -> None:
     assert (partition / f"{100:020d}.log").read_bytes() == new
 
 
-def test_the_time_of_an_append_stays(tmp_path: Path) -> None:
+def test_rewritten_batch_keeps_its_log_append_time(tmp_path: Path) -> None:
     fields = BatchFields(leader_epoch=0, log_append_time_ms=77)
     records = [Record(1, b"drop"), Record(2, b"k")]
     found = rows(without_drop(tmp_path, write_record_batch(records, 0, fields)))
@@ -220,7 +220,7 @@ def test_the_time_of_an_append_stays(tmp_path: Path) -> None:
     assert found[0]["timestamp"] == 77
 
 
-def test_a_producer_keeps_its_last_batch_and_the_log_its_end(tmp_path: Path) -> None:
+def test_rewrite_keeps_the_last_batch_of_a_producer_and_the_log_end_offset(tmp_path: Path) -> None:
     log = of_producer(0, 0, b"drop") + of_producer(1, 1, b"drop") + batch(2, b"k", b"drop")
     partition = without_drop(tmp_path, log + batch(4, b"drop"))
 
@@ -234,7 +234,7 @@ def test_a_producer_keeps_its_last_batch_and_the_log_its_end(tmp_path: Path) -> 
         log_.append_as_leader(of_producer(0, 2, b"next"), 0)
 
 
-def test_transactions_stay_with_their_markers(tmp_path: Path) -> None:
+def test_rewrite_keeps_transactions_and_their_markers(tmp_path: Path) -> None:
     in_transaction = {"is_transactional": True}
     log = b"".join(
         [
@@ -258,7 +258,9 @@ def test_transactions_stay_with_their_markers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_messages_that_lose_records_become_batches(tmp_path: Path, magic: int) -> None:
+def test_old_format_messages_that_lose_records_become_record_batches(
+    tmp_path: Path, magic: int
+) -> None:
     inner = b"".join(
         message(offset, magic, NOW_MS + offset, b"v", key)
         for offset, key in enumerate([b"a", b"drop", b"b"], 0 if magic else 2)
@@ -282,7 +284,7 @@ def test_old_messages_that_lose_records_become_batches(tmp_path: Path, magic: in
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_the_log_keeps_its_end_where_a_wrapper_loses_its_last_message(
+def test_log_end_offset_stays_if_a_wrapper_loses_its_last_message(
     tmp_path: Path, magic: int
 ) -> None:
     inner = b"".join(
@@ -298,7 +300,7 @@ def test_the_log_keeps_its_end_where_a_wrapper_loses_its_last_message(
         assert log.log_end_offset == 3
 
 
-def test_segments_keep_their_base_offsets_even_if_nothing_stays(tmp_path: Path) -> None:
+def test_emptied_segment_keeps_its_base_offset(tmp_path: Path) -> None:
     segments = {0: batch(0, b"drop"), 1: batch(1, b"drop"), 2: batch(2, b"k")}
     partition = without_drop(tmp_path, segments)
 
@@ -332,7 +334,7 @@ def torn_log(folder: Path, **checkpoints: int) -> Path:
     return folder / "in"
 
 
-def test_a_torn_tail_is_no_damage_but_noted(tmp_path: Path) -> None:
+def test_torn_tail_is_noted_and_not_damage(tmp_path: Path) -> None:
     source = torn_log(tmp_path, replication=2, recovery_point=2)
     keys = keys_file(tmp_path, "drop")
 
@@ -345,7 +347,7 @@ def test_a_torn_tail_is_no_damage_but_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["replication", "recovery_point"])
-def test_a_torn_tail_that_was_committed_is_damage(tmp_path: Path, name: str) -> None:
+def test_torn_tail_below_the_high_watermark_is_damage(tmp_path: Path, name: str) -> None:
     source = torn_log(tmp_path, **{name: 3})
     keys = keys_file(tmp_path, "drop")
 
@@ -360,7 +362,7 @@ def test_a_torn_tail_that_was_committed_is_damage(tmp_path: Path, name: str) -> 
     [([], 7, 2), ([5], 5, 5)],
     ids=["beyond the log", "at the end of an empty segment"],
 )
-def test_no_checkpoint_goes_beyond_the_log(
+def test_rewritten_checkpoints_do_not_exceed_the_log_end(
     tmp_path: Path, empty_segments: list[int], before: int, after: int
 ) -> None:
     segments = {0: batch(0, b"k", b"drop"), **dict.fromkeys(empty_segments, b"")}
@@ -382,7 +384,7 @@ def test_no_checkpoint_goes_beyond_the_log(
 @pytest.mark.parametrize(
     ("line", "reason"), [("other", "no record matches"), ("k", "every record matches")]
 )
-def test_nothing_and_everything_are_refused_without_force(
+def test_rewrite_that_drops_no_or_all_records_requires_force(
     tmp_path: Path, line: str, reason: str
 ) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k", b"k")})
@@ -397,9 +399,7 @@ def test_nothing_and_everything_are_refused_without_force(
 
 
 @pytest.mark.parametrize("condition", ["offset >= 0", "offset > 9"])
-def test_a_refused_rewrite_does_not_stand_in_the_way_of_the_corrected_one(
-    tmp_path: Path, condition: str
-) -> None:
+def test_rejected_rewrite_does_not_block_a_corrected_one(tmp_path: Path, condition: str) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
     refused(tmp_path / "in", tmp_path / "out", "--drop-where", condition)
     assert not set(contents(tmp_path / "out")) - {".lock"}
@@ -409,7 +409,7 @@ def test_a_refused_rewrite_does_not_stand_in_the_way_of_the_corrected_one(
     assert [row["offset"] for row in rows(tmp_path / "out")] == [0]
 
 
-def test_a_rewrite_killed_before_the_decision_does_not_stand_in_the_way(tmp_path: Path) -> None:
+def test_leftovers_of_a_rewrite_killed_early_do_not_block_a_rerun(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     # What it leaves: its lock file, what it began to write, and what executors look for.
     (tmp_path / "out" / ".lock").write_text("kafka-index\n")
@@ -419,7 +419,9 @@ def test_a_rewrite_killed_before_the_decision_does_not_stand_in_the_way(tmp_path
     assert [row["offset"] for row in rows(without_drop(tmp_path, batch(0, b"k", b"drop")))] == [0]
 
 
-def test_an_older_record_is_not_revived(tmp_path: Path) -> None:
+def test_rewrite_that_revives_an_older_record_of_a_compacted_topic_is_rejected(
+    tmp_path: Path,
+) -> None:
     tombstone = write_record_batch([Record(NOW_MS, b"k")], 1, BatchFields(leader_epoch=0))
     write_partition(tmp_path / "in", {0: batch(0, b"k") + tombstone + batch(2, b"other")})
 
@@ -430,7 +432,7 @@ def test_an_older_record_is_not_revived(tmp_path: Path) -> None:
     assert [row["offset"] for row in rows(tmp_path / "out")] == [0, 2]
 
 
-def test_what_the_metadata_log_says_is_not_compacted_is_not_checked(tmp_path: Path) -> None:
+def test_topic_not_compacted_by_the_metadata_log_is_not_checked_for_revival(tmp_path: Path) -> None:
     condition = "topic = 'page-views' AND offset >= 6000"
     shutil.copytree(DUMP / "page-views-0", tmp_path / "in" / "page-views-0")
     stderr = refused(tmp_path / "in", tmp_path / "out", "--drop-where", condition)
@@ -440,7 +442,7 @@ def test_what_the_metadata_log_says_is_not_compacted_is_not_checked(tmp_path: Pa
     rewritten(tmp_path / "in", tmp_path / "out", *arguments)
 
 
-def test_an_older_record_may_go_without_the_newest(tmp_path: Path) -> None:
+def test_older_record_of_a_key_can_be_dropped_without_the_newest(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k", b"k", b"k")})
 
     rewritten(tmp_path / "in", tmp_path / "out", "--drop-where", "offset = 1")
@@ -448,7 +450,7 @@ def test_an_older_record_may_go_without_the_newest(tmp_path: Path) -> None:
     assert [row["offset"] for row in rows(tmp_path / "out")] == [0, 2]
 
 
-def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path) -> None:
+def test_rewrite_dry_run_counts_records_and_writes_no_file(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
     keys = keys_file(tmp_path, "drop")
 
@@ -460,7 +462,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "keys.txt"]
 
 
-def test_a_dry_run_says_what_would_be_refused(tmp_path: Path) -> None:
+def test_rewrite_dry_run_reports_partitions_that_would_be_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k")})
     keys = keys_file(tmp_path, "other")
 
@@ -470,7 +472,7 @@ def test_a_dry_run_says_what_would_be_refused(tmp_path: Path) -> None:
     assert "would be rejected: no record matches" in result.stdout
 
 
-def test_keys_are_text_hex_or_base64(tmp_path: Path) -> None:
+def test_key_file_lines_are_text_hex_or_base64(tmp_path: Path) -> None:
     keys = [b"text", b"\xff\x00", b"\n", b"k", b"", b" blank "]
     write_partition(tmp_path / "in", {0: batch(0, *keys)})
     lines = ("text", "hex:ff00", f"base64:{base64.b64encode(keys[2]).decode()}", "", "hex:")
@@ -489,7 +491,7 @@ def test_byte_order_mark_before_the_first_key_is_ignored(tmp_path: Path) -> None
     assert [row["key"] for row in rows(tmp_path / "out")] == [b"k3"]
 
 
-def test_keys_are_counted_by_line_and_never_printed(tmp_path: Path) -> None:
+def test_dropped_keys_are_counted_by_line_and_not_printed(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k1", b"person", b"k1", b"k3")})
     path, summary = tmp_path / "keys.txt", tmp_path / "summary.json"
     path.write_bytes(b"k1\r\n\r\nabsent\r\nhex:706572736f6e\n")
@@ -517,7 +519,7 @@ def test_text_that_is_not_utf8_is_rejected_with_its_line(
     assert (raised.value.path, raised.value.position_bytes) == (str(path), 22)
 
 
-def test_a_line_that_is_no_key_is_refused(tmp_path: Path) -> None:
+def test_malformed_key_line_is_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k")})
     keys = keys_file(tmp_path, "k", "hex:f")
 
@@ -542,7 +544,7 @@ def test_a_line_that_is_no_key_is_refused(tmp_path: Path) -> None:
         ("key LIKE '%F%'", []),
     ],
 )
-def test_conditions_are_those_of_sql(tmp_path: Path, condition: str, dropped: list[int]) -> None:
+def test_rewrite_accepts_sql_conditions(tmp_path: Path, condition: str, dropped: list[int]) -> None:
     records = [
         Record(0, b"a"),
         Record(1, b"b", None, [("tenant", b"old"), ("tenant", b"acme")]),
@@ -557,7 +559,7 @@ def test_conditions_are_those_of_sql(tmp_path: Path, condition: str, dropped: li
     assert [row["offset"] for row in rows(tmp_path / "out")] == kept
 
 
-def test_an_output_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_output_with_foreign_files_is_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
     keys = keys_file(tmp_path, "drop")
     (tmp_path / "out").mkdir()
@@ -570,7 +572,7 @@ def test_an_output_of_something_else_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_that_is_held_is_refused(tmp_path: Path) -> None:
+def test_directory_locked_by_a_broker_is_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
     (tmp_path / "out").mkdir()
     with DirectoryLock.of_data_directories([str(tmp_path / "out")]):
@@ -598,7 +600,9 @@ main(sys.argv[2:])
 
 
 @pytest.mark.parametrize("published", [0, 1])
-def test_a_killed_rewrite_is_continued_and_no_other(tmp_path: Path, published: int) -> None:
+def test_killed_rewrite_is_completed_only_by_the_same_rewrite(
+    tmp_path: Path, published: int
+) -> None:
     for name in ("a-0", "b-0"):
         write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")}, name)
     keys = keys_file(tmp_path, "drop")
@@ -617,7 +621,7 @@ def test_a_killed_rewrite_is_continued_and_no_other(tmp_path: Path, published: i
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_a_finished_rewrite_is_reported_again_and_not_written_to(tmp_path: Path) -> None:
+def test_completed_rewrite_is_reported_again_without_writing(tmp_path: Path) -> None:
     damaged = bytearray(batch(0, b"k") + batch(1, b"k") + batch(2, b"k"))
     damaged[-80] ^= 1
     write_partition(tmp_path / "in", {0: bytes(damaged)}, "bad-0")
@@ -642,7 +646,7 @@ def test_a_finished_rewrite_is_reported_again_and_not_written_to(tmp_path: Path)
     assert "the output belongs to another rewrite" in other
 
 
-def test_random_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:
+def test_rewrite_of_random_logs_drops_exactly_the_matching_records(tmp_path: Path) -> None:
     draw = random.Random(11)
     names = [b"drop", b"a", b"b", None]
     for number in range(5):

@@ -25,7 +25,9 @@ def values_of(root: Path, topic: str) -> list[bytes | None]:
     return values
 
 
-def test_records_that_meet_the_condition_are_dropped(dump: Path, tmp_path: Path) -> None:
+def test_records_that_match_a_condition_on_decoded_members_are_dropped(
+    dump: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "clean"
     result = kafka_index.rewrite_dump(
         dump,
@@ -43,9 +45,7 @@ def test_records_that_meet_the_condition_are_dropped(dump: Path, tmp_path: Path)
         assert values_of(output, topic) == [one.value for one in TOPICS[topic]]
 
 
-def test_partition_with_a_record_that_does_not_decode_is_skipped(
-    dump: Path, tmp_path: Path
-) -> None:
+def test_partition_with_an_undecodable_record_is_skipped(dump: Path, tmp_path: Path) -> None:
     where = "value.Order.id = 1"
     failed = kafka_index.rewrite_dump(
         dump,
@@ -71,7 +71,7 @@ def test_partition_with_a_record_that_does_not_decode_is_skipped(
     assert values_of(tmp_path / "b", "mixed") == [one.value for one in left]
 
 
-def test_condition_without_its_members_is_refused(dump: Path, tmp_path: Path) -> None:
+def test_condition_on_missing_members_is_rejected(dump: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no topic has the members"):
         kafka_index.rewrite_dump(dump, tmp_path, drop_where="value.nothing = 1", decode="value")
     with pytest.raises(InputError, match="not a condition"):

@@ -54,7 +54,9 @@ def uses_of(found: SchemaList) -> list[tuple[str, str, str | None, UseStatus, in
 # ------------------------------------------------------------------------------- the example
 
 
-def test_example_is_what_its_script_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_schemas_equal_the_output_of_their_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "typed")])
     runpy.run_path(str(ROOT / "examples" / "make_typed_dump.py"), run_name="__main__")
     written, committed = (
@@ -64,7 +66,7 @@ def test_example_is_what_its_script_writes(tmp_path: Path, monkeypatch: pytest.M
     assert written == committed
 
 
-def test_example_has_the_schemas_of_its_records() -> None:
+def test_example_dump_has_the_schemas_of_its_records() -> None:
     found = kafka_index.read_schemas(TYPED)
     assert uses_of(found) == [
         ("carts", "key", None, UseStatus.NULL, 40),
@@ -92,7 +94,7 @@ def test_example_has_the_schemas_of_its_records() -> None:
     )
 
 
-def test_records_are_not_read_if_they_are_skipped() -> None:
+def test_schemas_without_records_option_reads_no_records() -> None:
     found = kafka_index.read_schemas(TYPED, skip_records=True)
     assert (found.uses, found.records, found.ok) == ((), None, True)
     assert found.conclusion.text == "8 versions of 7 subjects; records were not read"
@@ -101,7 +103,7 @@ def test_records_are_not_read_if_they_are_skipped() -> None:
     assert topics["shop.Customer"] is None
 
 
-def test_subject_is_the_only_one_listed(tmp_path: Path) -> None:
+def test_subject_option_lists_only_this_subject(tmp_path: Path) -> None:
     found = kafka_index.read_schemas(TYPED, subject="coupons-value", output=tmp_path / "out")
     assert found.to_arrow()["schema_id"].to_pylist() == [4]
     assert found.counts["found_uses"] == 7
@@ -110,7 +112,7 @@ def test_subject_is_the_only_one_listed(tmp_path: Path) -> None:
         kafka_index.read_schemas(TYPED, subject="coupons")
 
 
-def test_json_has_versions_topics_and_settings() -> None:
+def test_schemas_json_has_versions_topics_and_settings() -> None:
     done = run_here("schemas", "--input", TYPED, "--json")
     printed: dict[str, Any] = json.loads(done.stdout)
     assert printed["settings"][""]["compatibility"] == "BACKWARD"
@@ -168,7 +170,7 @@ VALUES: dict[str, tuple[list[bytes | None], list[tuple[str | None, UseStatus, in
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_values_name_schemas(tmp_path: Path, case: str) -> None:
+def test_schemas_used_by_values_are_counted(tmp_path: Path, case: str) -> None:
     values, expected, is_ok = VALUES[case]
     dump_of(tmp_path, events=[(b"k", value) for value in values])
     found = kafka_index.read_schemas(tmp_path)
@@ -179,7 +181,7 @@ def test_values_name_schemas(tmp_path: Path, case: str) -> None:
     assert found.outcome is (RunOutcome.DONE if is_ok else RunOutcome.DAMAGE)
 
 
-def test_ids_are_those_of_the_context_that_is_given(tmp_path: Path) -> None:
+def test_schema_ids_are_resolved_in_the_given_context(tmp_path: Path) -> None:
     schemas = [*SCHEMAS, schema_record(":.staging:events-value", 1, 3, '"int"')]
     root = dump_of(tmp_path, schemas, events=[(None, framed(3))])
     done = run_here("schemas", "--input", root)
@@ -188,7 +190,7 @@ def test_ids_are_those_of_the_context_that_is_given(tmp_path: Path) -> None:
     assert kafka_index.read_schemas(root, schema_context=".staging").ok
 
 
-def test_more_schemas_than_are_counted_are_still_records(tmp_path: Path) -> None:
+def test_records_of_schemas_beyond_the_counting_limit_are_summed_in_one_row(tmp_path: Path) -> None:
     ids = list(range(10, 10 + 2 * MAX_KEYS))
     dump_of(tmp_path, events=[(None, framed(each, b"." * (each % 3))) for each in ids])
     found = kafka_index.read_schemas(tmp_path)
@@ -228,7 +230,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_unusable_schema_is_damage_only_if_records_name_it(tmp_path: Path, case: str) -> None:
+def test_unusable_schema_is_damage_only_if_records_use_it(tmp_path: Path, case: str) -> None:
     schemas, reason = BROKEN[case]
     unused = dump_of(tmp_path / "unused", schemas, events=[(None, b"text")])
     done = run_here("schemas", "--input", unused)
@@ -242,7 +244,7 @@ def test_unusable_schema_is_damage_only_if_records_name_it(tmp_path: Path, case:
     assert not found.ok
 
 
-def test_record_of_schemas_that_is_not_understood_is_damage(tmp_path: Path) -> None:
+def test_malformed_record_of_the_schemas_topic_is_damage(tmp_path: Path) -> None:
     dump_of(tmp_path, [*SCHEMAS, (b"{", b"{")], events=[(None, framed(2))])
     done = run_here("schemas", "--input", tmp_path)
     assert done.returncode == 1
@@ -250,7 +252,7 @@ def test_record_of_schemas_that_is_not_understood_is_damage(tmp_path: Path) -> N
     assert "1 record of schemas not understood" in done.stdout
 
 
-def test_settings_of_subjects_are_printed(tmp_path: Path) -> None:
+def test_subject_settings_are_printed(tmp_path: Path) -> None:
     schemas = [
         *SCHEMAS,
         setting("MODE", None, mode="READONLY"),
@@ -275,7 +277,7 @@ def test_written_folder_is_a_source_of_the_same_schemas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "schemas", ".."])
-def test_output_that_overlaps_the_input_is_refused(tmp_path: Path, place: str) -> None:
+def test_output_that_overlaps_the_input_is_rejected(tmp_path: Path, place: str) -> None:
     root = dump_of(tmp_path / "data")
     done = run_here("schemas", "--input", root, "--output", root / place)
     assert done.returncode == 2
@@ -283,7 +285,7 @@ def test_output_that_overlaps_the_input_is_refused(tmp_path: Path, place: str) -
     assert sorted(path.name for path in root.iterdir()) == ["_schemas-0"]
 
 
-def test_output_replaces_that_of_an_earlier_run(tmp_path: Path) -> None:
+def test_output_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     output = tmp_path / "schemas"
     kafka_index.read_schemas(TYPED, output=output)
     kafka_index.read_schemas(TYPED, output=output, subject="coupons-value")
@@ -297,7 +299,7 @@ def test_output_replaces_that_of_an_earlier_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_run", [False, True])
 @pytest.mark.parametrize("name", ["notes.txt", "schemas.json"])
-def test_output_with_other_files_is_refused(tmp_path: Path, name: str, *, has_run: bool) -> None:
+def test_output_with_other_files_is_rejected(tmp_path: Path, name: str, *, has_run: bool) -> None:
     if has_run:
         kafka_index.read_schemas(TYPED, output=tmp_path)
     (tmp_path / name).write_text("{}")
@@ -307,20 +309,20 @@ def test_output_with_other_files_is_refused(tmp_path: Path, name: str, *, has_ru
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_output_that_is_the_source_is_refused(tmp_path: Path) -> None:
+def test_output_equal_to_the_schema_source_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "schemas"
     kafka_index.read_schemas(TYPED, output=folder)
     with pytest.raises(InputError, match="the output is the input"):
         kafka_index.read_schemas(TYPED, schemas=folder, output=folder)
 
 
-def test_registry_that_is_down_is_an_environment_failure() -> None:
+def test_unreachable_registry_is_an_environment_error() -> None:
     done = run_here("schemas", "--input", TYPED, "--schemas", "http://127.0.0.1:1")
     assert done.returncode == 3
     assert "the schema registry does not answer" in done.stderr
 
 
-def test_input_without_schemas_is_refused(tmp_path: Path) -> None:
+def test_input_without_schemas_is_rejected(tmp_path: Path) -> None:
     root = write_topic(tmp_path, "orders", [(None, framed(1))])
     done = run_here("schemas", "--input", root)
     assert done.returncode == 2

@@ -36,7 +36,7 @@ def copy_of(counts: Any) -> Any:
     return pickle.loads(pickle.dumps(counts))  # noqa: S301
 
 
-def test_hash_of_a_key_does_not_depend_on_its_neighbours() -> None:
+def test_key_hash_does_not_depend_on_adjacent_keys() -> None:
     keys = [b"", b"a", b"ab" * 40, b"\0", b"\0\0", b"12345678", b"123456789"]
     together = hash_bytes(pa.array(keys, pa.binary()))
     alone = [hash_bytes(pa.array([key], pa.binary()))[0] for key in keys]
@@ -45,7 +45,7 @@ def test_hash_of_a_key_does_not_depend_on_its_neighbours() -> None:
     assert len(set(alone)) == len(keys)
 
 
-def test_sample_is_exact_while_all_keys_fit() -> None:
+def test_key_sample_is_exact_if_all_keys_fit() -> None:
     keys = keys_of(range(SAMPLE_KEYS)) * 2
     sample = sample_of(keys)
     assert (sample.distinct, sample.relative_error) == (SAMPLE_KEYS, 0)
@@ -73,7 +73,7 @@ def test_merged_samples_equal_the_sample_of_all_keys() -> None:
     assert merged.rows.tolist() == whole.rows[kept].tolist()
 
 
-def test_hot_keys_are_within_their_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hot_key_counts_are_within_their_error_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sketches, "_COUNTED_KEYS", 50)
     draw = random.Random(5)
     numbers = [int(draw.paretovariate(0.7)) % 5000 for _ in range(40_000)]

@@ -88,12 +88,12 @@ def assert_agrees_with_export(dump: Path, out: Path) -> None:
     assert rows(headers, "records") == [one[2:3] for one in expected]
 
 
-def test_numbers_of_a_dump_equal_those_of_its_export(tmp_path: Path) -> None:
+def test_stats_of_a_dump_equal_its_export(tmp_path: Path) -> None:
     assert_agrees_with_export(DUMP, tmp_path / "out")
 
 
 @pytest.mark.parametrize("number", range(_LOGS))
-def test_numbers_of_random_logs_equal_those_of_their_export(tmp_path: Path, number: int) -> None:
+def test_stats_of_random_logs_equal_their_export(tmp_path: Path, number: int) -> None:
     log = draw_sound_log(Drawing(_SEED + number))
     write_partition(tmp_path / "data", log.segments)
 
@@ -101,7 +101,7 @@ def test_numbers_of_random_logs_equal_those_of_their_export(tmp_path: Path, numb
 
 
 @pytest.mark.parametrize("number", range(_LOGS // 2))
-def test_damaged_random_logs_have_the_records_and_outcome_of_their_export(
+def test_stats_of_damaged_random_logs_equal_records_and_outcome_of_an_export(
     tmp_path: Path, number: int
 ) -> None:
     log = draw_log(Drawing(9000 + number))
@@ -115,7 +115,7 @@ def test_damaged_random_logs_have_the_records_and_outcome_of_their_export(
 
 
 @pytest.mark.parametrize(("by", "length_ms"), [("hour", HOUR_MS), ("day", DAY_MS)])
-def test_hours_and_days_equal_those_of_the_export(tmp_path: Path, by: str, length_ms: int) -> None:
+def test_stats_by_hour_and_day_equal_the_export(tmp_path: Path, by: str, length_ms: int) -> None:
     # DuckDB rejects times after the year 290000.
     topics = "(?!imported-history).*"
     query = f"""
@@ -130,7 +130,7 @@ def test_hours_and_days_equal_those_of_the_export(tmp_path: Path, by: str, lengt
     assert last == {row["topic"]: row["size_bytes"] for row in whole if row["batches"]}
 
 
-def test_times_select_batches_by_their_largest_timestamp(tmp_path: Path) -> None:
+def test_stats_time_range_selects_batches_by_their_largest_timestamp(tmp_path: Path) -> None:
     bounds = "SELECT min(epoch_ms(timestamp)), max(epoch_ms(timestamp)) FROM {records}"
     where = "WHERE topic = 'page-views'"
     ((first, last),) = exported(DUMP, tmp_path / "out", f"{bounds} {where}")
@@ -153,7 +153,7 @@ def test_times_select_batches_by_their_largest_timestamp(tmp_path: Path) -> None
     )
 
 
-def test_bytes_of_codecs_equal_the_batches_of_the_log() -> None:
+def test_stats_bytes_per_codec_equal_the_batch_sizes() -> None:
     name = "mixed.codecs-feed"
     expected: Counter[str] = Counter()
     for log in sorted((DUMP / f"{name}-0").glob("*.log")):
@@ -166,14 +166,14 @@ def test_bytes_of_codecs_equal_the_batches_of_the_log() -> None:
     assert row["size_bytes"] == sum(expected.values())
 
 
-def test_sizes_of_records_without_compression_are_those_of_the_log() -> None:
+def test_stats_sizes_of_uncompressed_records_equal_the_log_size() -> None:
     stats = kafka_index.read_stats(DUMP, topics="orders.eu-west|imported-history", sizes=True)
     for row in stats.to_arrow().to_pylist():
         assert row["uncompressed_bytes"] == row["size_bytes"]
         assert sum(json.loads(row["value_sizes"]).values()) == row["records"] - row["tombstones"]
 
 
-def test_hot_keys_are_the_most_frequent_ones(tmp_path: Path) -> None:
+def test_stats_hot_keys_are_the_most_frequent_keys(tmp_path: Path) -> None:
     query = """
         SELECT decode(key), count(*) FROM {records} WHERE topic = 'page-views'
         GROUP BY key ORDER BY 2 DESC LIMIT 5
@@ -217,7 +217,7 @@ def test_transactions_and_producers_are_counted(tmp_path: Path) -> None:
     assert rows(stats, *columns) == [(10, 8, 1, 2)]
 
 
-def test_replicas_have_a_row_each_and_are_counted_once(tmp_path: Path) -> None:
+def test_each_replica_has_a_row_but_its_records_are_counted_once(tmp_path: Path) -> None:
     for node, segments in ((1, (0, 3)), (2, (0, 3, 6))):
         root = tmp_path / f"broker-{node}"
         write_partition(root, {0: b"".join(batch(base, records=3) for base in segments)})
@@ -253,7 +253,7 @@ def test_replicas_have_a_row_each_and_are_counted_once(tmp_path: Path) -> None:
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )
-def test_damage_is_reported(
+def test_stats_report_damage(
     tmp_path: Path, damage: Callable[[Path], None], headers: str, records: str
 ) -> None:
     write_dump(tmp_path / "data")
@@ -273,7 +273,7 @@ def test_damaged_batch_is_skipped_and_other_batches_are_counted(tmp_path: Path) 
     assert stats.damage[0].path == str(log_path(tmp_path / "data", 12))
 
 
-def test_log_that_ends_in_damage_keeps_the_counts_before(tmp_path: Path) -> None:
+def test_stats_count_records_before_damage_at_the_log_end(tmp_path: Path) -> None:
     write_dump(tmp_path / "data")
     flip(log_path(tmp_path / "data", 24), len(records_of(24)) + 8)
     stats = kafka_index.read_stats(tmp_path / "data", topics="orders")
@@ -281,7 +281,7 @@ def test_log_that_ends_in_damage_keeps_the_counts_before(tmp_path: Path) -> None
     assert stats.outcome is RunOutcome.DAMAGE
 
 
-def test_many_times_are_counted_in_bounded_memory(
+def test_stats_by_hour_use_a_bounded_number_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_counts, "MAX_GROUPS", 64)
@@ -297,7 +297,7 @@ def test_many_times_are_counted_in_bounded_memory(
         assert rows(stats, "start_timestamp_ms")[-1] == (499 * HOUR_MS,)
 
 
-def test_split_logs_give_the_same_numbers_as_one_part(
+def test_stats_of_a_split_log_equal_those_of_the_unsplit_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_dump(tmp_path / "data")
@@ -341,7 +341,7 @@ def test_empty_topics_have_a_row_without_records() -> None:
     assert stats.ok
 
 
-def test_future_segments_of_an_empty_log_are_no_damage(tmp_path: Path) -> None:
+def test_future_segments_of_an_empty_log_are_not_damage(tmp_path: Path) -> None:
     write_log(tmp_path / "data" / "empty-0", base_offset=0)
     assert kafka_index.read_stats(tmp_path / "data").ok
 
@@ -466,7 +466,7 @@ def test_expired_uploads_are_counted_by_both_limits(
     assert count == expected
 
 
-def test_compaction_of_more_keys_than_the_sample_is_estimated(
+def test_compaction_is_estimated_if_keys_exceed_the_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sketches, "SAMPLE_KEYS", 500)

@@ -138,7 +138,7 @@ def test_diverged_copies_are_exit_code_1(data: Path, tmp_path: Path) -> None:
     assert "diverged at offset 2117 under epochs 0 and 0" in done.stdout
 
 
-def test_name_that_is_not_text_is_reported(data: Path, tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_reported(data: Path, tmp_path: Path) -> None:
     name = os.fsencode(data / PARTITION) + b"/\xff\n.log"
     with open(name, "wb"):
         pass

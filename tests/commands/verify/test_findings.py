@@ -488,7 +488,7 @@ def test_root_files_are_classified_as_by_a_broker(
     assert (row.path, row.harmful) == (str(data / name), harmful)
 
 
-def test_logs_without_index_files_are_one_line_and_no_damage(data: Path) -> None:
+def test_logs_without_index_files_are_one_line_and_not_damage(data: Path) -> None:
     lone = data.parent / "logs"
     for path in data.glob("*/*.log"):
         target = lone / path.parent.name

@@ -216,7 +216,7 @@ def test_metadata_image_equals_that_of_kafka(written: Written) -> None:
     assert described(written.found.cluster) == theirs
 
 
-def test_no_secret_is_kept(written: Written) -> None:
+def test_metadata_tables_contain_no_secret(written: Written) -> None:
     logs = (written.home.metadata / "__cluster_metadata-0").glob("*.log")
     assert any(written.answer["secret"].encode() in log.read_bytes() for log in logs)
 

@@ -109,7 +109,7 @@ def test_quorum_state_is_read_as_kafka_reads_it(
 
 
 @pytest.mark.parametrize("name", list(QUORUM_STATES)[2 :: 5 * _EVERY])
-def test_commands_know_on_which_quorum_state_a_node_starts(
+def test_commands_predict_node_starts_on_quorum_states(
     tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
@@ -117,7 +117,7 @@ def test_commands_know_on_which_quorum_state_a_node_starts(
 
 
 @pytest.mark.parametrize("name", list(METADATA_LOGS)[2::_EVERY])
-def test_commands_know_on_which_metadata_log_a_node_starts(
+def test_commands_predict_node_starts_on_metadata_logs(
     tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", METADATA_LOGS[name])

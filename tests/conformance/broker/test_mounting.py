@@ -200,7 +200,7 @@ def test_broker_keeps_built_files_except_for_a_new_epoch(mounted: Mounted) -> No
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_consumers_read_the_same_records_as_before(
+def test_consumers_of_the_restored_cluster_read_the_same_records_as_before(
     written: Written, mounted: Mounted, isolation: str
 ) -> None:
     before, now = written.digests[isolation], mounted.digests[isolation]
@@ -209,7 +209,9 @@ def test_consumers_read_the_same_records_as_before(
     assert all(digest.records for digest in now.values())
 
 
-def test_leader_has_the_same_producers_as_before(written: Written, mounted: Mounted) -> None:
+def test_restarted_leader_has_the_same_producers_as_before(
+    written: Written, mounted: Mounted
+) -> None:
     # Where records were compacted, so were producers; and some records are from long ago.
     expired = time.time() * 1000 - _PRODUCER_EXPIRATION_MS
     known = 0
@@ -222,7 +224,7 @@ def test_leader_has_the_same_producers_as_before(written: Written, mounted: Moun
     assert known > len(_MOUNTED)
 
 
-def test_broker_answers_times_like_lookup(mounted: Mounted) -> None:
+def test_broker_and_lookup_return_equal_offsets_for_times(mounted: Mounted) -> None:
     assert len(mounted.times) > 100 * len(_MOUNTED)
     different = [
         (query, broker, ours)
@@ -232,7 +234,7 @@ def test_broker_answers_times_like_lookup(mounted: Mounted) -> None:
     assert not different, _summary(different)
 
 
-def test_broker_answers_offsets_like_lookup(mounted: Mounted) -> None:
+def test_broker_and_lookup_return_equal_records_for_offsets(mounted: Mounted) -> None:
     assert len({broker for _, broker, _ in mounted.offsets}) > 100
     different = [
         (query, broker, ours)

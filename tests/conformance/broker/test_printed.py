@@ -64,7 +64,7 @@ def broker(room: Path) -> Iterator[Broker]:
         yield running
 
 
-def test_every_tool_of_the_page_is_tested() -> None:
+def test_every_documented_tool_is_tested() -> None:
     asked = {step.command.split()[0] for step in steps_of(PAGE) if step.language != OURS}
     assert asked == {*_TOOLS, _KCAT}
 
@@ -79,7 +79,9 @@ def test_kcat_is_required_for_the_comparison(
 
 
 @pytest.mark.parametrize("tool", [*_TOOLS, _KCAT])
-def test_tool_prints_the_output_on_the_page(tool: str, broker: Broker, tmp_path: Path) -> None:
+def test_documented_tool_output_equals_its_real_output(
+    tool: str, broker: Broker, tmp_path: Path
+) -> None:
     with needing_kafka():
         program = _program(tool)
     shutil.copytree(DUMP, tmp_path / "dump")
@@ -164,7 +166,9 @@ def test_records_of_a_partition_are_printed_as_by_kcat(
 
 
 @pytest.mark.parametrize(("form", "more"), [*product(FORMATS, ((), ("-Z",)))])
-def test_formats_have_the_meaning_of_kcat(form: str, more: tuple[str, ...], broker: Broker) -> None:
+def test_output_formats_equal_those_of_kcat(
+    form: str, more: tuple[str, ...], broker: Broker
+) -> None:
     # It has keys and values that are null, and headers.
     theirs, ours = both(
         broker, "orders.eu-west", 1, form, of_kcat=("-o", "beginning", *more), of_cat=more
@@ -187,7 +191,7 @@ def test_formats_have_the_meaning_of_kcat(form: str, more: tuple[str, ...], brok
     ],
     ids=str,
 )
-def test_ranges_have_the_meaning_of_kcat(
+def test_offset_ranges_select_the_records_of_kcat(
     of_kcat: tuple[object, ...], of_cat: tuple[object, ...], broker: Broker
 ) -> None:
     # Its times rise, and no offset is missing.

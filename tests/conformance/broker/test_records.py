@@ -28,7 +28,9 @@ def logs_alone(written: Written, room: Path) -> Path:
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", _TOPICS, ids=lambda topic: topic.name[:24])
-def test_records_equal_those_of_consumers(written: Written, topic: Topic, isolation: str) -> None:
+def test_read_records_equals_the_records_of_consumers(
+    written: Written, topic: Topic, isolation: str
+) -> None:
     expected = written.digests[isolation]
     for partition in range(topic.partitions):
         found = digest(written.leader.data, topic.name, partition, isolation)

@@ -190,18 +190,22 @@ def restored(request: pytest.FixtureRequest, room: Path, original: Original) -> 
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_consumers_read_the_same_records_as_before(
+def test_consumers_of_the_restored_cluster_read_the_same_records_as_before(
     original: Original, restored: Restored, isolation: str
 ) -> None:
     assert restored.answers.digests[isolation] == original.answers.digests[isolation]
 
 
-def test_log_starts_are_as_before(original: Original, restored: Restored) -> None:
+def test_restored_log_start_offsets_equal_those_before(
+    original: Original, restored: Restored
+) -> None:
     assert restored.answers.starts == original.answers.starts
     assert str(TRIMMED_TO) in restored.answers.starts
 
 
-def test_leaders_have_the_same_producers_as_before(original: Original, restored: Restored) -> None:
+def test_restored_leaders_have_the_same_producers_as_before(
+    original: Original, restored: Restored
+) -> None:
     before, now = original.answers.producers, restored.answers.producers
     names = [name for name in before if not name.startswith("restored.profiles")]
     assert {name: now[name] for name in names} == {name: before[name] for name in names}
@@ -209,13 +213,15 @@ def test_leaders_have_the_same_producers_as_before(original: Original, restored:
 
 
 @pytest.mark.parametrize("what", ["topics", "configs", "offsets"])
-def test_topics_settings_and_groups_are_as_before(
+def test_restored_topics_configs_and_groups_equal_those_before(
     original: Original, restored: Restored, what: str
 ) -> None:
     assert restored.answers.state[what] == original.answers.state[what]
 
 
-def test_transactional_ids_are_as_before(original: Original, restored: Restored) -> None:
+def test_restored_transactional_ids_equal_those_before(
+    original: Original, restored: Restored
+) -> None:
     before, now = original.answers.state["transactions"], restored.answers.state["transactions"]
     # A transaction that was open may have expired meanwhile, and begins another epoch then.
     ids = {name: (one["producer_id"], one["timeout_ms"]) for name, one in now.items()}
@@ -249,7 +255,9 @@ def test_restored_start_reads_as_much_as_a_clean_restart(
     assert restored.bytes_read <= 1.1 * original.bytes_read
 
 
-def test_empty_brokers_follow_the_restored_one(original: Original, restored: Restored) -> None:
+def test_empty_brokers_replicate_from_the_restored_broker(
+    original: Original, restored: Restored
+) -> None:
     if restored.followed:
         assert restored.followed == original.answers.digests[ISOLATIONS[0]]
 
@@ -258,7 +266,7 @@ def test_restored_cluster_loses_no_record(restored: Restored) -> None:
     assert {row["status"] for row in restored.report} == {"restored"}
 
 
-def test_groups_of_a_truncated_log_start_at_its_end(room: Path, original: Original) -> None:
+def test_committed_offsets_of_a_truncated_log_are_its_end(room: Path, original: Original) -> None:
     home, limits = Home(room / "restored-clamped"), room / "limits.json"
     Broker(home)  # formats its directories
     limits.write_text('{"orders": {"0": 5}}')

@@ -134,7 +134,7 @@ def _queries(data: Path, options: TieredOptions) -> list[tuple[str, int, int]]:
     return found
 
 
-def test_most_segments_are_remote(tiered: Tiered) -> None:
+def test_tiered_test_topics_have_mostly_remote_segments(tiered: Tiered) -> None:
     listing = list_logs([str(tiered.data)], tiered.options, topics=None)
     remote = [segment for segment in listing.segments if is_segment_path(segment.log_path)]
 
@@ -143,14 +143,14 @@ def test_most_segments_are_remote(tiered: Tiered) -> None:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_records_equal_those_of_consumers(tiered: Tiered, isolation: str) -> None:
+def test_read_records_equals_the_records_of_consumers(tiered: Tiered, isolation: str) -> None:
     for topic, number in _partitions():
         found = digest(tiered.data, topic, number, isolation, tiered.options)
 
         assert found == tiered.digests[isolation][f"{topic}-{number}"], (topic, number)
 
 
-def test_times_are_answered_as_by_the_broker(tiered: Tiered) -> None:
+def test_lookups_of_times_equal_the_offsets_of_the_broker(tiered: Tiered) -> None:
     inventory = collect_inventory([str(tiered.data)], tiered=tiered.options)
     topics, numbers, times = zip(*tiered.queries, strict=True)
     with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:

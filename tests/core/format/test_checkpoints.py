@@ -54,7 +54,7 @@ def test_checkpoint_without_entries_is_empty(text: str) -> None:
     assert parse_offset_checkpoint(text) == {}
 
 
-def test_blanks_between_words_may_be_several() -> None:
+def test_checkpoint_fields_can_be_separated_by_several_blanks() -> None:
     assert parse_leader_epoch_checkpoint("0\n1\n4 \t 77 \r\n") == [EpochEntry(4, 77)]
 
 
@@ -76,7 +76,7 @@ def test_blanks_between_words_may_be_several() -> None:
         (f"{'9' * 5000}\n", r"line 1 .*expected 0.*\(5000 char"),
     ],
 )
-def test_malformed_checkpoint_is_rejected_with_its_place(text: str, message: str) -> None:
+def test_malformed_checkpoint_is_rejected_with_its_position(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         parse_offset_checkpoint(text, path="/data/recovery-point-offset-checkpoint")
     assert caught.value.path == "/data/recovery-point-offset-checkpoint"
@@ -107,13 +107,13 @@ def test_checkpoint_line_that_java_rejects_is_rejected(line: str) -> None:
         (SNAPSHOT_ENTRY, ">qhiqiqiq", (2**33, 2, 3, 2**34, 5, 2**35, 7, -1)),
     ],
 )
-def test_fields_follow_each_other_without_gaps_in_big_endian(
+def test_format_fields_are_contiguous_and_big_endian(
     layout: np.dtype[np.void], form: str, values: tuple[int, ...]
 ) -> None:
     assert layout.itemsize == struct.calcsize(form)
     assert np.array([values], layout).tobytes() == struct.pack(form, *values)
 
 
-def test_entries_in_memory_have_the_fields_of_those_in_files() -> None:
+def test_in_memory_entries_have_the_fields_of_file_entries() -> None:
     assert PRODUCER_STATE_ENTRY.names == SNAPSHOT_ENTRY.names
     assert all(PRODUCER_STATE_ENTRY[name].isnative for name in PRODUCER_STATE_ENTRY.names or ())

@@ -30,13 +30,13 @@ Point 7 versions=0-2 flexible=1+
 )
 
 
-def test_old_version_has_fixed_lengths() -> None:
+def test_non_flexible_message_version_has_fixed_lengths() -> None:
     data = POINT.encode({"name": "ab", "x": -2, "places": None}, 0)
 
     assert data == b"\x00\x02ab" + b"\xff\xfe" + b"\xff\xff\xff\xff"
 
 
-def test_flexible_version_has_compact_lengths_and_tagged_fields() -> None:
+def test_flexible_message_version_has_compact_lengths_and_tagged_fields() -> None:
     data = POINT.encode({"name": "ab", "x": 1, "ids": [5], "places": [], "note": "z"}, 1)
 
     assert (
@@ -44,7 +44,7 @@ def test_flexible_version_has_compact_lengths_and_tagged_fields() -> None:
     )
 
 
-def test_every_kind_of_field_is_read_as_it_was_written() -> None:
+def test_every_kind_of_message_field_is_read_back() -> None:
     point = Struct(
         name="ä",
         x=3,
@@ -74,7 +74,7 @@ def test_version_that_does_not_exist_is_rejected() -> None:
         POINT.decode(b"", 3)
 
 
-def test_message_that_ends_too_early_is_rejected() -> None:
+def test_truncated_message_is_rejected() -> None:
     data = POINT.encode({"name": "ab", "x": 1, "places": []}, 0)
 
     for size in range(len(data)):
@@ -82,7 +82,7 @@ def test_message_that_ends_too_early_is_rejected() -> None:
             POINT.decode(data[:size], 0)
 
 
-def test_array_longer_than_its_message_is_rejected_before_memory_is_taken() -> None:
+def test_array_longer_than_its_message_is_rejected_before_allocation() -> None:
     with pytest.raises(CorruptRecordError, match="more elements than bytes"):
         POINT.decode(b"\x00\x00" + b"\x00\x01" + b"\x7f\xff\xff\xff", 0)
 
@@ -105,7 +105,7 @@ def test_uuids_are_printed_as_kafka_prints_them() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 16383, 16384, 2**28, 2**32 - 1])
-def test_unsigned_varints(value: int) -> None:
+def test_unsigned_varints_are_decoded(value: int) -> None:
     writer = MessageWriter()
     writer.unsigned_varint(value)
     reader = MessageReader(bytes(writer.data))
@@ -113,12 +113,12 @@ def test_unsigned_varints(value: int) -> None:
     assert (reader.unsigned_varint(), reader.remaining) == (value, 0)
 
 
-def test_varint_without_an_end_is_rejected() -> None:
+def test_unterminated_varint_is_rejected() -> None:
     with pytest.raises(CorruptRecordError, match="too long"):
         MessageReader(b"\xff" * 9).unsigned_varint()
 
 
-def test_every_value_of_a_coordinator_has_a_key_of_its_type() -> None:
+def test_every_coordinator_value_schema_has_a_key_schema() -> None:
     names = {schema.name for schema in GROUP_RECORDS}
 
     assert {name.removesuffix("Value") + "Key" for name in names if name.endswith("Value")} == {

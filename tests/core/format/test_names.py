@@ -25,7 +25,7 @@ UUID = "0f3c1f6a9c9b4b0c8d7e6f5a4b3c2d1e"
 
 
 @given(TOPICS, st.integers(0, INT32_MAX))
-def test_every_partition_is_found_again_from_its_directory_name(topic: str, number: int) -> None:
+def test_partition_is_parsed_from_its_directory_name(topic: str, number: int) -> None:
     partition = TopicPartition(topic, number)
     assert parse_partition_directory(partition.directory_name) == partition
 
@@ -42,7 +42,9 @@ def test_every_partition_is_found_again_from_its_directory_name(topic: str, numb
         ("__cluster_metadata-0", "__cluster_metadata", 0),
     ],
 )
-def test_partition_is_the_text_after_the_last_dash(name: str, topic: str, partition: int) -> None:
+def test_partition_number_follows_the_last_dash_of_a_directory_name(
+    name: str, topic: str, partition: int
+) -> None:
     assert parse_partition_directory(name) == TopicPartition(topic, partition)
 
 
@@ -58,14 +60,14 @@ def test_impossible_directory_name_is_not_a_partition(name: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["delete", "future", "stray"])
-def test_renamed_directory_is_not_live_but_names_its_partition(mark: str) -> None:
+def test_renamed_directory_is_not_live_but_its_partition_is_parsed(mark: str) -> None:
     name = f"eu.or-ders-7.{UUID}-{mark}"
     assert parse_partition_directory(name) is None
     assert split_directory_name(name) == (TopicPartition("eu.or-ders", 7), DirectoryKind(mark))
 
 
 @pytest.mark.parametrize("name", ["orders-delete", "orders-7-delete", f"orders.{UUID}-delete"])
-def test_directory_suffix_without_partition_and_id_is_unknown(name: str) -> None:
+def test_directory_with_a_suffix_but_without_partition_and_id_is_unknown(name: str) -> None:
     assert split_directory_name(name) is None
 
 
@@ -74,9 +76,7 @@ def test_directory_suffix_without_partition_and_id_is_unknown(name: str) -> None
     st.sampled_from([".log", ".index", ".timeindex", ".txnindex", ".snapshot"]),
     st.sampled_from(["", ".swap", ".cleaned", ".deleted"]),
 )
-def test_every_segment_file_is_found_again_from_its_name(
-    base_offset: int, kind: str, transient: str
-) -> None:
+def test_segment_file_is_parsed_from_its_name(base_offset: int, kind: str, transient: str) -> None:
     name = segment_file_name(base_offset, kind + transient)
     assert parse_segment_file(name) == SegmentFileName(base_offset, kind, transient)
 
@@ -97,12 +97,12 @@ def test_other_names_are_not_segment_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("base_offset", [-1, INT64_MAX + 1])
-def test_offset_out_of_range_has_no_name(base_offset: int) -> None:
+def test_offset_out_of_range_has_no_segment_file_name(base_offset: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         segment_file_name(base_offset, ".log")
 
 
-def test_index_of_a_swapped_log_is_swapped_too() -> None:
+def test_index_path_of_a_swap_log_has_the_swap_suffix() -> None:
     assert index_name_for("00000000000000000005.log", ".index") == "00000000000000000005.index"
     assert (
         index_name_for("00000000000000000005.log.swap", ".timeindex")

@@ -173,7 +173,9 @@ def test_profile_needs_boto3(s3: S3Server, tmp_path: Path, monkeypatch: pytest.M
         reads("bucket", "profile=mine")
 
 
-def test_file_that_is_not_a_settings_file_is_not_shown(s3: S3Server, tmp_path: Path) -> None:
+def test_content_of_a_file_that_is_not_a_credentials_file_is_not_printed(
+    s3: S3Server, tmp_path: Path
+) -> None:
     (tmp_path / "credentials").write_text("aws_secret_access_key = hidden\n")
     with s3_environment(s3, **NO_KEYS), pytest.raises(ConfigError) as caught:
         reads("bucket")
@@ -189,7 +191,7 @@ def test_access_key_without_secret_is_rejected(s3: S3Server) -> None:
         ObjectStore("s3://bucket", HASTY).info("s3://bucket/a")
 
 
-def test_url_that_holds_a_secret_is_rejected() -> None:
+def test_url_that_contains_a_secret_is_rejected() -> None:
     for value in ("http://user:hidden@proxy:3128", "https://host/?sv=1&sig=hidden"):
         with pytest.raises(ConfigError) as caught:
             parse_storage_options([f"proxy_url={value}"])

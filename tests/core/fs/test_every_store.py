@@ -66,19 +66,21 @@ class ReadTests:
     def directory(self) -> Directory:
         raise NotImplementedError
 
-    def test_read_returns_the_bytes_or_the_first_ones(self, directory: Directory) -> None:
+    def test_read_returns_the_file_or_its_first_bytes(self, directory: Directory) -> None:
         for path, data in directory.files.items():
             assert directory.store.read(path) == data
             assert directory.store.read(path, 10) == data[:10]
             assert directory.store.info(path).size_bytes == len(data)
 
-    def test_stream_from_any_position_has_every_byte_in_order(self, directory: Directory) -> None:
+    def test_stream_from_any_position_returns_the_remaining_bytes(
+        self, directory: Directory
+    ) -> None:
         for path, data in directory.files.items():
             with closing(directory.store.open(path)) as source:
                 for start in (0, len(data) // 3, len(data)):
                     assert b"".join(map(bytes, source.stream(start))) == data[start:]
 
-    def test_read_beyond_the_end_is_shorter(self, directory: Directory) -> None:
+    def test_read_beyond_the_end_is_shortened(self, directory: Directory) -> None:
         path, data = max(directory.files.items(), key=lambda item: len(item[1]))
         end = len(data)
         with closing(directory.store.open(path)) as source:
@@ -176,14 +178,14 @@ class StoreTests(ReadTests):
             place.store, place.root, {place.at(name): data for name, data in contents.items()}
         )
 
-    def test_empty_file_is_a_file(self, place: Place) -> None:
+    def test_empty_file_exists_and_has_no_bytes(self, place: Place) -> None:
         place.put(empty=b"")
 
         assert place.store.read(place.at("empty")) == b""
         assert place.store.read(place.at("empty"), 10) == b""
         assert list(place.store.open(place.at("empty")).stream()) == []
 
-    def test_put_replaces_and_a_put_if_absent_does_not(self, place: Place) -> None:
+    def test_put_replaces_a_file_but_put_if_absent_does_not(self, place: Place) -> None:
         place.put(a=b"1")
         place.put(a=b"22")
         assert not place.store.put(place.at("a"), b"333", if_absent=True)
@@ -228,7 +230,7 @@ class StoreTests(ReadTests):
         assert won.count(True) == 1
         assert place.store.read(path) == contents[won.index(True)]
 
-    def test_directory_has_its_files_and_directories(self, place: Place) -> None:
+    def test_directory_listing_has_its_files_and_directories(self, place: Place) -> None:
         place.put(a__b=b"1", a__c__d=b"22", e=b"333")
 
         entries = place.store.list_directory(place.at("a"))
@@ -236,7 +238,7 @@ class StoreTests(ReadTests):
         found = [(entry.path, entry.is_directory, entry.size_bytes) for entry in entries]
         assert found == [(place.at("a/b"), False, 1), (place.at("a/c"), True, 0)]
 
-    def test_tree_is_in_the_order_of_the_paths(self, place: Place) -> None:
+    def test_recursive_listing_is_sorted_by_path(self, place: Place) -> None:
         names = ["a/b", "a-1/b", "a/c/d", "a.b", "b", "a/c-d"]
         for name in names:
             place.put(**{name: b"1"})
@@ -276,7 +278,7 @@ class StoreTests(ReadTests):
         assert not first.any()
         source.close()
 
-    def test_file_that_was_replaced_has_changed(self, place: Place) -> None:
+    def test_replaced_file_has_another_version(self, place: Place) -> None:
         place.put(a=b"1" * 1000)
         source = place.store.open(place.at("a"))
         assert source.changed() is None
@@ -293,13 +295,13 @@ class StoreTests(ReadTests):
         place.store.make_durable([place.at("a/b")], "make it durable")
         assert place.tree()["path"].to_pylist() == ["a/b/c"]
 
-    def test_deleted_tree_is_gone_and_nothing_else(self, place: Place) -> None:
+    def test_delete_tree_removes_only_its_files(self, place: Place) -> None:
         place.put(a__b=b"1", a__c__d=b"22", a2=b"333")
         place.store.delete_tree(place.at("a"))
         place.store.delete_tree(place.at("none"))
         assert [entry.path for entry in place.store.list_directory(place.root)] == [place.at("a2")]
 
-    def test_created_file_appears_when_it_is_committed(self, place: Place) -> None:
+    def test_created_file_is_visible_after_its_commit(self, place: Place) -> None:
         place.put(a=b"old")
         path = place.at("a")
         with place.store.create(path, what="file") as file:

@@ -23,7 +23,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_reads_and_writes_are_right_despite_faults(s3: S3Server, seed: int) -> None:
+def test_reads_and_writes_are_correct_despite_network_faults(s3: S3Server, seed: int) -> None:
     bucket = s3.new_bucket()
     root = f"s3://{bucket}"
     with (
@@ -53,7 +53,7 @@ def _names(store: ObjectStore, path: str) -> list[str]:
     return [name for page in store.list_tree(path) for name in page["path"].to_pylist()]
 
 
-def test_listing_that_breaks_off_is_continued(s3: S3Server) -> None:
+def test_interrupted_listing_is_continued(s3: S3Server) -> None:
     """Pages of a thousand, each of which is cut once."""
     bucket = s3.new_bucket()
     names = [f"{n:06d}" for n in range(2500)]

@@ -59,7 +59,7 @@ def test_undefined_name_service_is_rejected() -> None:
         HdfsStore("hdfs://nameservice", StorageOptions())
 
 
-def test_default_file_system_is_that_of_the_hadoop_configuration(
+def test_default_file_system_is_read_from_the_hadoop_configuration(
     hdfs: HdfsServer, store: HdfsStore, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(f"{root}/a", b"1")

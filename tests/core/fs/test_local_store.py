@@ -28,7 +28,7 @@ def test_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     assert raised.value.path == path
 
 
-def test_file_appears_when_it_is_committed_and_not_before(tmp_path: Path) -> None:
+def test_file_is_visible_only_after_its_commit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with AtomicFile(str(path)) as file:
@@ -71,7 +71,7 @@ def test_leftover_of_a_killed_run_is_overwritten(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_file_deleted_during_a_listing_hides_no_other(
+def test_file_deleted_during_a_listing_does_not_hide_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):

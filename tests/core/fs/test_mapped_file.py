@@ -66,7 +66,7 @@ def test_closing_unmaps_the_file(log: Path) -> None:
     assert str(log) not in Path("/proc/self/maps").read_text()
 
 
-def test_many_files_do_not_use_up_descriptors(log: Path) -> None:
+def test_closed_mapped_files_leave_no_open_descriptor(log: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with MappedFile(log):

@@ -210,7 +210,7 @@ def test_options_of_other_stores_are_ignored(s3: S3Server) -> None:
     [("0x8D2A", '"0x8D2A"'), ('"0x8D2A"', '"0x8D2A"'), ('W/"a"', 'W/"a"'), ("", "")],
     ids=["as Azure lists it", "as HTTP has it", "weak", "none"],
 )
-def test_etag_has_its_quotes(e_tag: str, version: str) -> None:
+def test_object_version_keeps_the_quotes_of_the_etag(e_tag: str, version: str) -> None:
     assert _quoted(e_tag) == version
     assert _all_quoted(pa.array([e_tag, '"b"'])).to_pylist() == [version, '"b"']
 

@@ -18,7 +18,7 @@ from tests.core.fs.stores import s3_environment
 from tests.servers.s3 import S3Server
 
 
-def test_values_are_kept_under_lower_case_keys() -> None:
+def test_storage_options_have_lower_case_keys() -> None:
     options = parse_storage_options(["Endpoint=http://127.0.0.1:9000", "region=eu-west-1"])
 
     assert options == StorageOptions(
@@ -26,7 +26,7 @@ def test_values_are_kept_under_lower_case_keys() -> None:
     )
 
 
-def test_secret_is_a_reference_until_it_is_resolved(tmp_path: Path) -> None:
+def test_secret_option_is_a_reference_until_it_is_resolved(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("hidden\n")
 
@@ -47,7 +47,7 @@ def test_secret_by_value_is_rejected_and_not_shown(key: str) -> None:
 
 @pytest.mark.parametrize("number", ["1_0", "\u0663", "-1", "", "9" * 5000])
 @pytest.mark.parametrize("key", ["max_retries", "retry_timeout"])
-def test_number_is_decimal_digits(key: str, number: str) -> None:
+def test_number_option_requires_decimal_digits(key: str, number: str) -> None:
     with pytest.raises(ConfigError, match=f"{key} is not a number"):
         ObjectConfig.load("s3://bucket", parse_storage_options([f"{key}={number}"]))
 

@@ -212,7 +212,7 @@ def test_reset_empties_an_index_and_gives_it_its_largest_size(kind: Kind, tmp_pa
     assert kind.found(index, 29) == 29
 
 
-def test_truncation_leaves_the_size_of_the_file(kind: Kind, tmp_path: Path) -> None:
+def test_index_truncation_keeps_the_file_size(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(written(kind, tmp_path / "x", 5))
     index.truncate()
     assert (index.entries, index.length) == (0, 5 * kind.entry_size)
@@ -230,7 +230,7 @@ def test_flushed_entries_are_in_the_file(kind: Kind, tmp_path: Path) -> None:
     assert any((tmp_path / "x").read_bytes())
 
 
-def test_closing_the_handle_alone_does_not_trim(kind: Kind, tmp_path: Path) -> None:
+def test_closing_only_the_file_handle_does_not_trim(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20 * kind.entry_size)
     kind.add(index, 3)
     index.close_handler()

@@ -122,13 +122,13 @@ def test_close_releases_the_memory(kind: Kind) -> None:
         index.lookup_many(np.array([0], np.int64))
 
 
-def test_two_indexes_in_memory_share_nothing(kind: Kind) -> None:
+def test_two_in_memory_indexes_share_no_entries(kind: Kind) -> None:
     first, second = kind.open(IN_MEMORY, 1000), kind.open(IN_MEMORY, 1000)
     kind.add(first, 5)
     assert (first.entries, second.entries) == (5, 0)
 
 
-def test_less_than_an_entry_is_not_a_size_in_memory_either(kind: Kind) -> None:
+def test_in_memory_index_size_below_one_entry_is_rejected(kind: Kind) -> None:
     with pytest.raises(ConfigError, match=f"{kind.entry_size} bytes"):
         kind.open(IN_MEMORY, kind.entry_size - 1)
 

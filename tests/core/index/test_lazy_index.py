@@ -39,7 +39,7 @@ def test_lazy_index_is_mapped_from_first_use_to_close(kind: Kind, tmp_path: Path
     assert (maps_of(path), lazy.is_open) == (0, False)
 
 
-def test_lazy_index_returns_one_object_while_open(kind: Kind, tmp_path: Path) -> None:
+def test_lazy_index_returns_the_same_object_while_open(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 5)
     lazy = LazyIndex(lambda: kind.open(path, writable=False))
     assert lazy.get() is lazy.get()
@@ -47,7 +47,7 @@ def test_lazy_index_returns_one_object_while_open(kind: Kind, tmp_path: Path) ->
     lazy.close()
 
 
-def test_after_a_close_the_file_is_opened_again(kind: Kind, tmp_path: Path) -> None:
+def test_lazy_index_reopens_its_file_after_close(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 2)
     lazy: LazyIndex[AbstractIndex] = LazyIndex(lambda: kind.open(path, writable=False))
     assert lazy.get().entries == 2
@@ -57,7 +57,7 @@ def test_after_a_close_the_file_is_opened_again(kind: Kind, tmp_path: Path) -> N
     lazy.close()
 
 
-def test_close_leaves_a_file_at_its_size(kind: Kind, tmp_path: Path) -> None:
+def test_close_of_a_lazy_index_keeps_the_file_size(kind: Kind, tmp_path: Path) -> None:
     # LazyIndex is for readers too: it must not trim what it only looked at.
     lazy = LazyIndex(lambda: kind.open(tmp_path / "x", 20 * kind.entry_size))
     lazy.get()
@@ -76,7 +76,7 @@ def test_failed_open_of_a_lazy_index_is_retried(kind: Kind, tmp_path: Path) -> N
     lazy.close()
 
 
-def test_released_index_cannot_be_used(kind: Kind) -> None:
+def test_released_index_rejects_lookups(kind: Kind) -> None:
     lazy = LazyIndex(lambda: kind.open(IN_MEMORY, 100))
     index = lazy.get()
     lazy.close()

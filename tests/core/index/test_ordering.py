@@ -28,7 +28,7 @@ def assert_sorted(targets: NDArray[np.int64]) -> None:
 
 
 @given(TARGETS | st.lists(INT64S, max_size=40) | st.lists(st.integers(0, 9), max_size=700))
-def test_targets_come_in_order_with_their_rows(targets: list[int]) -> None:
+def test_ascending_returns_sorted_targets_with_their_rows(targets: list[int]) -> None:
     assert_sorted(np.array(targets, np.int64))
 
 
@@ -53,17 +53,17 @@ def test_empty_targets_are_sorted() -> None:
     assert (values.tolist(), rows.tolist()) == ([], [])
 
 
-def test_targets_in_order_are_not_copied() -> None:
+def test_sorted_targets_are_not_copied() -> None:
     targets = np.arange(100)
     assert ascending(targets)[0] is targets
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int16, ">i8"])
-def test_integers_of_other_kinds_are_sorted_too(kind: str) -> None:
+def test_targets_of_other_integer_types_are_sorted(kind: str) -> None:
     values, rows = ascending(np.array([3, -1, 2], kind))
     assert (values.tolist(), rows.tolist()) == ([-1, 2, 3], [1, 2, 0])
     assert values.dtype == np.int64
 
 
-def test_every_other_element_of_an_array_is_sorted() -> None:
+def test_strided_targets_are_sorted() -> None:
     assert_sorted(np.array([9, 0, 4, 0, 7, 0, 1, 0], np.int64)[::2])

@@ -33,21 +33,21 @@ def opened(kind: Kind, path: Path, *entries: tuple[int, int]) -> OffsetIndex | T
 # ---------------------------------------------------------------------------------- padding
 
 
-def test_zeros_after_the_entries_become_free_slots(kind: Kind, tmp_path: Path) -> None:
+def test_skipped_padding_becomes_free_slots(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1), (2, 2), *[(0, 0)] * 900)
     index.skip_padding()
     assert index.entries == 2
     assert kind.found(index, 99) == 2
 
 
-def test_file_of_nothing_but_zeros_has_no_entries(kind: Kind, tmp_path: Path) -> None:
+def test_index_file_of_only_zeros_has_no_entries(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", *[(0, 0)] * 900)
     index.skip_padding()
     assert index.entries == 0
     assert kind.found(index, 99) == 0
 
 
-def test_last_entry_is_known_when_padding_is_skipped(tmp_path: Path) -> None:
+def test_last_entry_precedes_skipped_padding(tmp_path: Path) -> None:
     offsets = OffsetIndex(file_of(OFFSET, tmp_path / "o", (3, 8), (0, 0)), BASE, writable=False)
     times = TimeIndex(file_of(TIME, tmp_path / "t", (7, 3), (0, 0)), BASE, writable=False)
     offsets.skip_padding()
@@ -61,13 +61,13 @@ def test_index_without_padding_keeps_all_entries(kind: Kind, tmp_path: Path) -> 
     assert index.entries == 2
 
 
-def test_zeros_between_entries_are_entries(kind: Kind, tmp_path: Path) -> None:
+def test_zeros_between_entries_are_counted_as_entries(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1), (0, 0), (2, 2))
     index.skip_padding()
     assert index.entries == 3
 
 
-def test_index_that_skips_padding_leaves_its_file_only(kind: Kind, tmp_path: Path) -> None:
+def test_index_that_skips_padding_does_not_change_its_file(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1), (0, 0))
     content = (tmp_path / "x").read_bytes()
     index.skip_padding()
@@ -78,17 +78,17 @@ def test_index_that_skips_padding_leaves_its_file_only(kind: Kind, tmp_path: Pat
 # ------------------------------------------------------------------------------------ order
 
 
-def test_rising_entries_are_in_order(kind: Kind, tmp_path: Path) -> None:
+def test_ascending_entries_are_in_order(kind: Kind, tmp_path: Path) -> None:
     assert opened(kind, tmp_path / "x", (0, 0), (1, 1), (5, 2)).find_disorder() == NOT_FOUND
 
 
 @pytest.mark.parametrize("key", [0, 1, -1])
-def test_key_that_does_not_rise_is_out_of_order(kind: Kind, tmp_path: Path, key: int) -> None:
+def test_non_ascending_key_is_out_of_order(kind: Kind, tmp_path: Path, key: int) -> None:
     index = opened(kind, tmp_path / "x", (0, 0), (1, 1), (key, 2))
     assert index.find_disorder() == 2
 
 
-def test_equal_offsets_with_rising_positions_are_in_order(tmp_path: Path) -> None:
+def test_equal_offsets_with_ascending_positions_are_in_order(tmp_path: Path) -> None:
     # The latest batch may be the last of one stretch of the log, and of the next none later.
     entries = (1, 5), (2, 5)
     assert opened(OFFSET, tmp_path / "o", *entries).find_disorder() == 1
@@ -102,7 +102,7 @@ def test_skipped_padding_is_not_checked_for_order(kind: Kind, tmp_path: Path) ->
     assert index.find_disorder() == NOT_FOUND
 
 
-def test_closed_index_tells_no_order(kind: Kind, tmp_path: Path) -> None:
+def test_closed_index_rejects_the_order_check(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1))
     index.close()
     with pytest.raises(ValueError, match="closed"):
@@ -120,7 +120,9 @@ def pairs(columns: tuple[NDArray[np.int64], NDArray[np.int64]]) -> list[tuple[in
 
 
 @given(st.sets(st.integers(0, 120), max_size=50).map(sorted), TARGETS)
-def test_ceilings_are_the_first_entries_at_or_above(keys: list[int], generated: list[int]) -> None:
+def test_ceiling_is_the_first_entry_at_or_above_the_target(
+    keys: list[int], generated: list[int]
+) -> None:
     index = OffsetIndex("<memory>", BASE, 1000)
     index.append_many(np.array(keys, np.int64) + BASE, 7 * np.array(keys, np.int64))
     expected = []
@@ -138,7 +140,7 @@ def test_ceilings_are_the_first_entries_at_or_above(keys: list[int], generated: 
 
 @pytest.mark.parametrize("count", [1, BULK_LOOKUPS - 1, BULK_LOOKUPS, 3 * BULK_LOOKUPS])
 @pytest.mark.parametrize("target", EXTREMES)
-def test_targets_at_the_ends_of_int64_find_the_ends_of_the_index(count: int, target: int) -> None:
+def test_int64_min_and_max_targets_find_the_ends_of_the_index(count: int, target: int) -> None:
     base = 2**62
     index = OffsetIndex("<memory>", base, 1000)
     index.append(base + 2**31 - 1, 9)
@@ -156,7 +158,7 @@ def test_ascending_lookup_writes_only_the_given_rows(kind: Kind, tmp_path: Path)
     assert values.tolist() == [20 + added, -7, -7, 10 + added]
 
 
-def test_closed_index_answers_no_ascending_targets(kind: Kind, tmp_path: Path) -> None:
+def test_closed_index_rejects_ascending_lookups(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 10))
     index.close()
     one = np.zeros(1, np.int64)

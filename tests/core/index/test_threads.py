@@ -49,7 +49,7 @@ def hammer(read: Callable[[], None], change: Callable[[], None]) -> None:
         raise failures[0]
 
 
-def test_lookups_are_right_while_the_file_is_resized(kind: Kind, tmp_path: Path) -> None:
+def test_lookups_are_correct_while_the_file_is_resized(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20_000 * kind.entry_size)
     kind.add(index, 3000)
     sizes = iter(range(10**9))
@@ -69,7 +69,7 @@ def test_lookups_are_right_while_the_file_is_resized(kind: Kind, tmp_path: Path)
     index.close()
 
 
-def test_lookups_are_right_while_entries_are_appended(tmp_path: Path) -> None:
+def test_lookups_are_correct_while_entries_are_appended(tmp_path: Path) -> None:
     index = OffsetIndex(tmp_path / "x", BASE, 1 << 30, growing=True)
     targets = np.arange(BASE - 5, BASE + 300_000, 7)
 
@@ -88,7 +88,7 @@ def test_lookups_are_right_while_entries_are_appended(tmp_path: Path) -> None:
     index.close()
 
 
-def test_lookups_are_right_during_truncation(kind: Kind, tmp_path: Path) -> None:
+def test_lookups_are_correct_during_truncation(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 3000 * kind.entry_size)
 
     def read() -> None:
@@ -106,7 +106,7 @@ def test_lookups_are_right_during_truncation(kind: Kind, tmp_path: Path) -> None
     index.close()
 
 
-def test_upper_bounds_are_right_while_the_file_is_resized(tmp_path: Path) -> None:
+def test_upper_bounds_are_correct_while_the_file_is_resized(tmp_path: Path) -> None:
     index = OffsetIndex(tmp_path / "x", BASE, 8 * 5000)
     for number in range(2000):
         index.append(BASE + number, 10 * number)

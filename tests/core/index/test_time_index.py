@@ -54,7 +54,7 @@ def test_entries_are_relative_to_the_base_offset_and_big_endian(index: TimeIndex
     assert Path(index.path).read_bytes() == struct.pack(">qiqi", 1000, 4, 2**40, 7)
 
 
-def test_offset_index_is_full_one_entry_later(tmp_path: Path) -> None:
+def test_time_index_of_one_entry_size_is_full_when_empty(tmp_path: Path) -> None:
     assert TimeIndex(tmp_path / "0.timeindex", 0, 12).is_full
 
 

@@ -180,14 +180,16 @@ def test_slots_are_found_by_last_offset(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (120, 0), (121, 1), (160, 2), (161, 3)])
-def test_truncation_drops_last_offsets_at_and_above(path: Path, offset: int, left: int) -> None:
+def test_truncation_drops_transactions_that_end_at_or_above_the_offset(
+    path: Path, offset: int, left: int
+) -> None:
     index = filled(path)
     index.truncate_to(offset)
     assert path.read_bytes() == packed(TXNS[:left])
     assert rows(index.entries) == TXNS[:left]
 
 
-def test_after_truncation_the_entry_before_counts(path: Path) -> None:
+def test_append_after_truncation_is_checked_against_the_last_remaining_entry(path: Path) -> None:
     index = filled(path)
     index.truncate_to(130)
     with pytest.raises(InvalidOffsetError, match="above 120"):

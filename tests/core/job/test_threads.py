@@ -35,7 +35,7 @@ def collect(found: Iterable[int], seen: list[int]) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3, 50])
-def test_ordered_results_keep_the_order_of_works(threads: int) -> None:
+def test_ordered_results_keep_the_order_of_tasks(threads: int) -> None:
     works = range(200)
     with ThreadEngine(threads).start("test") as workers:
         found = workers.run(works, double, sizes=works, what="{} works", ordered=True)
@@ -58,7 +58,7 @@ def test_unordered_results_arrive_as_completed() -> None:
         assert list(found) == [0]
 
 
-def test_started_works_are_bounded_per_thread() -> None:
+def test_started_tasks_are_bounded_per_thread() -> None:
     begun = []
 
     def begin(work: int, _attempt_id: str) -> int:
@@ -72,7 +72,7 @@ def test_started_works_are_bounded_per_thread() -> None:
     assert len(begun) <= 7
 
 
-def test_parts_of_a_work_run_on_several_threads_and_are_joined() -> None:
+def test_parts_of_a_task_run_on_several_threads_and_are_joined() -> None:
     meeting = threading.Barrier(3)
 
     def part(number: int, attempt_id: str) -> tuple[int, str]:
@@ -90,7 +90,7 @@ def test_parts_of_a_work_run_on_several_threads_and_are_joined() -> None:
     assert len({attempt_id for _, attempt_id in pieces}) == 3
 
 
-def test_results_of_running_works_precede_the_error() -> None:
+def test_results_of_running_tasks_precede_the_error() -> None:
     meeting = threading.Barrier(2)
 
     def fail_at_first(work: int, _attempt_id: str) -> int:
@@ -111,7 +111,7 @@ def test_results_of_running_works_precede_the_error() -> None:
     assert len(seen) < 50
 
 
-def test_abandoned_run_ends_with_its_context() -> None:
+def test_threads_of_an_abandoned_run_end_with_its_context() -> None:
     begun = threading.Event()
     ended = []
 
@@ -129,7 +129,7 @@ def test_abandoned_run_ends_with_its_context() -> None:
     assert len(ended) == count < 100
 
 
-def test_results_of_running_works_precede_a_signal() -> None:
+def test_results_of_running_tasks_precede_a_signal() -> None:
     def interrupt(work: int, _attempt_id: str) -> int:
         if work == 1:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -145,7 +145,9 @@ def test_results_of_running_works_precede_a_signal() -> None:
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 7), st.integers(0, 50))
-def test_bins_differ_by_at_most_one_item(sizes: list[int], bins: int, overhead: int) -> None:
+def test_bin_packing_without_sizes_differs_by_at_most_one_item(
+    sizes: list[int], bins: int, overhead: int
+) -> None:
     loads = [0] * bins
     for size, number in zip(sizes, balance(sizes, bins, overhead=overhead), strict=True):
         loads[number] += size + overhead
@@ -165,7 +167,7 @@ def sizes_of(costs: list[int], jobs: JobSizes, workers: int) -> list[int]:
     return [end - start for start, end in split_jobs(costs, jobs, workers)]
 
 
-def test_waves_with_kept_results_hold_16_gib_or_number_64() -> None:
+def test_stage_size_with_kept_results_is_16_gib_in_at_most_64_stages() -> None:
     gibibyte = 1 << 30
     assert sizes_of([4 * gibibyte] * 10, JobSizes.EQUAL, 2) == [4, 4, 2]
     assert sizes_of([4 * gibibyte] * 640, JobSizes.EQUAL, 2) == [10] * 64
@@ -184,20 +186,20 @@ def test_waves_with_kept_results_hold_16_gib_or_number_64() -> None:
         (50_000, 50_000 * COST_BYTES, 391),
     ],
 )
-def test_bin_count_depends_on_the_work(works: int, cost: int, bins: int) -> None:
+def test_bin_count_depends_on_the_task_sizes(works: int, cost: int, bins: int) -> None:
     assert count_bins(works, cost) == bins
 
 
-def test_waves_grow_up_to_a_bound_per_worker() -> None:
+def test_stages_grow_up_to_a_bound_per_worker() -> None:
     assert sizes_of([1] * 30, JobSizes.GROWING, 2) == [2, 4, 8, 8, 8]
 
 
-def test_small_job_runs_in_one_wave() -> None:
+def test_small_job_runs_in_one_stage() -> None:
     assert sizes_of([1 << 40] * 9, JobSizes.ONE, 1) == [9]
     assert sizes_of([], JobSizes.ONE, 1) == []
 
 
 @pytest.mark.parametrize(("inputs", "threads"), [(["/dump"], 1), (["/dump", "s3://bucket"], 2)])
-def test_more_threads_wait_for_a_store(inputs: list[str], threads: int) -> None:
+def test_store_input_gets_more_threads(inputs: list[str], threads: int) -> None:
     with ThreadEngine().start("test", inputs=inputs) as workers:
         assert workers.count == threads * (os.cpu_count() or 1)

@@ -97,7 +97,7 @@ def test_scan_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> No
 
 @settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.data())
-def test_answers_before_a_wrong_entry_are_right(log: Log, data: st.DataObject) -> None:
+def test_lookups_before_a_wrong_index_entry_are_correct(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log, interval=0)
     if not entries:
         return
@@ -115,7 +115,7 @@ def test_answers_before_a_wrong_entry_are_right(log: Log, data: st.DataObject) -
     assert walked.batches[: len(right)] == right
 
 
-def test_entry_of_several_batches_leads_to_the_requested_one() -> None:
+def test_seek_from_an_entry_of_several_batches_finds_the_requested_batch() -> None:
     # Older brokers made one entry for an append: the first batch's position, the last's offset.
     log = Log(b"".join(batch(offset) for offset in (0, 3, 6, 9)))
     size = len(batch(0))

@@ -140,7 +140,7 @@ def test_bulk_lookup_equals_linear_search(
 
 
 @given(files_and_targets(), st.integers(0, 2**62), st.integers(0, 2**62), st.integers(-1, 9))
-def test_bases_are_added_to_what_is_found(
+def test_bulk_lookup_adds_the_base_offset_to_found_entries(
     generated: tuple[Layout, list[Entry], list[int]], key_base: int, value_base: int, missing: int
 ) -> None:
     layout, entries, targets = generated
@@ -193,13 +193,13 @@ def count(layout: Layout, entries: list[Entry]) -> int:
 
 
 @given(LAYOUTS, st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), max_size=20))
-def test_entries_end_at_the_last_that_is_not_zero(layout: Layout, entries: list[Entry]) -> None:
+def test_entry_count_ends_at_the_last_nonzero_entry(layout: Layout, entries: list[Entry]) -> None:
     not_zero = [slot for slot, entry in enumerate(entries) if any(entry)]
     assert count(layout, entries) == (not_zero[-1] + 1 if not_zero else 0)
 
 
 @pytest.mark.parametrize("layout", [OFFSETS, TIMES], ids=lambda layout: layout.name)
-def test_entry_with_any_bit_set_is_counted(layout: Layout) -> None:
+def test_index_entry_with_any_bit_set_is_counted(layout: Layout) -> None:
     for bit in range(8 * layout.entry_bytes):
         one = (1 << bit).to_bytes(layout.entry_bytes, "big")
         data = np.frombuffer(one + bytes(layout.entry_bytes), np.uint8)

@@ -52,7 +52,7 @@ def test_crc32c_equals_google_crc32c_at_any_alignment(data: bytes, start: int) -
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_checksums_are_right_at_the_sizes_where_loops_change(size: int) -> None:
+def test_checksums_are_correct_at_loop_boundary_sizes(size: int) -> None:
     data = np.random.default_rng(size).bytes(size)
     assert of(crc32, data) == zlib.crc32(data)
     assert of(_crc32c, data) == google_crc32c.value(data)
@@ -63,7 +63,7 @@ def test_checksums_of_high_bytes_are_not_negative() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 9))
-def test_crc32c_takes_bytes_and_views_of_them(data: bytes, start: int) -> None:
+def test_crc32c_accepts_bytes_and_memory_views(data: bytes, start: int) -> None:
     assert crc32c(data) == google_crc32c.value(data)
     assert crc32c(memoryview(data)[start:]) == google_crc32c.value(data[start:])
 
@@ -86,19 +86,19 @@ def checksum(request: pytest.FixtureRequest) -> Checksum:
     return _FUNCTIONS[request.param]
 
 
-def test_every_size_up_to_the_longest_streams_has_its_checksum(checksum: Checksum) -> None:
+def test_checksums_are_correct_for_every_size_up_to_the_stream_length(checksum: Checksum) -> None:
     data = DATA.tobytes()
     for size in range(3300):
         assert checksum(0, DATA.ctypes.data, size) == google_crc32c.value(data[:size]), size
 
 
 @pytest.mark.parametrize("size", [4096, 8191, 16_363, 39_000])
-def test_large_batches_have_their_checksum(checksum: Checksum, size: int) -> None:
+def test_checksums_of_large_batches_are_correct(checksum: Checksum, size: int) -> None:
     assert checksum(0, DATA.ctypes.data, size) == google_crc32c.value(DATA[:size].tobytes())
 
 
 @pytest.mark.parametrize("start", range(1, 9))
-def test_no_alignment_changes_a_checksum(checksum: Checksum, start: int) -> None:
+def test_checksum_does_not_depend_on_alignment(checksum: Checksum, start: int) -> None:
     for size in (5, 8, 61, 179, 1003):
         expected = google_crc32c.value(DATA[start : start + size].tobytes())
         assert checksum(0, DATA.ctypes.data + start, size) == expected
@@ -106,13 +106,13 @@ def test_no_alignment_changes_a_checksum(checksum: Checksum, start: int) -> None
 
 @pytest.mark.parametrize("method", _FUNCTIONS)
 @given(st.integers(0, 5000), st.integers(0, 5000))
-def test_checksum_is_continued_from_any_place(method: str, first: int, second: int) -> None:
+def test_checksum_can_be_continued_from_any_position(method: str, first: int, second: int) -> None:
     function, address = _FUNCTIONS[method], DATA.ctypes.data
     continued = function(function(0, address, first), address + first, second)
     assert continued == google_crc32c.value(DATA[: first + second].tobytes())
 
 
-def test_no_byte_outside_the_data_is_read(checksum: Checksum) -> None:
+def test_checksum_reads_no_byte_outside_the_data(checksum: Checksum) -> None:
     # A read of a guard page would end the process.
     with mmap.mmap(-1, 3 * PAGE) as memory:
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))

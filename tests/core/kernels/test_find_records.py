@@ -169,7 +169,9 @@ class _Unpacked(dict[int, Given]):
 
 @settings(max_examples=sample_size(150, one_in=4))
 @given(logs(), st.data())
-def test_shared_search_by_offset_is_a_search_for_each(log: Log, data: st.DataObject) -> None:
+def test_shared_record_search_by_offset_equals_single_searches(
+    log: Log, data: st.DataObject
+) -> None:
     broken = damaged(data, log) if data.draw(st.booleans()) else log
     targets = sorted(data.draw(st.lists(st.integers(0, 50), max_size=25)))
     starts = [_start(broken, target) for target in targets]
@@ -191,7 +193,7 @@ def _start(log: Log, target: int) -> int:
 
 @settings(max_examples=sample_size(150, one_in=4))
 @given(logs(), st.integers(0, 20), st.data())
-def test_shared_search_by_timestamp_is_a_search_for_each(
+def test_shared_record_search_by_timestamp_equals_single_searches(
     log: Log, starting_offset: int, data: st.DataObject
 ) -> None:
     broken = damaged(data, log) if data.draw(st.booleans()) else log
@@ -214,7 +216,7 @@ def test_batch_is_decompressed_once_for_all_targets_in_it() -> None:
     assert search(log, [0, 1, 2, 3, 4, 5, 11], [0] * 6 + [len(packed)], None)[1] == [0]
 
 
-def test_fault_after_the_counted_records_affects_only_later_ones() -> None:
+def test_damage_after_the_counted_records_affects_only_later_records() -> None:
     packed = batch(0, 0, attributes=SNAPPY, payload=b"?", last_offset_delta=9)
     log = Log(packed, {0: ([(2, 5)], False)})
     assert find(log, [1, 3], [0, 0]) == [(0, 2, 5, 0), (int(batch_header.damage_at(0)),)]

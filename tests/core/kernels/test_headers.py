@@ -128,17 +128,17 @@ def test_incomplete_header_is_torn(left: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -13, -1, 0, 13])
-def test_length_below_any_batch_is_bad(length: int) -> None:
+def test_length_below_the_smallest_batch_is_bad_length(length: int) -> None:
     assert size_at(batch(0, length=length)) == batch_header.BAD_LENGTH
 
 
 @pytest.mark.parametrize("over", [1, 2, 50])
-def test_batch_that_ends_after_the_log_is_torn(over: int) -> None:
+def test_batch_that_extends_beyond_the_log_is_torn(over: int) -> None:
     whole = batch(0)
     assert size_at(whole, log_size=len(whole) - over) == batch_header.TORN_BATCH
 
 
-def test_largest_length_does_not_overflow() -> None:
+def test_largest_batch_length_does_not_overflow() -> None:
     assert size_at(batch(0, length=2**31 - 1)) == batch_header.TORN_BATCH
 
 

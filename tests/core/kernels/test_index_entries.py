@@ -73,9 +73,7 @@ def test_time_entry_points_to_the_batch_with_the_larger_timestamp() -> None:
 
 @pytest.mark.parametrize("high_bits", [0, 1, 10, 11, 20, 21, 40])
 @pytest.mark.parametrize("low_bits", [0, 5, 23])
-def test_keys_are_sorted_by_their_high_bits_and_else_keep_their_order(
-    low_bits: int, high_bits: int
-) -> None:
+def test_keys_are_sorted_stably_by_their_high_bits(low_bits: int, high_bits: int) -> None:
     generated = np.random.default_rng(high_bits).integers(0, 1 << (low_bits + high_bits), 3000)
     expected = sorted(generated.tolist(), key=lambda key: key >> low_bits)
 

@@ -192,7 +192,7 @@ def test_packaged_code_of_another_platform_is_not_loaded(
     ],
     ids=["whole", "without its end", "changed", "empty"],
 )
-def test_code_that_is_damaged_is_not_loaded(
+def test_damaged_packaged_code_is_not_loaded(
     python: Path, tmp_path: Path, damage: Callable[[bytes], bytes], count: str
 ) -> None:
     package, variables = _copied(python, tmp_path)
@@ -205,7 +205,7 @@ def test_code_that_is_damaged_is_not_loaded(
 @pytest.mark.parametrize(
     ("changed", "count"), [("core/kernels/memory.py", "1"), ("core/kernels/scan.py", "0")]
 )
-def test_code_of_other_sources_is_not_loaded(
+def test_packaged_code_of_other_sources_is_not_loaded(
     python: Path, tmp_path: Path, changed: str, count: str
 ) -> None:
     package, variables = _copied(python, tmp_path)
@@ -245,14 +245,14 @@ def test_pip_accepts_the_wheel_only_for_this_python(wheel: Path) -> None:
     assert wheel.stat().st_size < 10_000_000
 
 
-def test_extra_asks_for_the_libraries_that_compiled_the_code(python: Path) -> None:
+def test_packaged_extra_pins_the_libraries_that_compiled_the_kernels(python: Path) -> None:
     (about,) = python.parents[1].glob("lib/python*/site-packages/kafka_index-*.dist-info")
     needed = metadata.PathDistribution(about).requires or []
     pinned = {line.split(";")[0].strip() for line in needed if 'extra == "compiled"' in line}
     assert pinned == {f"{name}=={version}" for name, version in COMPILED_BY.items()}
 
 
-def test_cpu_needs_every_feature_of_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_level_requires_all_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     needed = LEVELS["x86_64"]["x86-64-v3"]
     # The features of the level's definition (x86-64 psABI), by LLVM's names.
@@ -263,7 +263,7 @@ def test_cpu_needs_every_feature_of_a_level(monkeypatch: pytest.MonkeyPatch) -> 
         assert usable_levels(",".join(rest)) == ()
 
 
-def test_warm_up_has_every_kernel_that_is_called_from_outside_of_the_kernels() -> None:
+def test_warm_up_compiles_every_kernel_called_by_other_packages() -> None:
     warm_up()
     package = ROOT / "kafka_index"
     callers = [

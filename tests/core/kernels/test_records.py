@@ -204,7 +204,7 @@ def test_offset_deltas_of_every_width_are_read(bits: int) -> None:
     assert decode(data, 2) == ([(delta, 0) for delta in deltas], RECORD_VALID)
 
 
-def test_sums_wrap_around() -> None:
+def test_offset_and_timestamp_sums_wrap_around() -> None:
     data = record(1, 1, None, None) + record(-1, -1, None, None)
     assert decode(data, 2, 2**63 - 1, -(2**63))[0] == [
         (-(2**63), -(2**63) + 1),
@@ -212,7 +212,7 @@ def test_sums_wrap_around() -> None:
     ]
 
 
-def test_with_append_time_all_records_have_it() -> None:
+def test_log_append_time_applies_to_all_records() -> None:
     data = record(0, 0, None, None) + record(1, 7, None, None)
     assert decode(data, 2, 10, 1000, 5)[0] == [(10, 5), (11, 5)]
 
@@ -254,7 +254,7 @@ def test_truncated_record_is_not_read(cut: int) -> None:
         (record(0, 0, None, None) + b"\0", RECORDS_REMAINING),
     ],
 )
-def test_each_fault_has_its_code(data: bytes, expected: int) -> None:
+def test_each_kind_of_damage_has_its_code(data: bytes, expected: int) -> None:
     assert code_of(data) == expected
     assert not read_all(data, 1)[1]
 

@@ -162,7 +162,7 @@ def test_batch_cut_anywhere_after_its_magic_is_torn() -> None:
 
 
 @pytest.mark.parametrize("length", [13, 0, -1, -(2**31)])
-def test_length_below_any_entry_is_reported(length: int) -> None:
+def test_length_below_the_smallest_entry_is_reported(length: int) -> None:
     assert stop_of(batch(0, length=length)) == (SCAN_BAD_LENGTH, 0)
 
 
@@ -220,7 +220,7 @@ def test_transaction_marker_has_coordinator_epoch_and_timestamp() -> None:
         ({"attributes": DELETE_HORIZON}, False),
     ],
 )
-def test_batches_are_contiguous_if_they_hold_all_offsets_without_marks(
+def test_batches_are_contiguous_if_they_contain_all_offsets_without_cleaner_marks(
     changes: dict[str, Any], *, contiguous: bool
 ) -> None:
     entries = batch(0) + batch(**{"base_offset": 3, **changes}) + batch(6)

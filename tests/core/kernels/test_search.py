@@ -107,7 +107,7 @@ def test_search_of_an_empty_index_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize(("pages", "touched"), [(13, [0, 6, 9, 11, 12]), (14, [0, 7, 10, 12, 13])])
-def test_plain_search_for_the_last_page_changes_pages_as_the_file_grows(
+def test_binary_search_without_warm_section_touches_other_pages_as_the_file_grows(
     pages: int, touched: list[int]
 ) -> None:
     per_page = PAGE // OFFSET_ENTRY.itemsize

@@ -49,7 +49,7 @@ def test_each_checkpoint_is_read_only_when_it_is_requested(tmp_path: Path) -> No
         (b"0\n1\n\xff 0 5\n", "not UTF-8"),
     ],
 )
-def test_malformed_checkpoint_is_empty_and_noted_and_refused_if_required(
+def test_malformed_checkpoint_is_empty_with_a_note_unless_required(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
     path = tmp_path / HIGH_WATERMARKS

@@ -195,7 +195,7 @@ def test_empty_partition_next_to_another_is_accepted(tmp_path: Path) -> None:
     assert str(tmp_path / "empty-0") in listing.partition_directories
 
 
-def test_input_without_segments_is_an_error_that_lists_skipped_entries(tmp_path: Path) -> None:
+def test_input_without_segments_is_an_error_with_the_skipped_entries(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0, ".log.deleted"))
     with pytest.raises(InputError, match=r"no segments found.*marked for deletion"):
         listed(tmp_path)
@@ -275,7 +275,7 @@ def test_swap_file_of_old_messages_ends_after_their_largest_offset(tmp_path: Pat
     assert offsets(listed(tmp_path)) == [0, 6]
 
 
-def test_empty_swapped_log_replaces_its_namesake_only(tmp_path: Path) -> None:
+def test_empty_swap_log_replaces_only_the_segment_of_its_offset(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(10), name(10, ".log.swap"))
     listing = listed(tmp_path)
     assert [os.path.basename(s.log_path) for s in listing.segments] == [
@@ -319,7 +319,7 @@ def test_cleaned_file_at_offset_zero_invalidates_every_swap_file(tmp_path: Path)
     assert sorted(reasons(listing)) == [name(0, ".index.swap"), name(5, ".log.swap")]
 
 
-def test_swapped_indexes_without_their_log_are_reported(tmp_path: Path) -> None:
+def test_swap_index_files_without_their_log_are_reported(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(0, ".index.swap"), name(5, ".timeindex.swap"))
     put(tmp_path / "t-0", name(9, ".log.swap"), name(9, ".index.swap"))
     found = reasons(listed(tmp_path))

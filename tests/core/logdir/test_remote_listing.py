@@ -221,7 +221,7 @@ def test_directory_with_an_irregular_log_is_listed_entry_by_entry(tmp_path: Path
     assert list_plain_partition(PARTITION, str(tmp_path / "t-3")) is None
 
 
-def test_table_is_the_sequence_of_its_segments(tmp_path: Path) -> None:
+def test_segment_table_iterates_over_its_segments(tmp_path: Path) -> None:
     partitions = []
     for number, offsets in ((0, (0, 5)), (3, (7,)), (4, (1, 2, 3))):
         put(tmp_path / f"t-{number}", *map(name, offsets), data=b"12")

@@ -104,7 +104,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "state"), cases())
-def test_commands_agree_on_a_small_file(name: str, state: str, tmp_path: Path) -> None:
+def test_commands_agree_on_a_malformed_metadata_file(name: str, state: str, tmp_path: Path) -> None:
     change, words = STATES[state]
     data = copy_dump(tmp_path / "data", PARTITION, "__consumer_offsets-0")
     change(data / PARTITION / name if name in (TOPIC_ID, EPOCHS) else data / name)

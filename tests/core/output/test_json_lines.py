@@ -65,7 +65,7 @@ COLUMNS: dict[str, tuple[pa.Array, list[Any]]] = {
 }
 
 
-def test_line_has_the_values_of_its_row() -> None:
+def test_json_line_has_the_values_of_its_row() -> None:
     rows = pa.RecordBatch.from_pydict({name: column for name, (column, _) in COLUMNS.items()})
     lines = [json.loads(line) for line in json_lines(rows).to_pylist()]
     for name, (_, expected) in COLUMNS.items():
@@ -82,7 +82,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @given(st.lists(st.tuples(TEXTS, st.none() | TEXTS), min_size=1, max_size=20), TEXTS)
-def test_random_text_is_read_unchanged(rows: list[tuple[str, str | None]], name: str) -> None:
+def test_random_text_in_json_is_read_back(rows: list[tuple[str, str | None]], name: str) -> None:
     columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, [name, f"{name}2"])
     objects = json_lines(batch)
@@ -92,13 +92,13 @@ def test_random_text_is_read_unchanged(rows: list[tuple[str, str | None]], name:
     assert extended == [a | b for a, b in zip(batch.to_pylist(), more.to_pylist(), strict=True)]
 
 
-def test_empty_object_is_extended() -> None:
+def test_empty_json_object_gets_additional_members() -> None:
     rows = pa.RecordBatch.from_pydict({"a": [1, None]})
     objects = pa.array(["{ }", '{"x":2 }'], pa.large_string())
     assert extended_lines(objects, rows).to_pylist() == ['{"a":1}\n', '{"x":2,"a":null}\n']
 
 
-def test_nested_time_beyond_the_years_of_python_is_text() -> None:
+def test_nested_time_outside_the_python_calendar_is_written_as_text() -> None:
     kind = pa.struct([("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
     days, times = pa.array([0, 3_000_000], pa.int32()), pa.array([0, 1 << 60], pa.int64())
     column = pa.StructArray.from_arrays(

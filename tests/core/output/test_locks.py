@@ -142,14 +142,16 @@ def test_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
         assert in_child(lambda: try_lock(tmp_path / "d" / ".lock")) != 0
 
 
-def test_second_run_of_a_process_is_refused_and_the_lock_stays(tmp_path: Path) -> None:
+def test_second_lock_in_a_process_is_rejected_and_the_first_stays_locked(tmp_path: Path) -> None:
     with DirectoryLock.of_output(str(tmp_path)):
         with pytest.raises(PublishError, match="this process already holds"):
             DirectoryLock.of_output(str(tmp_path)).__enter__()
         assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
 
 
-def test_second_run_into_an_output_is_refused(tmp_path: Path, hold_lock: HoldLock) -> None:
+def test_second_concurrent_run_into_an_output_is_rejected(
+    tmp_path: Path, hold_lock: HoldLock
+) -> None:
     hold_lock(tmp_path / ".kafka-index.lock")
     with pytest.raises(PublishError, match="another run holds"):
         DirectoryLock.of_output(str(tmp_path)).__enter__()

@@ -47,7 +47,7 @@ def staged(folder: Path, partition: TopicPartition, content: str) -> StagedParti
     [((), True), ((".kafka-index",), True), ((".kafka-index", "orders-0"), True), (("x",), False)],
     ids=["being made", "empty", "staged", "of a deleted topic"],
 )
-def test_sweep_removes_staging_of_killed_runs_only(
+def test_cleanup_removes_only_staging_directories_of_killed_runs(
     tmp_path: Path, content: tuple[str, ...], *, is_removed: bool
 ) -> None:
     (tmp_path / _NAME).mkdir()
@@ -79,7 +79,7 @@ def test_links_in_place_of_directories_are_not_followed(tmp_path: Path) -> None:
     assert names(theirs) == [".kafka-index"]
 
 
-def test_staging_is_removed_with_its_run_unless_handed_over(tmp_path: Path) -> None:
+def test_staging_directory_is_removed_with_its_run_unless_handed_over(tmp_path: Path) -> None:
     with Output.of_data_directory(str(tmp_path)) as output:
         output.make_staging()
     assert names(tmp_path) == []
@@ -103,7 +103,7 @@ def test_late_task_cannot_make_directory_after_its_run(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------- partition directories
 
 
-def test_changed_partition_is_refused_and_others_are_published(tmp_path: Path) -> None:
+def test_changed_partition_is_rejected_and_others_are_published(tmp_path: Path) -> None:
     root, other = tmp_path / "root", TopicPartition("orders", 1)
     staged(root, PARTITION, "by somebody else")
     new = [staged(tmp_path / "new", each, "new") for each in (PARTITION, other)]
@@ -116,7 +116,9 @@ def test_changed_partition_is_refused_and_others_are_published(tmp_path: Path) -
     assert logs == ["by somebody else", "new"]
 
 
-def test_shared_partition_is_published_once_unless_its_logs_differ(tmp_path: Path) -> None:
+def test_partition_staged_by_two_tasks_is_published_once_unless_its_logs_differ(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
 
@@ -140,7 +142,7 @@ class _State(RunState):
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"version":2,"inputs":"x"}', '{"version":1}'])
-def test_other_content_counts_as_missing_or_is_refused_with_a_hint(
+def test_malformed_state_file_counts_as_missing_or_is_rejected_with_a_hint(
     tmp_path: Path, content: str
 ) -> None:
     path = str(tmp_path / "state")

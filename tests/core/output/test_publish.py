@@ -75,7 +75,7 @@ def published(publication: Publication) -> None:
     assert publish_group([publication]) == [None]
 
 
-def test_published_files_have_their_names_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_publication_leaves_only_the_published_files(tmp_path: Path) -> None:
     published(stage(tmp_path / "t-0", b"new"))
     files = contents(tmp_path / "t-0")
     assert sorted(files) == [f"{BASE}.index", f"{BASE}.timeindex"]

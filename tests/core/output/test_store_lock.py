@@ -77,7 +77,7 @@ def ended_process() -> int:
     return done.pid
 
 
-def test_lock_object_names_its_run_until_the_run_ends(root: str) -> None:
+def test_lock_object_identifies_its_run_until_the_run_ends(root: str) -> None:
     with StoreLock(root, "ours"):
         found = lock_object(root)
         assert found is not None
@@ -106,7 +106,7 @@ def test_lock_object_of_a_running_run_excludes_other_runs(root: str) -> None:
 
 
 @pytest.mark.usefixtures("_refreshed_often")
-def test_lock_object_is_refreshed_while_its_run_lasts(root: str) -> None:
+def test_lock_object_is_refreshed_during_its_run(root: str) -> None:
     def count() -> int:
         found = lock_object(root)
         assert found is not None
@@ -276,7 +276,7 @@ def test_lock_object_deleted_while_it_is_watched_admits_the_run(root: str) -> No
 
 
 @pytest.mark.usefixtures("_refreshed_often")
-def test_run_whose_lock_object_was_replaced_keeps_the_new_one(
+def test_run_does_not_remove_the_lock_object_that_replaced_its_own(
     root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = {"run": "theirs", "host": ELSEWHERE, "process": 1, "count": 1}

@@ -132,7 +132,7 @@ def test_scratch_name_is_hidden_and_recognized(name: str) -> None:
     [*FINAL_NAMES, ".lock", ".kafka-index.lock", ".x.1.2.tmp", f"{BASE}.index.1.2.tmp",
      f".{BASE}.index.1.tmp", f".{BASE}.index.1.2.tmp~", f".{BASE}.index..2.tmp"],
 )  # fmt: skip
-def test_other_name_is_no_scratch_file(name: str) -> None:
+def test_other_file_name_is_not_a_scratch_name(name: str) -> None:
     assert not is_scratch(name)
 
 
@@ -141,7 +141,7 @@ def test_other_name_is_no_scratch_file(name: str) -> None:
     [("x.index", "1", "2"), (f"{BASE}.index", "a.b", "2"), (f"{BASE}.index", "1", ""),
      (f"{BASE}.index", "a-b", "1")],
 )  # fmt: skip
-def test_name_that_a_sweep_would_not_find_is_rejected(
+def test_scratch_name_that_cleanup_does_not_recognize_is_rejected(
     name: str, run_id: str, attempt_id: str
 ) -> None:
     with pytest.raises(ValueError, match="scratch name"):
@@ -167,19 +167,19 @@ def leftovers(tmp_path: Path) -> Path:
     return directory
 
 
-def test_sweep_of_a_run_removes_only_its_files(leftovers: Path) -> None:
+def test_cleanup_of_a_run_removes_only_its_files(leftovers: Path) -> None:
     sweep([str(leftovers)], run_id="run1")
     left = [name for name in os.listdir(leftovers) if is_scratch(name)]
     assert len(left) == 2
     assert all(".run2." in name for name in left)
 
 
-def test_sweep_of_all_runs_keeps_published_files(leftovers: Path) -> None:
+def test_cleanup_of_all_runs_keeps_published_files(leftovers: Path) -> None:
     sweep([str(leftovers), str(leftovers.parent / "gone")], run_id=None)
     assert sorted(os.listdir(leftovers)) == sorted(FINAL_NAMES)
 
 
-def test_sweep_that_cannot_remove_a_file_is_an_error(tmp_path: Path) -> None:
+def test_cleanup_that_cannot_remove_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / f".{BASE}.index.1.2.tmp").mkdir()
     with pytest.raises(PublishError, match="cannot remove a leftover"):
         sweep([str(tmp_path)], run_id=None)

@@ -98,7 +98,9 @@ def read(plan: ReadPlan) -> tuple[pa.Table, int]:
     return table, sum(reader.bytes_read for reader in readers)
 
 
-def test_bounded_read_equals_a_slice_and_reads_few_bytes(generated: Folder) -> None:
+def test_bounded_read_equals_a_slice_of_the_full_read_and_reads_few_bytes(
+    generated: Folder,
+) -> None:
     random = np.random.default_rng(1)
     first, end = generated.rows[0][0] - 3, generated.partition.end + 3
     # Without index files each of them builds the indexes that it needs.

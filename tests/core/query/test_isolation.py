@@ -171,7 +171,7 @@ def test_read_from_any_offset_skips_transactions_aborted_later(
         assert found == [one for one in model.committed_offsets if start <= one < end]
 
 
-def test_high_watermark_keeps_transactions_open_that_ended_above_it(tmp_path: Path) -> None:
+def test_transaction_that_ended_above_the_high_watermark_is_open(tmp_path: Path) -> None:
     log = (
         batch(0, 1),
         batch(1, 1, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True),
@@ -189,7 +189,7 @@ def test_high_watermark_keeps_transactions_open_that_ended_above_it(tmp_path: Pa
         assert reader.read_all()["offset"].to_pylist() == offsets
 
 
-def test_at_a_clean_stop_the_last_snapshot_has_the_open_transactions(tmp_path: Path) -> None:
+def test_last_snapshot_of_a_clean_shutdown_has_the_open_transactions(tmp_path: Path) -> None:
     logs = segments(4)
     folder = write_partition(tmp_path, logs)
     model = IsolationModel(b"".join(logs.values()))

@@ -127,7 +127,7 @@ def test_header_name_that_is_not_utf8_is_replaced_as_by_kafka(tmp_path: Path) ->
     assert table["headers"].to_pylist() == [[{"key": "a�b", "value": b"\xff"}]]
 
 
-def test_columns_on_request_are_those_of_the_batch(tmp_path: Path) -> None:
+def test_optional_columns_have_the_batch_fields(tmp_path: Path) -> None:
     first = batch(0, 1)
     second = batch(
         100,
@@ -157,7 +157,7 @@ def test_sequence_below_the_base_sequence_wraps_around_as_in_java(tmp_path: Path
     assert rows_of(table, "offset", "sequence") == [(99, 2**31 - 1), (100, 0)]
 
 
-def test_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(tmp_path: Path) -> None:
+def test_base_offset_of_a_compressed_message_is_its_first_inner_offset(tmp_path: Path) -> None:
     inner = b"".join(message(number, 1, 7, b"v") for number in range(3))
     entry = message(12, 1, 7, packed(inner, GZIP), attributes=GZIP)
     columns = ("offset", "batch_base_offset")
@@ -289,7 +289,7 @@ def test_batch_that_needs_too_much_memory_is_damage(tmp_path: Path) -> None:
     assert table["offset"].to_pylist() == [0, 2]
 
 
-def test_settings_bound_the_memory_unless_an_argument_does(tmp_path: Path) -> None:
+def test_memory_limit_argument_overrides_the_settings(tmp_path: Path) -> None:
     folder = partition_of(tmp_path, batch_of(1, [(1000, None, bytes(100_000))], GZIP))
     config = {"max.decompressed.bytes": "50000", "log.index.interval.bytes": "0"}
     with pytest.raises(TooLargeError, match="max-decompressed-bytes"):
@@ -333,7 +333,7 @@ def test_two_reads_in_one_thread_do_not_deadlock(tmp_path: Path) -> None:
     assert rows == 60
 
 
-def test_record_batches_are_of_a_few_mib(tmp_path: Path) -> None:
+def test_arrow_record_batches_have_a_few_mib(tmp_path: Path) -> None:
     small = [batch_of(number, [(1000, None, bytes(50_000))]) for number in range(300)]
     segments = dict(enumerate(small))
     folder = write_partition(tmp_path, segments)
@@ -474,7 +474,7 @@ def base_offsets(dump: Path, max_records: int, start: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("max_records", [1, 2, 3, 7, 10])
-def test_batch_is_one_row_wherever_offsets_are_divided(tmp_path: Path, max_records: int) -> None:
+def test_batch_is_one_row_regardless_of_splits(tmp_path: Path, max_records: int) -> None:
     counts = [3, 5, 1, 4, 2, 5]
     bases = [sum(counts[:number]) for number in range(len(counts))]
     log = [batch(base, count) for base, count in zip(bases, counts, strict=True)]

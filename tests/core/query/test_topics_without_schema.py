@@ -76,7 +76,9 @@ def test_rows_of_topics_without_schema_keep_their_bytes_without_error(
 
 
 @pytest.mark.parametrize("topic", VALUES)
-def test_cat_ends_with_the_code_of_other_commands(dump: Path, topic: str) -> None:
+def test_cat_of_topics_without_schema_has_the_exit_code_of_other_commands(
+    dump: Path, topic: str
+) -> None:
     done = run_here("cat", topic, "--input", dump, "--decode", "value", "--format", "json")
     assert done.returncode == (1 if topic == "lost" else 0), done.stderr
     assert len(done.stdout.splitlines()) == len(VALUES[topic])

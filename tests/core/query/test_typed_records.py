@@ -84,12 +84,12 @@ def test_only_selected_members_are_decoded(dump: Path) -> None:
         {"schema_context": "c"},
     ],
 )
-def test_option_of_decoding_alone_is_rejected(dump: Path, options: dict[str, Any]) -> None:
+def test_decoding_option_without_decode_is_rejected(dump: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(options))} requires decode"):
         kafka_index.read_records(dump, topics="orders", **options)
 
 
-def test_types_of_the_first_records_need_no_others(dump: Path) -> None:
+def test_types_are_found_in_the_first_records_up_to_a_limit(dump: Path) -> None:
     records = kafka_index.read_records(dump, topics="events", decode="value")
     plan = records._plan
     request = ReadRequest(inputs=(str(dump),), decode=Decode.VALUE)
@@ -115,7 +115,7 @@ def test_types_of_the_first_records_need_no_others(dump: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_versions_that_are_no_records_are_joined_within_a_subject(
+def test_versions_with_non_record_types_are_merged_within_a_subject(
     tmp_path: Path, schemas: list[str], values: list[bytes], expected: list[object]
 ) -> None:
     versions = [schema_record("t-value", n, n, text) for n, text in enumerate(schemas, 1)]
@@ -125,14 +125,14 @@ def test_versions_that_are_no_records_are_joined_within_a_subject(
     assert table["value"].to_pylist() == expected
 
 
-def test_topics_together_have_a_member_for_each_type(dump: Path) -> None:
+def test_typed_read_of_several_topics_has_a_member_per_type(dump: Path) -> None:
     records = kafka_index.read_records(dump, topics="orders|payments", decode="value")
     assert [field.name for field in records.schema.field("value").type] == ["Order", "Payment"]
     types = records.to_arrow()["value_type"].to_pylist()
     assert types == ["shop.Order", "shop.Order", None, "shop.Order", "pay.Payment"]
 
 
-def test_types_pickle_for_tasks(dump: Path) -> None:
+def test_decoder_types_are_equal_after_pickling(dump: Path) -> None:
     records = kafka_index.read_records(dump, topics="mixed", decode="both")
     settings = pickle.loads(pickle.dumps(records._plan.settings))  # noqa: S301
     assert settings.schema == records.schema
@@ -144,7 +144,7 @@ def _read(split: Any, settings: Any) -> Any:
     return RecordReader(split, settings)
 
 
-def test_bad_row_is_an_error_if_rows_must_not_fail(dump: Path) -> None:
+def test_undecodable_row_is_an_error_in_fail_fast_mode(dump: Path) -> None:
     records = kafka_index.read_records(dump, topics="mixed", decode="value", decode_errors="fail")
     with pytest.raises(CorruptRecordError, match="offset 1 of mixed-0 does not decode: no_magic"):
         records.to_arrow()
@@ -158,7 +158,7 @@ def test_bad_row_is_an_error_if_rows_must_not_fail(dump: Path) -> None:
         ("order.avsc", json.dumps(ORDERS[1]), "bare", ""),
     ],
 )
-def test_values_without_frame_are_decoded_by_a_file(
+def test_unframed_values_are_decoded_with_a_schema_file(
     tmp_path: Path, name: str, text: str, topic: str, place: str
 ) -> None:
     (tmp_path / name).write_text(text)
@@ -206,7 +206,7 @@ PROTO = 'syntax = "proto3"; message A { string s = 1; } message B { int32 x = 1;
         ),
     ],
 )  # fmt: skip
-def test_folder_without_ids_maps_its_schemas_to_topics(
+def test_schema_folder_without_ids_maps_files_to_topics(
     tmp_path: Path, files: dict[str, str], value: bytes, expected: object
 ) -> None:
     folder = tmp_path / "schemas"
@@ -223,7 +223,7 @@ def test_folder_without_ids_maps_its_schemas_to_topics(
         assert one.to_arrow()["value"].to_pylist() == [expected, None]
 
 
-def test_values_that_only_look_like_ids_are_decoded_whole(tmp_path: Path) -> None:
+def test_unframed_values_that_start_with_a_zero_byte_are_decoded_completely(tmp_path: Path) -> None:
     fields = [{"name": "a", "type": ["null", "int"]}, {"name": "b", "type": "string"}]
     schema = {"type": "record", "name": "R", "fields": fields}
     (tmp_path / "t-value.avsc").write_text(json.dumps(schema))
@@ -233,7 +233,7 @@ def test_values_that_only_look_like_ids_are_decoded_whole(tmp_path: Path) -> Non
     assert records.to_arrow()["value"].to_pylist() == expected
 
 
-def test_folder_of_no_topic_is_rejected_with_the_form_of_a_map(tmp_path: Path) -> None:
+def test_schema_folder_without_files_of_the_topic_is_rejected_with_a_hint(tmp_path: Path) -> None:
     for name in ("a.avsc", "b.avsc"):
         (tmp_path / name).write_text('"string"')
     root = write_topic(tmp_path / "dump", "t", [(None, framed(9, b"\x02x"))])
@@ -245,7 +245,7 @@ def test_folder_of_no_topic_is_rejected_with_the_form_of_a_map(tmp_path: Path) -
         kafka_index.read_records(root, decode="value", schemas=tmp_path)
 
 
-def test_maps_of_a_folder_count_for_topics_together(tmp_path: Path) -> None:
+def test_schema_folder_maps_several_topics_of_one_read(tmp_path: Path) -> None:
     folder = tmp_path / "schemas"
     folder.mkdir()
     for topic in ("t", "u"):
@@ -266,7 +266,7 @@ def test_missing_libraries_are_named_with_their_command(
         kafka_index.read_records(dump, topics="orders", decode="value")
 
 
-def test_large_decoded_values_are_returned_in_bounded_parts(tmp_path: Path) -> None:
+def test_large_decoded_values_are_returned_in_bounded_chunks(tmp_path: Path) -> None:
     inner = [{"name": f"x{n}", "type": ["null", "double"]} for n in range(9)]
     schema = {
         "type": "record",

@@ -105,7 +105,7 @@ def test_every_legal_gzip_header_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("flag", [2, 4, 8, 16])
-def test_gzip_header_that_does_not_end_is_rejected(flag: int) -> None:
+def test_unterminated_gzip_header_is_rejected(flag: int) -> None:
     header = b"\x1f\x8b\x08" + bytes((flag,)) + bytes(6)
     with pytest.raises(CorruptLogError, match="header"):
         decompress(GZIP, header + (b"" if flag == 2 else b"\xff\xff"))
@@ -119,7 +119,7 @@ def test_wrong_gzip_trailer_is_rejected(at: int) -> None:
         decompress(GZIP, bytes(packed))
 
 
-def test_concatenated_gzip_streams_are_one() -> None:
+def test_concatenated_gzip_streams_are_joined() -> None:
     assert decompress(GZIP, gzipped(DATA) + gzipped(b"more")) == DATA + b"more"
 
 
@@ -136,12 +136,12 @@ def test_snappy_without_framing_is_legal() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, -5])
-def test_version_of_a_snappy_header_does_not_matter(version: int) -> None:
+def test_snappy_header_version_is_ignored(version: int) -> None:
     header = XERIAL_MAGIC + struct.pack(">ii", version, 1)
     assert decompress(SNAPPY, header + xerial(DATA)[16:]) == DATA
 
 
-def test_concatenated_snappy_streams_are_one() -> None:
+def test_concatenated_snappy_streams_are_joined() -> None:
     assert decompress(SNAPPY, xerial(DATA) + xerial(b"more")) == DATA + b"more"
     with pytest.raises(CorruptLogError, match="version"):
         decompress(SNAPPY, xerial(DATA) + XERIAL_MAGIC + bytes(8))
@@ -161,7 +161,7 @@ def test_snappy_block_of_claimed_gigabytes_is_rejected_before_allocation() -> No
 # -------------------------------------------------------------------------------------- lz4
 
 
-def test_wrong_lz4_header_checksum_is_rejected_but_in_magic_0() -> None:
+def test_wrong_lz4_header_checksum_is_rejected_except_in_magic_0() -> None:
     packed = bytearray(lz4(DATA))
     packed[6] ^= 0xFF
     with pytest.raises(CorruptLogError, match="checksum of the frame header"):
@@ -173,7 +173,7 @@ def test_trailing_bytes_after_an_lz4_end_mark_are_ignored() -> None:
     assert decompress(LZ4, lz4(DATA) + b"anything") == DATA
 
 
-def test_lz4_blocks_that_depend_on_one_another_are_rejected_as_kafka_does() -> None:
+def test_lz4_linked_blocks_are_rejected_as_by_kafka() -> None:
     packed = pa.compress(BULK, "lz4", asbytes=True)
     with pytest.raises(CorruptLogError, match="flags 0x40"):
         decompress(LZ4, packed)
@@ -182,7 +182,7 @@ def test_lz4_blocks_that_depend_on_one_another_are_rejected_as_kafka_does() -> N
 @pytest.mark.parametrize(
     ("flags", "block"), [(0xA0, 0x40), (0x40, 0x40), (0x61, 0x40), (0x60, 0x30), (0x60, 0x41)]
 )
-def test_lz4_flags_that_kafka_does_not_read_are_rejected(flags: int, block: int) -> None:
+def test_lz4_flags_unsupported_by_kafka_are_rejected(flags: int, block: int) -> None:
     packed = lz4(DATA)
     with pytest.raises(CorruptLogError, match="0x"):
         decompress(LZ4, packed[:4] + bytes((flags, block)) + packed[6:], magic=0)
@@ -198,14 +198,14 @@ def test_lz4_content_checksums_are_ignored() -> None:
 # ------------------------------------------------------------------------------------- zstd
 
 
-def test_zstd_without_bytes_is_empty_and_the_others_are_rejected() -> None:
+def test_empty_zstd_stream_is_empty_but_empty_streams_of_other_codecs_are_rejected() -> None:
     assert decompress(ZSTD, b"") == b""
     for codec in (GZIP, SNAPPY, LZ4):
         with pytest.raises(CorruptLogError):
             decompress(codec, b"")
 
 
-def test_concatenated_zstd_frames_are_one_and_other_trailing_bytes_are_rejected() -> None:
+def test_concatenated_zstd_frames_are_joined_but_other_trailing_bytes_are_rejected() -> None:
     assert decompress(ZSTD, zstd(DATA) + zstd(b"more")) == DATA + b"more"
     with pytest.raises(CorruptLogError):
         decompress(ZSTD, zstd(DATA) + b"anything")

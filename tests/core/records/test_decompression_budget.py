@@ -92,7 +92,7 @@ def test_threads_that_need_most_of_the_budget_do_not_deadlock() -> None:
     assert budget.free_bytes == budget.max_bytes
 
 
-def test_limit_has_one_budget_in_a_process() -> None:
+def test_equal_memory_limits_share_one_budget_in_a_process() -> None:
     assert shared_budget(12345) is shared_budget(12345)
 
 

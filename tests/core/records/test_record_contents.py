@@ -75,7 +75,7 @@ def test_compressed_message_returns_its_inner_messages(magic: int, codec: int) -
     assert read_contents(entry) == contents
 
 
-def test_message_of_another_magic_can_be_in_a_compressed_one() -> None:
+def test_compressed_message_can_contain_messages_of_another_magic() -> None:
     inner = message(0, 0, 1, b"v", b"k") + message(1, 1, 1, b"w", b"l")
     entry = message(7, 1, 1, packed(inner, GZIP), attributes=GZIP)
     assert read_contents(entry) == [RecordContent(b"k", b"v"), RecordContent(b"l", b"w")]
@@ -83,7 +83,7 @@ def test_message_of_another_magic_can_be_in_a_compressed_one() -> None:
 
 @OLD_MAGICS
 @pytest.mark.parametrize("body", [b"\0\0\0\5abcd", b"\0\0\0\4abcd", b"\0\0\0\1k\0\0\0\2v"])
-def test_message_that_ends_too_early_is_an_error(magic: int, body: bytes) -> None:
+def test_truncated_message_is_an_error(magic: int, body: bytes) -> None:
     times = bytes(8) if magic else b""
     entry = message(7, magic, body=times + body)
     with pytest.raises(CorruptLogError, match="ends before its key or its value"):
@@ -124,7 +124,7 @@ def test_compressed_batch_of_more_records_than_a_chunk_is_read(codec: int) -> No
 
 
 @pytest.mark.parametrize("codec", [0, *PACKERS])
-def test_batch_of_more_bytes_than_a_chunk_expects_is_read(codec: int) -> None:
+def test_batch_larger_than_the_expected_chunk_size_is_read(codec: int) -> None:
     values = [None, b"", *(bytes([number]) * (300 * number) for number in range(40)), b"x"]
     records = [record(number, 0, None, value) for number, value in enumerate(values)]
     contents = read_contents(batch_of(*records, codec=codec))

@@ -83,12 +83,12 @@ def messages(magic: int, *offsets: int) -> list[bytes]:
 
 
 @ALL_CODECS
-def test_records_have_the_base_of_their_batch_added(codec: int) -> None:
+def test_record_offsets_and_timestamps_include_the_base_of_their_batch(codec: int) -> None:
     assert rows(batch_of(GOOD, codec)) == [(100, 1000), (102, 1009), (105, 997)]
 
 
 @ALL_CODECS
-def test_append_time_is_that_of_all_records(codec: int) -> None:
+def test_log_append_time_is_the_timestamp_of_all_records(codec: int) -> None:
     entry = batch_of(GOOD, codec, attributes=LOG_APPEND_TIME)
     assert rows(entry) == [(100, 5000), (102, 5000), (105, 5000)]
 
@@ -106,7 +106,7 @@ def test_higher_magic_is_read_like_magic_2(codec: int) -> None:
     assert rows(batch_of(GOOD, codec, magic=3)) == rows(batch_of(GOOD, codec))
 
 
-def test_sums_wrap_around() -> None:
+def test_offset_and_timestamp_sums_wrap_around() -> None:
     entry = batch_of(GOOD, base_offset=INT64_MAX, base_timestamp=INT64_MIN)
     assert rows(entry)[2] == (INT64_MIN + 4, INT64_MAX - 2)
 
@@ -169,7 +169,7 @@ def test_batch_that_cannot_be_decompressed_is_rejected(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_stream_cut_after_the_records_is_rejected(codec: int) -> None:
+def test_stream_truncated_after_the_records_is_rejected(codec: int) -> None:
     with pytest.raises(CorruptLogError, match="cannot be decompressed"):
         read_records(batch(5, attributes=codec, payload=packed(codec, GOOD)[:-2], record_count=3))
 
@@ -193,7 +193,7 @@ def test_entry_shorter_than_its_header_is_rejected(size: int) -> None:
         read_records(batch_of(GOOD)[:size])
 
 
-def test_records_on_a_map_that_cannot_be_written_are_read() -> None:
+def test_records_in_a_read_only_mapping_are_read() -> None:
     entry = np.frombuffer(b"xyz" + batch_of(GOOD), np.uint8)[3:]
     assert not entry.flags.writeable
     assert len(read_records(entry).rows) == 3
@@ -223,7 +223,7 @@ def test_key_and_value_of_an_uncompressed_message_are_not_parsed() -> None:
 
 
 @OLD_CODECS
-def test_inner_offsets_of_magic_1_end_with_that_of_the_wrapper(codec: int) -> None:
+def test_last_inner_offset_of_magic_1_is_the_wrapper_offset(codec: int) -> None:
     entry = wrapper(105, 1, *messages(1, 0, 2, 3), codec=codec)
     assert rows(entry) == [(102, 1000), (104, 1002), (105, 1003)]
     assert read_first_offset(entry) == 102
@@ -236,7 +236,7 @@ def test_inner_offsets_of_magic_0_are_absolute(codec: int) -> None:
     assert read_first_offset(entry) == 40
 
 
-def test_under_a_wrapper_offset_of_0_inner_offsets_are_absolute() -> None:
+def test_inner_offsets_in_a_wrapper_of_offset_0_are_absolute() -> None:
     assert rows(wrapper(0, 1, *messages(1, 3, 4))) == [(3, 1003), (4, 1004)]
 
 
@@ -244,7 +244,7 @@ def test_absolute_inner_offsets_are_unchanged() -> None:
     assert rows(wrapper(51, 1, *messages(1, 50, 51))) == [(50, 1050), (51, 1051)]
 
 
-def test_wrapper_offset_below_the_last_inner_one_is_rejected() -> None:
+def test_wrapper_offset_below_the_last_inner_offset_is_rejected() -> None:
     with pytest.raises(CorruptLogError, match="lower offset"):
         read_records(wrapper(2, 1, *messages(1, 9, 3)))
 
@@ -254,23 +254,23 @@ def test_inner_sums_wrap_around() -> None:
     assert rows(entry) == [(0, 5), (INT64_MAX, 5)]
 
 
-def test_append_time_of_the_wrapper_is_that_of_inner_messages_of_magic_1() -> None:
+def test_log_append_time_of_a_wrapper_applies_to_inner_messages_of_magic_1() -> None:
     inner = [message(offset, magic, 30) for offset, magic in enumerate((1, 0, 2, -1, 1))]
     entry = wrapper(4, 1, *inner, bits=LOG_APPEND_TIME)
     assert [time for _, time in rows(entry)] == [5000, -1, 30, 30, 5000]
 
 
-def test_append_time_on_inner_messages_alone_is_ignored() -> None:
+def test_log_append_time_on_inner_messages_only_is_ignored() -> None:
     assert rows(wrapper(1, 1, message(1, 1, 30, attributes=LOG_APPEND_TIME))) == [(1, 30)]
 
 
-def test_wrapper_of_magic_0_leaves_inner_timestamps() -> None:
+def test_wrapper_of_magic_0_does_not_change_inner_timestamps() -> None:
     assert rows(wrapper(9, 0, message(4, 1, 30), bits=LOG_APPEND_TIME)) == [(4, 30)]
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("bits", [GZIP, 5, 7])
-def test_inner_messages_before_a_compressed_one_are_read(magic: int, bits: int) -> None:
+def test_inner_messages_before_a_nested_compressed_message_are_read(magic: int, bits: int) -> None:
     inner = messages(magic, 0, 1, 2, 3)
     inner[2] = message(2, magic, 0, b"v", attributes=bits)
     records = read_records(wrapper(3, magic, *inner))
@@ -279,7 +279,7 @@ def test_inner_messages_before_a_compressed_one_are_read(magic: int, bits: int) 
     assert read_first_offset(wrapper(3, magic, *inner)) == 0
 
 
-def test_there_is_no_first_offset_when_the_first_inner_message_is_compressed() -> None:
+def test_first_offset_is_unknown_if_the_first_inner_message_is_compressed() -> None:
     entry = wrapper(1, 1, message(0, 1, attributes=GZIP), *messages(1, 1))
     assert read_records(entry).offsets == []
     with pytest.raises(CorruptLogError, match="message 1 of 2"):
@@ -296,20 +296,20 @@ def test_truncated_inner_message_is_skipped(magic: int, cut: int) -> None:
 
 @OLD_MAGICS
 @pytest.mark.parametrize("inner", [b"", bytes(11), messages(1, 0)[0][:-1]])
-def test_wrapper_of_no_message_is_rejected(magic: int, inner: bytes) -> None:
+def test_wrapper_without_inner_messages_is_rejected(magic: int, inner: bytes) -> None:
     with pytest.raises(CorruptLogError, match="contains no inner message"):
         read_records(wrapper(5, magic, inner))
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("length", [13, 0, -1])
-def test_inner_length_below_any_is_rejected(magic: int, length: int) -> None:
+def test_inner_message_length_below_the_minimum_is_rejected(magic: int, length: int) -> None:
     with pytest.raises(CorruptLogError, match="wrong length"):
         read_records(wrapper(5, magic, *messages(magic, 0), message(1, magic, length=length)[:20]))
 
 
 @OLD_MAGICS
-def test_zstd_is_rejected(magic: int) -> None:
+def test_zstd_in_old_message_formats_is_rejected(magic: int) -> None:
     with pytest.raises(CorruptLogError, match="cannot be compressed with codec 4"):
         read_records(wrapper(5, magic, *messages(magic, 0), codec=ZSTD))
 
@@ -362,7 +362,7 @@ def test_lz4_of_magic_0_may_have_a_wrong_header_checksum() -> None:
 
 
 @OLD_CODECS
-def test_no_more_of_a_message_is_decompressed_than_is_allowed(codec: int) -> None:
+def test_decompression_of_a_message_stops_at_the_limit(codec: int) -> None:
     entry = wrapper(1, 1, *messages(1, 0, 1), codec=codec)
     with pytest.raises(TooLargeError):
         read_records(entry, 40)
@@ -375,7 +375,7 @@ def test_first_offset_of_an_uncompressed_message_is_its_offset(magic: int) -> No
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_chunks_of_any_size_hold_the_same_records(codec: int, size: int) -> None:
+def test_records_do_not_depend_on_the_chunk_size(codec: int, size: int) -> None:
     for entry in (batch_of(GOOD, codec), batch_of(GOOD + b"\0", NONE), batch_of(GOOD, count=4)):
         assert read_records(entry, chunk_records=size) == read_records(entry)
     entry = wrapper(105, 1, *messages(1, 0, 2, 3))

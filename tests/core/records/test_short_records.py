@@ -166,7 +166,7 @@ def test_records_before_a_damaged_one_are_read(count: int, *, is_in_the_middle: 
 
 
 @pytest.mark.parametrize("codec", [0, LZ4])
-def test_bytes_after_the_last_record_are_damage_of_that_record(codec: int) -> None:
+def test_bytes_after_the_last_record_make_the_last_record_damaged(codec: int) -> None:
     sound = [record(number, number, b"k", b"v") for number in range(10)]
     payload = packed(b"".join([*sound, b"\0" * 20]), codec)
     entry = batch(5, payload=payload, record_count=10, attributes=codec)

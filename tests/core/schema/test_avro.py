@@ -141,7 +141,7 @@ def _is_overlong(datum: bytes) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(sample_size(20, one_in=4)))
-def test_versions_have_each_value_in_one_column(seed: int) -> None:
+def test_values_of_several_schema_versions_are_decoded_into_one_column(seed: int) -> None:
     random = Random(2000 + seed)
     for _ in range(20):
         source = RandomAvro(random)
@@ -172,7 +172,7 @@ def test_versions_have_each_value_in_one_column(seed: int) -> None:
         pa.concat_arrays(arrays)
 
 
-def test_members_that_are_selected_equal_those_of_the_whole() -> None:
+def test_selected_members_equal_those_of_a_full_decode() -> None:
     random = Random(7)
     for _ in range(60):
         source = RandomAvro(random)
@@ -223,7 +223,7 @@ def test_members_that_are_selected_equal_those_of_the_whole() -> None:
         ),
     ],
 )
-def test_bad_body_is_named_and_its_neighbours_are_decoded(
+def test_undecodable_value_is_reported_and_adjacent_values_are_decoded(
     schema: Any, body: bytes, reason: Reason
 ) -> None:
     good = encode(schema, [RandomAvro(Random(1)).value(schema)])[0]
@@ -256,7 +256,7 @@ def test_first_and_last_time_of_the_calendar_are_decoded(kind: Any, first: int, 
     assert [row["f0"].year for row in found.array.to_pylist()] == [1, 9999]
 
 
-def test_record_within_itself_is_json_text() -> None:
+def test_recursive_avro_record_is_decoded_as_json_text() -> None:
     leaf: dict[str, Any] = {"v": 3, "left": None, "children": [], "last": "z"}
     value = {"v": 1, "left": {**leaf, "left": leaf}, "children": [leaf, leaf], "last": "ü"}
     found = decode(NODE, [*encode(NODE, [value, leaf])])
@@ -266,14 +266,14 @@ def test_record_within_itself_is_json_text() -> None:
     ]
 
 
-def test_record_that_is_nested_too_deeply_is_too_large() -> None:
+def test_too_deeply_nested_avro_record_is_reported_as_too_large() -> None:
     schema = {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}
     found = decode(schema, [b"\x02" * 100_000 + b"\0", b"\x02\x02\0"])
     assert found.errors == {0: Reason.TOO_LARGE}
     assert found.array[1].as_py() == {"n": '{"n": {"n": null}}'}
 
 
-def test_record_within_a_record_that_is_null_is_no_text() -> None:
+def test_null_record_inside_a_recursive_avro_record_is_json_null() -> None:
     inner = {"type": "record", "name": "W", "fields": [{"name": "n", "type": "R"}]}
     assert decode(record(["null", inner]), [b"\0", b"\x02\0"]).array.to_pylist() == [
         {"f0": None},
@@ -289,32 +289,32 @@ def test_record_within_a_record_that_is_null_is_no_text() -> None:
         (b"\0\0\x08", Reason.BAD_INDEX),
     ],
 )
-def test_bad_record_within_itself_is_named(inner: bytes, reason: Reason) -> None:
+def test_undecodable_recursive_avro_record_is_reported(inner: bytes, reason: Reason) -> None:
     good = b"\0\0\0\0"
     found = decode(TIMES, [good, b"\0\0\0\x02" + inner + b"\0", good])
     assert found.errors == {1: reason}
     assert [one is None for one in found.array.to_pylist()] == [False, True, False]
 
 
-def test_record_without_fields_is_json_text() -> None:
+def test_avro_record_without_fields_is_decoded_as_json_text() -> None:
     empty = {"type": "record", "name": "E", "fields": []}
     found = decode(record("int", ["null", empty]), [b"\x02\x02", b"\x02\0"])
     assert found.array.to_pylist() == [{"f0": 1, "f1": "{}"}, {"f0": 1, "f1": None}]
     assert decode(empty, [b"", None]).array.to_pylist() == ["{}", None]
 
 
-def test_record_that_contains_itself_for_ever_is_too_large() -> None:
+def test_infinitely_recursive_avro_record_is_too_large() -> None:
     assert decode(record("R"), [b"", b"\0"]).errors == dict.fromkeys(range(2), Reason.TOO_LARGE)
 
 
-def test_fixed_values_that_exceed_the_limit_together_are_parted() -> None:
+def test_fixed_values_that_together_exceed_the_limit_are_decoded_in_smaller_parts() -> None:
     decoder = AvroSchema('{"type":"fixed","name":"F","size":1000000}').decoder()
     with pytest.raises(DecodedTooLargeError):
         decoder.decode(bodies_of([b""] * 100), MAX_BYTES)
     assert decoder.decode(bodies_of([b""]), 1000).errors == {0: Reason.TOO_LARGE}
 
 
-def test_names_in_a_member_that_differ_in_case_are_distinct() -> None:
+def test_avro_field_names_that_differ_only_in_case_are_distinct() -> None:
     inner = record("int", "string")
     inner["fields"] = [
         {**one, "name": name} for one, name in zip(inner["fields"], "xX", strict=True)
@@ -325,7 +325,7 @@ def test_names_in_a_member_that_differ_in_case_are_distinct() -> None:
     assert (value.type, value.to_pylist()) == (shape.type, [{"f0": [{"x": 1, "X__2": "a"}]}])
 
 
-def test_fixed_of_no_bytes_is_decoded() -> None:
+def test_avro_fixed_of_size_zero_is_decoded() -> None:
     fixed = {"type": "fixed", "name": "F", "size": 0}
     decimal = {**fixed, "name": "D", "logicalType": "decimal", "precision": 2}
     wide = {**fixed, "name": "W", "logicalType": "decimal", "precision": 40}
@@ -334,11 +334,11 @@ def test_fixed_of_no_bytes_is_decoded() -> None:
     assert found.array.to_pylist() == [{**values, "f3": b""}, {**values, "f3": None}]
 
 
-def test_top_level_bytes_have_no_length() -> None:
+def test_top_level_avro_bytes_have_no_length_prefix() -> None:
     assert decode("bytes", [b"\x01\x02", b"", None]).array.to_pylist() == [b"\x01\x02", b"", None]
 
 
-def test_limit_applies_to_the_decoded_size() -> None:
+def test_size_limit_applies_to_the_decoded_size() -> None:
     inner = {
         "type": "record",
         "name": "I",
@@ -373,12 +373,12 @@ def test_limit_applies_to_the_decoded_size() -> None:
         _doubled(30),
     ],
 )
-def test_text_that_is_no_schema_is_refused(text: str) -> None:
+def test_invalid_schema_text_is_rejected(text: str) -> None:
     with pytest.raises(BadSchemaError):
         AvroSchema(text)
 
 
-def test_types_of_references_are_known() -> None:
+def test_avro_types_of_references_are_resolved() -> None:
     address = (
         '{"type":"record","name":"Address","namespace":"c","fields":[{"name":"s","type":"string"}]}'
     )

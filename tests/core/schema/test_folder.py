@@ -61,7 +61,7 @@ def references(schemas: Schemas) -> dict[str, list[str]]:
     }
 
 
-def test_files_of_a_folder_refer_to_each_other(tmp_path: Path) -> None:
+def test_schema_files_of_a_folder_can_refer_to_each_other(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -92,7 +92,7 @@ def test_files_of_a_folder_refer_to_each_other(tmp_path: Path) -> None:
     assert {each.schema_id for each in found} == {None}
 
 
-def test_list_gives_ids_and_topics(tmp_path: Path) -> None:
+def test_schemas_json_maps_ids_and_topics(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -130,7 +130,7 @@ def test_list_gives_ids_and_topics(tmp_path: Path) -> None:
         assert found.find(SchemaKey(kind, value_of_key)).text == ADDRESS
 
 
-def test_file_is_read_with_the_files_that_it_refers_to(tmp_path: Path) -> None:
+def test_schema_file_is_read_with_its_references(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -172,20 +172,20 @@ WRONG: dict[str, tuple[dict[str, str | dict[str, object]], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_folder_is_refused(tmp_path: Path, case: str) -> None:
+def test_invalid_schema_folder_is_rejected(tmp_path: Path, case: str) -> None:
     files, reason = WRONG[case]
     with pytest.raises(InputError, match=reason):
         schemas_of_folder(str(write(tmp_path / "schemas", files)))
 
 
-def test_schema_that_is_no_utf8_is_refused_with_its_position(tmp_path: Path) -> None:
+def test_schema_that_is_not_utf8_is_rejected_with_its_position(tmp_path: Path) -> None:
     (tmp_path / "a.avsc").write_bytes(b'"lo\xffng"')
     with pytest.raises(InputError, match="not UTF-8") as error:
         schemas_of_folder(str(tmp_path))
     assert error.value.position_bytes == 3
 
 
-def test_written_folder_is_read_back(tmp_path: Path) -> None:
+def test_written_schema_folder_is_read_back(tmp_path: Path) -> None:
     schemas = replayed(
         schema_record("orders-value", 1, 7, ADDRESS),
         schema_record(

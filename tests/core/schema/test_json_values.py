@@ -34,12 +34,12 @@ def _doubled(levels: int, name: str) -> str:
         _doubled(20, "definitions"),
     ],
 )
-def test_text_that_is_no_schema_is_refused(text: str) -> None:
+def test_invalid_schema_text_is_rejected(text: str) -> None:
     with pytest.raises(BadSchemaError):
         JsonSchema(text)
 
 
-def test_types_that_are_nested_too_deeply_stay_text() -> None:
+def test_too_deeply_nested_json_types_stay_text() -> None:
     schema = JsonSchema('{"type": "array", "items":' * 100 + "{}" + "}" * 100)
     body = b"[" * 100 + b"]" * 100
     assert schema.shape.depth < 64

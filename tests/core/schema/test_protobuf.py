@@ -108,7 +108,9 @@ def _damaged(random: Random, datum: bytes) -> bytes:
     return bytes(data)
 
 
-def test_upb_decodes_what_the_loop_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upb_fallback_decodes_messages_like_the_column_decoder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     random = Random(5)
     for _ in range(20):
         message = ProtobufFile(random_file(random)).message((0,))
@@ -121,7 +123,7 @@ def test_upb_decodes_what_the_loop_does_not(monkeypatch: pytest.MonkeyPatch) -> 
             assert is_equal(kind.FromString(datum), value)
 
 
-def test_group_is_read() -> None:
+def test_protobuf_group_is_decoded() -> None:
     text = """syntax = "proto2"; message M { optional int32 a = 1;
       repeated group G = 2 { optional string s = 3; } }"""
     message = ProtobufFile(text).message((0,))
@@ -133,7 +135,7 @@ def test_group_is_read() -> None:
     ]
 
 
-def test_message_within_itself_is_json_text() -> None:
+def test_recursive_protobuf_message_is_decoded_as_json_text() -> None:
     message = ProtobufFile(TREE).message((0,))
     one = message_class(message)(v=1, last="ü")
     one.left.left.v = 2
@@ -156,7 +158,7 @@ def test_message_within_itself_is_json_text() -> None:
     }  # fmt: skip
 
 
-def test_fields_of_versions_match_by_number() -> None:
+def test_protobuf_fields_of_two_versions_match_by_number() -> None:
     texts = (
         'syntax = "proto3"; message R { int32 sensor = 1; float value = 2; string unit = 3; }',
         """syntax = "proto3"; message R { int64 id = 1; float value = 2; bytes unit = 4;
@@ -204,7 +206,7 @@ def test_file_without_syntax_is_compiled_without_a_warning(
 
 
 @pytest.mark.parametrize("start", ["/* c */ ", "// c\n", "\n"])
-def test_syntax_after_a_comment_counts(start: str) -> None:
+def test_syntax_statement_after_a_comment_is_recognized(start: str) -> None:
     file = ProtobufFile(f'{start}syntax = "proto3"; message M {{ int32 a = 1; }}')
     assert file.message((0,)).name == "M"
 
@@ -216,7 +218,7 @@ def test_file_of_karapace_without_syntax_and_labels_is_compiled() -> None:
     assert decode(message, [b"\x0a\x01x"]).array.to_pylist() == [{"name": "x", "qty": 0}]
 
 
-def test_maps_have_their_entries_by_key_in_each_run() -> None:
+def test_protobuf_map_entries_are_sorted_by_key() -> None:
     text = """syntax = "proto3"; message M { map<string, N> by_name = 1; map<int32, bool> m = 2; }
       message N { map<sint64, string> inner = 1; }"""
     message = ProtobufFile(text).message((0,))
@@ -254,7 +256,7 @@ def test_time_beyond_the_year_9999_is_out_of_range() -> None:
     assert found.array.to_pylist() == [{"t": []}, None, {"t": []}]
 
 
-def test_value_that_may_grow_too_large_is_named() -> None:
+def test_protobuf_value_above_the_decoded_size_limit_is_reported() -> None:
     fields = " ".join(f"int64 a{number} = {number + 1};" for number in range(50))
     message = ProtobufFile(
         f'syntax = "proto3"; message M {{ repeated I i = 1; }} message I {{ {fields} }}'
@@ -269,13 +271,13 @@ def test_value_that_may_grow_too_large_is_named() -> None:
     "text",
     ["", "message {", 'syntax = "proto3"; message M { Unknown u = 1; }', "\0\xff"],
 )
-def test_text_that_does_not_compile_is_refused(text: str) -> None:
+def test_invalid_protobuf_text_is_rejected(text: str) -> None:
     with pytest.raises(BadSchemaError):
         ProtobufFile(text + ("x" if not text else ""))
 
 
 @pytest.mark.parametrize("fields", [1, 2])
-def test_messages_that_are_nested_too_deeply_are_refused(fields: int) -> None:
+def test_too_deeply_nested_protobuf_messages_are_rejected(fields: int) -> None:
     own = [f"M{{0}} a{number} = {number};" for number in range(1, fields + 1)]
     text = "".join(
         f"message M{level} {{ {' '.join(own).format(level + 1)} }}" for level in range(70)
@@ -286,7 +288,7 @@ def test_messages_that_are_nested_too_deeply_are_refused(fields: int) -> None:
     assert file.message((60,)).shape.size > 10
 
 
-def test_own_types_with_the_names_of_well_known_ones_are_messages() -> None:
+def test_user_types_named_like_well_known_types_are_messages() -> None:
     text = """syntax = "proto3"; package google.protobuf; message Timestamp { string x = 1; }
       message Struct { int32 y = 1; }"""
     times, struct = (ProtobufFile(text).message((number,)) for number in range(2))
@@ -294,12 +296,12 @@ def test_own_types_with_the_names_of_well_known_ones_are_messages() -> None:
     assert decode(struct, [b"\x08\x01"]).array.to_pylist() == ['{"@bytes": "CAE="}']
 
 
-def test_import_that_leads_out_of_its_folder_is_refused() -> None:
+def test_import_outside_the_schema_folder_is_rejected() -> None:
     with pytest.raises(BadSchemaError, match="leads out"):
         ProtobufFile('syntax = "proto3"; import "../x.proto";', {"../x.proto": ""})
 
 
-def test_last_member_of_a_oneof_counts_if_another_is_wanted() -> None:
+def test_last_member_of_a_oneof_is_used_if_another_is_selected() -> None:
     text = 'syntax = "proto3"; message M { oneof o { string card = 1; bool cash = 2; } }'
     message = ProtobufFile(text).message((0,))
     card, cash = b"\x0a\x01x", b"\x10\x01"
@@ -322,7 +324,7 @@ def test_last_member_of_a_oneof_counts_if_another_is_wanted() -> None:
         (b"\x7b\x08\x01\x74", None),
     ],
 )
-def test_message_is_read_as_upb_reads_it(body: bytes, expected: Any) -> None:
+def test_protobuf_message_is_decoded_as_by_upb(body: bytes, expected: Any) -> None:
     text = """syntax = "proto3"; message M { string s = 1; N n = 2; repeated int32 r = 3; }
       message N { int32 a = 1; int32 b = 2; }"""
     found = decode(ProtobufFile(text).message((0,)), [body])

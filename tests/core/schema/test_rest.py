@@ -88,7 +88,7 @@ def listed(subject: str, version: int, schema_id: int, **more: object) -> Listed
 
 
 @pytest.mark.parametrize("has_pages", [True, False])
-def test_all_pages_are_read_once(*, has_pages: bool) -> None:
+def test_registry_pages_are_all_read_once(*, has_pages: bool) -> None:
     schemas = [listed(f"s{number}", 1, number) for number in range(1, 2501)]
     with serving(schemas, has_pages=has_pages) as server:
         found = open_schemas(server.url, [])
@@ -99,7 +99,7 @@ def test_all_pages_are_read_once(*, has_pages: bool) -> None:
     assert len(server.requests) == (8 if has_pages else 4)
 
 
-def test_schemas_have_their_versions_states_and_references() -> None:
+def test_registry_schemas_have_versions_states_and_references() -> None:
     reference = {"name": "n", "subject": "b", "version": 1}
     schemas = [
         listed("a", 1, 1, gone=True),
@@ -122,7 +122,7 @@ def test_schemas_have_their_versions_states_and_references() -> None:
     assert found.find(SchemaKey(KeyKind.CONTENT_ID, 3)).schema_id == 3
 
 
-def test_user_is_sent_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_user_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(USER_VARIABLE, "me:secret")
     with serving([listed("a", 1, 1)]) as server:
         open_schemas(server.url, [])
@@ -143,7 +143,7 @@ FAILURES: dict[str, tuple[tuple[int, bytes], type[KafkaIndexError], str]] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_failure_is_retriable_only_if_the_server_fails(case: str) -> None:
+def test_registry_error_is_retriable_only_for_server_errors(case: str) -> None:
     answer, kind, reason = FAILURES[case]
     with serving([]) as server:
         server.answer = answer
@@ -152,7 +152,7 @@ def test_failure_is_retriable_only_if_the_server_fails(case: str) -> None:
     assert is_retriable(error.value) == (kind is ReadError)
 
 
-def test_server_that_is_down_is_retriable() -> None:
+def test_unreachable_registry_is_retriable() -> None:
     with serving([]) as server:
         url = server.url
     with pytest.raises(ReadError, match="does not answer"):

@@ -75,7 +75,9 @@ def states(schemas: Schemas, subject: str) -> list[tuple[int, int | None, Versio
         (CUSTOMER, ("common.Address",), "19af52ef-dc91-e6cf-31c9-1ae8d9050b46"),
     ],
 )
-def test_guid_equals_that_of_headers(text: str, references: tuple[str, ...], guid: str) -> None:
+def test_computed_schema_guid_equals_the_guid_in_headers(
+    text: str, references: tuple[str, ...], guid: str
+) -> None:
     # From records whose headers official readers resolved.
     named = [SchemaReference(name, name, 1) for name in references]
     assert guid_of(text, named) == guid
@@ -92,13 +94,13 @@ def test_guid_equals_that_of_headers(text: str, references: tuple[str, ...], gui
         {"references": [{"name": "a", "subject": "b", "version": 1}]},
     ],
 )
-def test_guid_depends_on_metadata_rules_and_references(more: dict[str, Any]) -> None:
+def test_schema_guid_depends_on_metadata_rules_and_references(more: dict[str, Any]) -> None:
     plain = replayed([schema_record("a", 1, 1)]).by_id(1)
     rich = replayed([schema_record("a", 1, 1, **more)]).by_id(1)
     assert rich.guid != plain.guid
 
 
-def test_stored_md5_is_the_guid() -> None:
+def test_md5_in_a_schema_record_is_its_guid() -> None:
     stored = schema_record("a", 1, 1, md5="AAECAwQFBgcICQoLDA0ODw==")
     found = replayed([stored]).by_guid("00010203-0405-0607-0809-0a0b0c0d0e0f")
     assert found.schema_id == 1
@@ -109,7 +111,7 @@ def test_malformed_metadata_leaves_the_schema_readable() -> None:
     assert replayed([odd]).by_id(1).text == '"string"'
 
 
-def test_rule_types_are_read() -> None:
+def test_schema_rule_types_are_read() -> None:
     rules = {"domainRules": [{"name": "pii", "type": "ENCRYPT"}]}
     assert replayed([schema_record("a", 1, 1, ruleSet=rules)]).by_id(1).rule_types == ("ENCRYPT",)
 
@@ -152,7 +154,7 @@ VERSIONS: dict[str, tuple[list[Written], list[tuple[int, int, VersionState]]]] =
 
 
 @pytest.mark.parametrize("case", VERSIONS)
-def test_versions_have_the_state_of_the_last_record(case: str) -> None:
+def test_schema_versions_have_the_state_of_their_last_record(case: str) -> None:
     records, expected = VERSIONS[case]
     found = replayed(records)
     assert states(found, "a") == expected
@@ -165,13 +167,13 @@ def test_replaced_schema_stays_readable_by_id_and_guid() -> None:
     assert found.by_guid(guid_of('"string"', ())).schema_id == 7
 
 
-def test_id_of_several_subjects_is_one_schema() -> None:
+def test_schema_id_of_several_subjects_is_one_schema() -> None:
     found = replayed([schema_record("b", 1, 4), schema_record("a", 3, 4)])
     assert found.by_id(4).subjects == (SubjectVersion("a", 3), SubjectVersion("b", 1))
     assert len(found) == 1
 
 
-def test_same_id_is_another_schema_in_another_context() -> None:
+def test_same_schema_id_in_another_context_is_another_schema() -> None:
     found = replayed([schema_record("a", 1, 1), schema_record(":.ctx:a", 1, 1, '"long"')])
     assert (found.by_id(1).text, found.by_id(1, ".ctx").text) == ('"string"', '"long"')
     assert found.subjects() == [":.ctx:a", "a"]
@@ -179,7 +181,7 @@ def test_same_id_is_another_schema_in_another_context() -> None:
         found.by_id(1, ".other")
 
 
-def test_id_with_two_texts_is_a_conflict_and_the_later_counts() -> None:
+def test_schema_id_with_two_texts_is_a_conflict_and_the_later_text_is_used() -> None:
     found = replayed([schema_record("a", 1, 1), schema_record("b", 1, 1, '"long"')])
     assert found.by_id(1).text == '"long"'
     assert found.by_guid(guid_of('"string"', ())).text == '"string"'
@@ -188,7 +190,7 @@ def test_id_with_two_texts_is_a_conflict_and_the_later_counts() -> None:
     ]
 
 
-def test_settings_are_those_of_the_last_record() -> None:
+def test_subject_settings_are_those_of_the_last_record() -> None:
     found = replayed(
         [
             setting("CONFIG", None, compatibilityLevel="NONE"),
@@ -204,7 +206,7 @@ def test_settings_are_those_of_the_last_record() -> None:
     }
 
 
-def test_types_are_read_and_avro_is_the_default() -> None:
+def test_schema_type_defaults_to_avro() -> None:
     found = replayed(
         schema_record("a", number, number, more, schemaType=more)
         for number, more in enumerate(("PROTOBUF", "JSON"), start=1)
@@ -242,7 +244,7 @@ ODD: dict[str, tuple[Written, str]] = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_odd_record_is_reported_with_its_offset(case: str) -> None:
+def test_malformed_schema_record_is_reported_with_its_offset(case: str) -> None:
     odd, reason = ODD[case]
     found = replayed([schema_record("b", 1, 9), odd, schema_record("a", 2, 10, '"long"')])
     ((offset, text),) = [(each.offset, each.reason) for each in found.unreadable]
@@ -251,14 +253,14 @@ def test_odd_record_is_reported_with_its_offset(case: str) -> None:
     assert [each.schema_id for each in found] == [9, 10]
 
 
-def test_records_of_other_types_are_counted() -> None:
+def test_schema_topic_records_of_other_types_are_counted() -> None:
     other = [setting("NOOP", None), setting("CONTEXT", None), setting("NOOP", None)]
     found = replayed([*other, (b'{"magic":0,"keytype":"FUTURE","x":[1]}', b"\xff")])
     assert found.skipped == {"NOOP": 2, "CONTEXT": 1, "FUTURE": 1}
     assert not found.unreadable
 
 
-def test_key_in_another_order_of_fields_is_read() -> None:
+def test_schema_record_key_is_read_in_any_field_order() -> None:
     _, value = schema_record("a", 1, 5)
     key = b'{"magic":1,"version":1,"subject":"a","keytype":"SCHEMA"}'
     assert states(replayed([(key, value)]), "a") == [(1, 5, LIVE)]
@@ -273,7 +275,7 @@ def referring(subject: str, schema_id: int, *names: str, version: int = 1) -> Wr
     return schema_record(subject, 1, schema_id, text, references=references)
 
 
-def test_references_come_before_what_refers_to_them() -> None:
+def test_schema_references_precede_the_schemas_that_use_them() -> None:
     found = replayed([referring("a", 1, "b", "c"), referring("b", 2, "c"), referring("c", 3)])
     references = found.references_of(found.by_id(1))
     assert [(name, each.schema_id) for name, each in references.items()] == [("n.c", 3), ("n.b", 2)]
@@ -284,7 +286,7 @@ def test_reference_to_deleted_version_resolves() -> None:
     assert found.references_of(found.by_id(1))["n.b"].schema_id == 2
 
 
-def test_reference_to_latest_version_is_to_the_last_live_one() -> None:
+def test_reference_to_the_latest_version_resolves_to_the_last_live_version() -> None:
     found = replayed(
         [
             referring("a", 1, "b", version=-1),
@@ -295,7 +297,7 @@ def test_reference_to_latest_version_is_to_the_last_live_one() -> None:
     assert found.references_of(found.by_id(1))["n.b"].schema_id == 2
 
 
-def test_reference_within_a_context_is_to_its_subject() -> None:
+def test_schema_reference_within_a_context_resolves_to_a_subject_of_that_context() -> None:
     found = replayed(
         [referring(":.c:a", 1, "b"), schema_record("b", 1, 2), schema_record(":.c:b", 1, 2, '"x"')]
     )
@@ -316,7 +318,9 @@ def test_reference_within_a_context_is_to_its_subject() -> None:
         ),
     ],
 )
-def test_circular_or_missing_reference_is_refused(records: list[Written], reason: str) -> None:
+def test_circular_or_missing_schema_reference_is_rejected(
+    records: list[Written], reason: str
+) -> None:
     found = replayed(records)
     with pytest.raises(BadSchemaError, match=reason):
         found.references_of(found.by_id(1))
@@ -336,7 +340,7 @@ def test_long_chain_of_references_resolves() -> None:
 # ------------------------------------------------------------------------------- foreign ids
 
 
-def test_ids_of_apicurio_are_not_those_of_a_registry() -> None:
+def test_apicurio_ids_are_not_resolved_as_registry_ids() -> None:
     found = replayed([schema_record("a", 1, 5)])
     assert found.find(SchemaKey(KeyKind.ID, 5)).schema_id == 5
     for kind in (KeyKind.WIDE_ID, KeyKind.CONTENT_ID, KeyKind.GLOBAL_ID):
@@ -344,7 +348,7 @@ def test_ids_of_apicurio_are_not_those_of_a_registry() -> None:
             found.find(SchemaKey(kind, 5))
 
 
-def test_schemas_pickle() -> None:
+def test_schemas_are_equal_after_pickling() -> None:
     found = replayed([schema_record("a", 1, 5)])
     sent: Schemas = pickle.loads(pickle.dumps(found))  # noqa: S301
     assert sent.by_id(5) == found.by_id(5)
@@ -354,7 +358,7 @@ def test_schemas_pickle() -> None:
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2, 3])
-def test_log_is_read_behind_its_damage(tmp_path: Path, damaged: int) -> None:
+def test_schemas_after_damage_in_the_topic_are_read(tmp_path: Path, damaged: int) -> None:
     records = [schema_record(f"s{number}", 1, number) for number in range(4)]
     batches = [
         batch_of(offset, [(1000, key, value)]) for offset, (key, value) in enumerate(records)
@@ -370,7 +374,7 @@ def test_log_is_read_behind_its_damage(tmp_path: Path, damaged: int) -> None:
     assert problem.reason.startswith("bad_crc")
 
 
-def test_record_that_is_too_large_is_reported_and_others_are_read(tmp_path: Path) -> None:
+def test_oversized_schema_record_is_reported_and_others_are_read(tmp_path: Path) -> None:
     records = [
         schema_record("a", 1, 1),
         schema_record("b", 1, 2, "x" * (1 << 21)),
@@ -386,7 +390,7 @@ def test_record_that_is_too_large_is_reported_and_others_are_read(tmp_path: Path
     assert len(schemas_of_dump([str(tmp_path)], BUDGET)) == 3
 
 
-def test_log_whose_offsets_go_back_is_replayed_by_offset(tmp_path: Path) -> None:
+def test_schemas_topic_with_backward_offsets_is_replayed_by_offset(tmp_path: Path) -> None:
     records = log_records(
         [schema_record("a", 1, 1), delete_subject("a", 1), schema_record("a", 1, 1)]
     )
@@ -398,13 +402,13 @@ def test_log_whose_offsets_go_back_is_replayed_by_offset(tmp_path: Path) -> None
     assert states(schemas_of_dump([str(tmp_path)], BUDGET), "a") == [(1, 1, LIVE)]
 
 
-def test_input_without_the_topic_is_refused(tmp_path: Path) -> None:
+def test_input_without_the_schemas_topic_is_rejected(tmp_path: Path) -> None:
     write_topic(tmp_path, "orders", [schema_record("a", 1, 1)])
     with pytest.raises(InputError, match="no topic matches '_schemas'"):
         schemas_of_dump([str(tmp_path)], BUDGET)
 
 
-def test_registry_may_keep_its_schemas_in_another_topic(tmp_path: Path) -> None:
+def test_schemas_can_be_read_from_another_topic_name(tmp_path: Path) -> None:
     write_topic(tmp_path, "my.schemas", [schema_record("a", 1, 1)])
     assert len(schemas_of_dump([str(tmp_path)], BUDGET, "my.schemas")) == 1
 
@@ -461,7 +465,7 @@ def model_of(operations: Iterable[Operation]) -> dict[tuple[str, int], tuple[int
 
 
 @given(OPERATIONS, st.randoms(use_true_random=False))
-def test_replay_equals_model_in_any_order_of_records(
+def test_schema_replay_equals_the_model_in_any_record_order(
     operations: list[Operation], order: random.Random
 ) -> None:
     records = log_records(map(written, operations))

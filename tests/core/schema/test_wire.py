@@ -161,12 +161,12 @@ FORMS: dict[str, tuple[bytes | None, Framing, SchemaKey | None, bytes | None]] =
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_form_is_recognized(form: str) -> None:
+def test_framing_of_a_value_is_recognized(form: str) -> None:
     value, framing, key, body = FORMS[form]
     assert rows_of([value]) == [Row(framing, key, body)]
 
 
-def test_column_may_mix_all_forms() -> None:
+def test_column_can_mix_all_framings() -> None:
     expected = [Row(framing, key, body) for _, framing, key, body in FORMS.values()]
     values = [form[0] for form in FORMS.values()]
     for kind in (pa.binary(), pa.large_binary()):
@@ -175,7 +175,7 @@ def test_column_may_mix_all_forms() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [None], [None, None], [b""]])
-def test_column_without_bytes_has_no_keys(values: list[bytes | None]) -> None:
+def test_column_without_bytes_has_no_schema_keys(values: list[bytes | None]) -> None:
     frames = frames_of(pa.array(values, pa.binary()))
     assert (len(frames), frames.keys, list(frames.groups())) == (len(values), (), [])
 
@@ -191,7 +191,7 @@ def test_reasons_are_given_for_rows_without_schema() -> None:
     ]
 
 
-def test_headers_of_keys_are_their_own() -> None:
+def test_key_schema_header_is_used_for_keys() -> None:
     headers: Headers = [("__value_schema_id", b"\0\0\0\0\1"), ("__key_schema_id", b"\0\0\0\0\2")]
     column = pa.array([[{"key": key, "value": value} for key, value in headers]])
     frames = frames_of(pa.array([b"k"]), column.cast(HEADERS), is_key=True)
@@ -208,7 +208,7 @@ def test_headers_of_keys_are_their_own() -> None:
         ([], 9),
     ],
 )
-def test_last_header_counts_and_null_is_none(headers: Headers, expected: int) -> None:
+def test_last_schema_header_is_used_and_null_is_ignored(headers: Headers, expected: int) -> None:
     (row,) = rows_of([b"\0\0\0\0\x09b"], [headers])
     assert row.key == SchemaKey(KeyKind.ID, expected)
 
@@ -229,7 +229,7 @@ HEADER_VALUES = st.none() | st.binary(max_size=9) | st.builds(bytes.__add__, MAG
     id_bytes=st.sampled_from([4, 8]),
     offset=st.integers(0, 3),
 )
-def test_frames_equal_those_of_single_rows(
+def test_frames_of_a_column_equal_those_of_single_rows(
     *,
     rows: list[tuple[bytes | None, Headers | None]],
     has_headers: bool,
@@ -308,7 +308,7 @@ def paths_of(
 
 
 @pytest.mark.parametrize("by_header", [False, True])
-def test_message_indexes_are_read(*, by_header: bool) -> None:
+def test_protobuf_message_indexes_are_read(*, by_header: bool) -> None:
     for names in (list(INDEXES), *([name] for name in INDEXES)):
         cases = [INDEXES[name] for name in names]
         expected = [
@@ -318,7 +318,7 @@ def test_message_indexes_are_read(*, by_header: bool) -> None:
         assert paths_of(bodies, by_header=by_header) == expected
 
 
-def test_indexes_in_headers_and_values_are_read_together() -> None:
+def test_message_indexes_in_headers_and_values_are_read_together() -> None:
     headers = pa.array(
         [[{"key": "__value_schema_id", "value": b"\1" + GUID + b"\x02\x04"}], None, None],
         HEADERS,
@@ -333,7 +333,7 @@ def test_indexes_in_headers_and_values_are_read_together() -> None:
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), max_size=5), st.binary(max_size=4))))
-def test_written_indexes_are_read(rows: list[tuple[list[int], bytes]]) -> None:
+def test_written_message_indexes_are_read_back(rows: list[tuple[list[int], bytes]]) -> None:
     bodies = [indexed(*path) + rest for path, rest in rows]
     assert paths_of(bodies, by_header=False) == [(tuple(path) or (0,), rest) for path, rest in rows]
 
@@ -356,7 +356,7 @@ NAMED: dict[str, tuple[bytes, MessagePath, bytes]] = {
 
 
 @pytest.mark.parametrize("frame", [b"\0\0\0\0\7", b"\0" + bytes(7) + b"\7"])
-def test_names_of_apicurio_are_read(frame: bytes) -> None:
+def test_apicurio_message_type_names_are_read(frame: bytes) -> None:
     values = pa.array([frame + body for body, _, _ in NAMED.values()], pa.binary())
     frames = frames_of(values)
     found = message_indexes(frames, np.arange(len(frames)), has_names=True)
@@ -366,7 +366,7 @@ def test_names_of_apicurio_are_read(frame: bytes) -> None:
     ] == [(path, rest) for _, path, rest in NAMED.values()]
 
 
-def test_header_of_apicurio_without_name_is_of_the_first_type() -> None:
+def test_apicurio_header_without_a_type_name_selects_the_first_type() -> None:
     header = [{"key": "apicurio.value.contentId", "value": bytes(7) + b"\7"}]
     values = pa.array([b"\x08\x01", named(b"Refund") + b"\x08\x01"], pa.binary())
     frames = frames_of(values, pa.array([header, header], HEADERS))
@@ -376,6 +376,6 @@ def test_header_of_apicurio_without_name_is_of_the_first_type() -> None:
     assert (paths, bodies) == ([(0,), ("Refund",)], [b"\x08\x01", b"\x08\x01"])
 
 
-def test_names_are_no_names_in_a_registry_of_its_own_ids() -> None:
+def test_type_name_prefix_after_a_confluent_id_is_read_as_message_indexes() -> None:
     frames = frames_of(pa.array([b"\0\0\0\0\7" + named(b"ab") + b"msg"], pa.binary()))
     assert message_indexes(frames, np.arange(1)).paths == ((5, 1),)

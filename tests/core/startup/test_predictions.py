@@ -163,7 +163,7 @@ def test_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nothing-here")])
-def test_special_file_named_like_a_log_counts_as_a_missing_log(
+def test_special_file_named_like_a_log_is_treated_as_a_missing_log(
     data: Path, make: Callable[[Path], None]
 ) -> None:
     first, second, *_ = logs(data)
@@ -582,14 +582,14 @@ def with_first_metadata(data: Path, content: bytes) -> StartPrediction:
     return predict_directories([str(data)], conditions)
 
 
-def test_bootstrap_metadata_with_a_wrong_checksum_are_read(data: Path) -> None:
+def test_bootstrap_metadata_with_a_wrong_checksum_is_read(data: Path) -> None:
     content = bytearray((DUMP / "bootstrap.checkpoint").read_bytes())
     content[17] ^= 1
 
     assert with_first_metadata(data, bytes(content)).verdict is Verdict.SAFE
 
 
-def test_bootstrap_metadata_outside_the_metadata_directory_are_not_safe(
+def test_bootstrap_metadata_outside_the_metadata_directory_is_not_safe(
     data: Path,
 ) -> None:
     (data / "bootstrap.checkpoint").write_bytes(bytes(40))
@@ -603,7 +603,7 @@ def test_bootstrap_metadata_outside_the_metadata_directory_are_not_safe(
     ("at", "value", "reason"),
     [(60, 0, "has no record"), (57, 1, "cannot be read"), (181, 0x8C, None), (0, 1, None)],
 )
-def test_first_metadata_that_cannot_be_read_prevent_the_start(
+def test_unreadable_bootstrap_metadata_prevents_the_start(
     data: Path, at: int, value: int, reason: str | None
 ) -> None:
     content = bytearray((DUMP / "bootstrap.checkpoint").read_bytes())
@@ -618,7 +618,7 @@ def test_first_metadata_that_cannot_be_read_prevent_the_start(
         assert reason in found.refused[0].reason
 
 
-def test_zero_tail_of_the_first_metadata_prevents_the_start(data: Path) -> None:
+def test_zero_tail_of_the_bootstrap_metadata_prevents_the_start(data: Path) -> None:
     found = with_first_metadata(data, bytes(40))
 
     assert [one.reason.partition(" at")[0] for one in found.refused] == ["the batch"]
@@ -643,7 +643,7 @@ def test_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data: 
     assert halts == [True, False, True]
 
 
-def test_checkpoint_whose_offset_is_not_a_number_counts_as_empty(data: Path) -> None:
+def test_checkpoint_with_a_non_numeric_offset_is_treated_as_empty(data: Path) -> None:
     (data / "recovery-point-offset-checkpoint").write_text("0\n1\na 0 x\n")
 
     assert predict(data).verdict is not Verdict.DOES_NOT_START
@@ -699,7 +699,7 @@ def test_future_replica_replaces_the_current_one_if_the_metadata_assigns_it(
     }
 
 
-def test_future_replica_that_lacks_the_end_loses_it(data: Path) -> None:
+def test_future_replica_without_the_log_end_loses_its_records(data: Path) -> None:
     other = moved_with_future(data)
     last = max((data / FUTURE).glob("*.log"))
     for path in (data / FUTURE).glob(f"{last.stem}.*"):
@@ -778,7 +778,7 @@ def test_directory_loaded_twice_through_a_link_is_not_safe(data: Path) -> None:
     assert predict(data).verdict is Verdict.UNKNOWN
 
 
-def test_directory_that_a_broker_holds_is_rejected(data: Path) -> None:
+def test_directory_locked_by_a_broker_is_rejected(data: Path) -> None:
     with (data / ".lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
 

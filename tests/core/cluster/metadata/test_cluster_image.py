@@ -67,7 +67,7 @@ def partition_after(directory: Path, *changes: Pair) -> PartitionImage:
     return image_of(directory, TOPIC, PARTITION, *changes).topics[ORDERS].partitions[0]
 
 
-def test_change_without_a_leader_keeps_the_leader_epoch(directory: Path) -> None:
+def test_partition_change_without_a_leader_keeps_the_leader_epoch(directory: Path) -> None:
     partition = partition_after(directory, change(isr=[1]))
 
     assert (partition.isr, partition.leader, partition.leader_epoch) == ((1,), 1, 3)
@@ -80,7 +80,7 @@ def test_new_leader_raises_the_leader_epoch(directory: Path) -> None:
     assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (-1, 5, 7)
 
 
-def test_reassignment_changes_replicas_and_clears_what_is_added(directory: Path) -> None:
+def test_reassignment_changes_replicas_and_clears_adding_replicas(directory: Path) -> None:
     partition = partition_after(
         directory,
         change(replicas=[1, 2, 3], addingReplicas=[3], removingReplicas=[1]),
@@ -166,7 +166,7 @@ def test_log_continues_the_newest_snapshot(directory: Path) -> None:
     assert found.sources[0].end_offset == 5
 
 
-def test_snapshot_without_a_footer_is_a_fault_and_the_older_snapshot_is_read(
+def test_snapshot_without_a_footer_is_reported_and_the_older_snapshot_is_read(
     directory: Path,
 ) -> None:
     write_snapshot(directory, 2, TOPIC)
@@ -190,7 +190,7 @@ def test_metadata_snapshot_without_a_log_is_read(directory: Path) -> None:
     assert not found.faults.first
 
 
-def test_records_that_are_missing_before_the_log_are_a_fault(directory: Path) -> None:
+def test_metadata_records_missing_before_the_log_start_are_an_error(directory: Path) -> None:
     write_log(directory, log_batch(9, TOPIC), base_offset=9)
 
     (fault,) = read(directory).faults.first
@@ -198,7 +198,9 @@ def test_records_that_are_missing_before_the_log_are_a_fault(directory: Path) ->
     assert "missing" in fault.message
 
 
-def test_unknown_record_is_counted_and_a_later_version_is_a_fault(directory: Path) -> None:
+def test_unknown_metadata_record_is_counted_and_a_later_version_is_an_error(
+    directory: Path,
+) -> None:
     later = (None, b"\x01" + b"\xc8\x01" + b"\x00" + b"rest")
     newer = (None, b"\x01" + b"\x02" + b"\x09" + b"rest")
     write_log(directory, log_batch(0, later, newer, TOPIC))
@@ -212,7 +214,7 @@ def test_unknown_record_is_counted_and_a_later_version_is_a_fault(directory: Pat
     assert [fault.found for fault in found.faults.first] == ["TopicRecord version 9"]
 
 
-def test_damaged_record_is_a_fault_and_the_rest_is_read(directory: Path) -> None:
+def test_damaged_metadata_record_is_reported_and_later_records_are_read(directory: Path) -> None:
     value = PARTITION[1]
     assert value is not None
     write_log(directory, log_batch(0, (None, value[:-3]), TOPIC))

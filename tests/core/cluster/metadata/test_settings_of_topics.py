@@ -109,7 +109,7 @@ def expected_files(tmp_path: Path, dump: Path, partition: str) -> dict[str, byte
 
 
 @pytest.mark.parametrize("partition", [f"{TOPIC}-0", f"{OTHER}-0"])
-def test_builds_and_restores_write_what_the_brokers_wrote(
+def test_builds_and_restores_with_topic_configs_write_the_files_of_the_brokers(
     tmp_path: Path, dump: Path, partition: str
 ) -> None:
     expected = expected_files(tmp_path, dump, partition)

@@ -49,7 +49,7 @@ def committed(path: Path) -> dict[int, int]:
     return {one.partition: one.offset for one in found.offsets or []}
 
 
-def test_last_commit_of_a_partition_is_used(offsets: Path) -> None:
+def test_last_commit_of_a_partition_is_its_committed_offset(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5), commit(8, partition=1)), log_batch(2, commit(6)))
 
     assert committed(offsets) == {0: 6, 1: 8}
@@ -75,7 +75,7 @@ def test_commit_in_a_transaction_is_used_after_its_commit_marker(offsets: Path) 
     assert committed(offsets) == {0: 7, 1: 5, 2: 5}
 
 
-def test_later_commit_is_kept_when_a_transaction_ends_after_it(offsets: Path) -> None:
+def test_later_offset_commit_is_kept_when_an_earlier_transaction_commits(offsets: Path) -> None:
     write_log(
         offsets,
         log_batch(0, commit(7), producer_id=40),
@@ -244,7 +244,7 @@ def test_damaged_commit_is_a_fault_and_keeps_the_earlier_commit(offsets: Path) -
     assert places == [(str(offsets), "offset 1"), (str(offsets), "offset 2")]
 
 
-def test_last_state_of_a_transaction_is_used(tmp_path: Path) -> None:
+def test_last_record_of_a_transaction_determines_its_state(tmp_path: Path) -> None:
     key: dict[str, Value] = {"transactionalId": "t"}
     common: dict[str, Value] = {"producerId": 9, "producerEpoch": 1, "transactionTimeoutMs": 60000}
     partitions: Value = [Struct(topic="orders", partitionIds=[0, 1])]

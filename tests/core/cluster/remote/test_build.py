@@ -121,7 +121,7 @@ def test_build_of_remote_objects_only_reports_the_start_as_a_lower_bound(
     assert any("the log may start later than its first segment" in row["note"] for row in rows)
 
 
-def test_rerun_reads_no_log(tmp_path: Path) -> None:
+def test_rerun_of_a_remote_build_reads_no_log(tmp_path: Path) -> None:
     at = setting("aiven-zstd")
     _build(at, tmp_path)
     _, rows = _build(at, tmp_path)
@@ -129,7 +129,7 @@ def test_rerun_reads_no_log(tmp_path: Path) -> None:
     assert {row["status"] for row in rows} == {"unchanged"}
 
 
-def test_key_material_is_in_no_output(tmp_path: Path) -> None:
+def test_outputs_contain_no_key_material(tmp_path: Path) -> None:
     at = setting(ENCRYPTED)
     done = kafka_index(
         "build",

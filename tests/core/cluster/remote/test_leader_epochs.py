@@ -37,25 +37,25 @@ def _readable(
     )
 
 
-def test_successive_segments_are_all_used() -> None:
+def test_successive_remote_segments_are_all_read() -> None:
     segments = [_segment(1, 10, 19), _segment(0, 0, 9), _segment(2, 20, 29)]
 
     assert _readable(segments, (0, 0)) == ([(0, 0, 9), (1, 10, 19), (2, 20, 29)], [])
 
 
-def test_latest_upload_of_a_range_is_used() -> None:
+def test_latest_upload_of_an_offset_range_is_read() -> None:
     segments = [_segment(0, 0, 9, uploaded_ms=1), _segment(1, 0, 9, uploaded_ms=2)]
 
     assert _readable(segments) == ([(1, 0, 9)], [0])
 
 
-def test_segment_within_a_longer_one_is_not_used() -> None:
+def test_remote_segment_within_a_longer_one_is_not_read() -> None:
     segments = [_segment(0, 0, 29), _segment(1, 10, 19), _segment(2, 30, 39)]
 
     assert _readable(segments) == ([(0, 0, 29), (2, 30, 39)], [1])
 
 
-def test_overlap_of_two_segments_is_read_from_the_later_one() -> None:
+def test_overlap_of_two_remote_segments_is_read_from_the_later_one() -> None:
     segments = [_segment(0, 0, 14), _segment(1, 10, 24)]
 
     assert _readable(segments) == ([(0, 0, 9), (1, 10, 24)], [])
@@ -72,7 +72,7 @@ def test_offsets_truncated_by_an_unclean_election_are_not_read() -> None:
     assert _readable(segments, (0, 0), (2, 20)) == ([(0, 0, 14), (2, 15, 39)], [1])
 
 
-def test_segment_of_an_epoch_that_the_log_does_not_know_is_rejected() -> None:
+def test_segment_of_an_epoch_unknown_to_the_log_is_rejected() -> None:
     assert _readable([_segment(0, 20, 29, (1, 20))], (0, 0), (2, 15)) == ([], [0])
 
 

@@ -201,7 +201,7 @@ def _lookup(*arguments: Argument) -> dict[str, object]:
     return {**answer, "stderr": done.stderr}
 
 
-def test_question_is_answered_from_a_log_directory_and_remote_segments() -> None:
+def test_lookup_combines_a_log_directory_and_remote_segments() -> None:
     at = setting("local")
     answer = _lookup("--logs", at.data, "--tiered", at.remote, "--timestamp", -2)
 

@@ -33,7 +33,7 @@ def snapshot(folder: Path, offset: int) -> np.ndarray:
     return decode_snapshot(contents(folder)[f"{offset:020d}.snapshot"])
 
 
-def test_leader_assigns_offsets_and_epoch_and_changes_nothing_else(tmp_path: Path) -> None:
+def test_leader_append_changes_only_offsets_and_epoch(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         info = log.append_as_leader(data_batch(records=3) + data_batch(records=2), 4)
         assert (info.first_offset, info.last_offset, info.appended_batches) == (0, 4, 2)
@@ -44,7 +44,7 @@ def test_leader_assigns_offsets_and_epoch_and_changes_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_leader_stamps_the_time_of_the_append(tmp_path: Path, codec: str) -> None:
+def test_leader_append_sets_the_log_append_time(tmp_path: Path, codec: str) -> None:
     settings = LogSettings(
         segment_index_bytes=4096, message_timestamp_type=TimestampType.LOG_APPEND_TIME
     )
@@ -86,7 +86,7 @@ def test_follower_does_not_append_batches_of_a_later_epoch(tmp_path: Path) -> No
         assert log.log_end_offset == 2
 
 
-def test_new_segment_begins_at_the_first_offset_after_a_gap(tmp_path: Path) -> None:
+def test_segment_rolled_at_a_gap_starts_at_the_first_offset_after_it(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_follower(data_batch(0), 0)
         log.append_as_follower(data_batch(2**31 + 9), 0)
@@ -128,7 +128,7 @@ def test_roll_jitter_is_reproducible_by_seed(tmp_path: Path) -> None:
     assert rolls(tmp_path / "c", 2) != rolls(tmp_path / "d", 3)
 
 
-def test_epoch_is_in_the_checkpoint_when_it_begins(tmp_path: Path) -> None:
+def test_leader_epoch_is_checkpointed_at_its_first_append(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         assert contents(tmp_path)["leader-epoch-checkpoint"] == b""
         log.append_as_leader(data_batch(), 2)
@@ -173,7 +173,7 @@ def test_read_continues_in_the_next_segment(tmp_path: Path) -> None:
         assert (found.base_offset, found.segment_base_offset) == (9, 1)
 
 
-def test_read_at_the_log_end_is_empty_and_beyond_it_is_rejected(tmp_path: Path) -> None:
+def test_read_at_the_log_end_is_empty_but_rejected_beyond_it(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(), 0)
         assert log.read(1, 100).records == b""
@@ -365,7 +365,7 @@ def test_log_is_rejected_while_a_broker_holds_the_directory(tmp_path: Path) -> N
     assert not any((tmp_path / "topic-0").iterdir())
 
 
-def test_folder_must_be_named_as_a_partition(tmp_path: Path) -> None:
+def test_writable_log_requires_a_partition_directory_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="<topic>-<partition>"):
         PartitionLogWriter(tmp_path / "topic")
 

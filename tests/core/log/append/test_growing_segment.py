@@ -70,7 +70,7 @@ def test_index_files_of_a_growing_segment_equal_rebuilt_ones(
     assert index_bytes(log) == index_bytes(target / log.name)
 
 
-def test_active_segment_has_index_files_of_full_size_and_a_closed_one_of_its_entries(
+def test_index_files_have_full_size_while_active_and_are_trimmed_on_close(
     tmp_path: Path,
 ) -> None:
     segment = LogSegmentWriter(tmp_path, 0, EVERY_BATCH, create=True)
@@ -202,7 +202,7 @@ def test_recovery_keeps_a_log_with_offsets_out_of_range(tmp_path: Path) -> None:
         ({}, 0, data_batch(2**31 - 1), False),
     ],
 )
-def test_segment_should_be_rolled(
+def test_segment_is_rolled_by_size_time_or_full_index(
     tmp_path: Path, config: dict[str, object], jitter_ms: int, incoming: bytes, *, expected: bool
 ) -> None:
     values: dict[str, object] = {"index_interval_bytes": 0, "segment_index_bytes": 4096, **config}
@@ -235,7 +235,7 @@ def test_segment_without_timestamps_is_rolled_by_the_clock(tmp_path: Path) -> No
         (b"".join(map(data_batch, range(1, 9))), IndexFullError, "at byte .*too small"),
     ],
 )
-def test_refused_append_leaves_the_segment_as_it_was(
+def test_rejected_append_leaves_the_segment_unchanged(
     tmp_path: Path, data: bytes, error: type[Exception], message: str
 ) -> None:
     config = LogSettings(index_interval_bytes=0, segment_index_bytes=48)

@@ -134,7 +134,7 @@ def test_offset_lookup_returns_its_batch_or_the_next(
         assert found.size == SIZES[[5, 7, 12].index(found.offset)]
 
 
-def test_after_the_last_offset_there_is_no_batch() -> None:
+def test_lookup_after_the_last_offset_finds_no_batch() -> None:
     with opened(PLAIN) as segment:
         assert segment.offset_to_position(13) is None
         assert segment.offset_to_position(INT64_MAX) is None
@@ -289,7 +289,7 @@ def test_file_that_is_not_a_log_cannot_be_opened(tmp_path: Path, name: str) -> N
         LogSegment.open(tmp_path / name)
 
 
-def test_closed_segment_opens_again() -> None:
+def test_closed_segment_is_reopened_by_a_lookup() -> None:
     with opened(PLAIN) as segment:
         before = segment.offset_to_position(7)
         segment.close()

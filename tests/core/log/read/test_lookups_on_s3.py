@@ -68,7 +68,9 @@ def remote(local: Path, bucket: str, proxy: FaultProxy) -> str:
 
 
 @pytest.mark.parametrize("resolve", Resolve)
-def test_answers_are_those_of_the_local_log(local: Path, remote: str, resolve: Resolve) -> None:
+def test_answers_from_s3_equal_those_of_the_local_log(
+    local: Path, remote: str, resolve: Resolve
+) -> None:
     asked = [0, 1, 7, 900, 7999, 8000, 15998, 15999, 16000, 16001, *range(3, 16000, 613)]
     times = [-1, -2, -3, *(1000 + offset for offset in asked)]
     with PartitionLog.open(local) as here, PartitionLog.open(remote) as there:
@@ -185,7 +187,7 @@ def test_failing_requests_change_no_answer(local: Path, remote: str, proxy: Faul
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(dump=dumps(), data=st.data())
-def test_any_dump_has_the_answers_of_its_local_copy(
+def test_random_dump_on_s3_has_the_answers_of_its_local_copy(
     bucket: str, dump: tuple[list[bytes], int], data: st.DataObject
 ) -> None:
     contents, interval = dump

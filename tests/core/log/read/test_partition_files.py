@@ -72,7 +72,7 @@ def test_log_starts_at_the_checkpointed_offset_but_not_before_its_first_segment(
     assert read(tmp_path).log_start_offset == start
 
 
-def test_checkpoints_of_other_partitions_do_not_count(tmp_path: Path) -> None:
+def test_checkpoint_entries_of_other_partitions_are_ignored(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, STARTS, "topic 1 12", "other 0 12")
     assert read(tmp_path).log_start_offset == 10
@@ -136,7 +136,7 @@ def test_high_watermark_is_not_below_the_start_of_the_log(tmp_path: Path) -> Non
     assert read(tmp_path, bounded=True).high_watermark == 12
 
 
-def test_high_watermark_above_the_log_bounds_nothing(tmp_path: Path) -> None:
+def test_high_watermark_above_the_log_end_has_no_effect(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "topic 0 99")
     with PartitionLog.open(directory, upper_bound=UpperBound.HIGH_WATERMARK) as log:
@@ -172,7 +172,7 @@ def test_epoch_is_unknown_without_a_checkpoint(tmp_path: Path) -> None:
         assert ask_time(log, -1).found_leader_epoch is None
 
 
-def test_ends_of_a_log_have_the_first_and_the_last_epoch(tmp_path: Path) -> None:
+def test_log_start_and_end_have_the_first_and_last_leader_epoch(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(directory, EPOCHS, "3 10", "4 12", "7 14")
     files = read(tmp_path)
@@ -186,7 +186,7 @@ def test_contradicting_epoch_line_replaces_earlier_ones(tmp_path: Path) -> None:
     assert read(tmp_path).epochs == (EpochEntry(3, 10), EpochEntry(5, 12))
 
 
-def test_epochs_before_the_checkpointed_start_of_the_log_are_cut_off(tmp_path: Path) -> None:
+def test_leader_epochs_before_the_log_start_offset_are_truncated(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(directory, EPOCHS, "3 10", "4 12", "7 14")
     checkpoint(tmp_path, STARTS, "topic 0 13")
@@ -195,7 +195,7 @@ def test_epochs_before_the_checkpointed_start_of_the_log_are_cut_off(tmp_path: P
         assert ask_time(log, -2).found_leader_epoch == 4
 
 
-def test_epoch_that_starts_after_the_log_s_start_is_not_that_of_its_start(
+def test_leader_epoch_that_starts_after_the_log_start_is_not_its_epoch(
     tmp_path: Path,
 ) -> None:
     directory = dump(tmp_path)
@@ -206,7 +206,7 @@ def test_epoch_that_starts_after_the_log_s_start_is_not_that_of_its_start(
 
 
 @pytest.mark.parametrize(("start", "epoch"), [(15, 7), (16, 7), (17, 3)])
-def test_epoch_that_starts_above_the_end_of_a_log_is_not_that_of_its_end(
+def test_leader_epoch_that_starts_above_the_log_end_is_not_its_epoch(
     tmp_path: Path, start: int, epoch: int
 ) -> None:
     directory = dump(tmp_path)
@@ -229,7 +229,7 @@ def test_unreadable_leader_epochs_are_skipped_and_reported(tmp_path: Path, conte
 # ---------------------------------------------------------------------------------- what is read
 
 
-def test_partition_and_its_files_pickle(tmp_path: Path) -> None:
+def test_partition_files_are_equal_after_pickling(tmp_path: Path) -> None:
     checkpoint(dump(tmp_path), EPOCHS, "3 10")
     files = read(tmp_path)
     assert pickle.loads(pickle.dumps(files)) == files  # noqa: S301, because it is our own

@@ -82,7 +82,7 @@ def test_zeros_after_the_entries_are_not_reported(tmp_path: Path, suffix: str) -
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_half_an_entry_is_rejected(tmp_path: Path, suffix: str) -> None:
+def test_partial_index_entry_is_rejected(tmp_path: Path, suffix: str) -> None:
     (finding,) = found_with(tmp_path, suffix, RIGHT[suffix] + b"\0\0\1")
     assert (finding.kind, finding.segment_base_offset) == (INDEX_REFUSED, 0)
     assert "whole number of entries" in finding.reason
@@ -195,7 +195,7 @@ def test_special_file_is_rejected(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_damage_to_one_file_leaves_the_other_in_use(tmp_path: Path, suffix: str) -> None:
+def test_damaged_index_file_does_not_affect_the_other_index(tmp_path: Path, suffix: str) -> None:
     other = TIME if suffix == OFFSET else OFFSET
     directory = PLAIN.write(tmp_path)
     (directory / f"{FIRST.name}{suffix}").write_bytes(b"\1")

@@ -212,11 +212,11 @@ def test_index_entries_equal_the_reference_rule(one: Segment) -> None:
     assert list(struct.iter_unpack(">qi", result.time_index)) == times
 
 
-def test_no_batches_make_empty_files() -> None:
+def test_index_files_of_no_batches_are_empty() -> None:
     assert build([], base_offset=10) == Built(b"", b"", None, 0, 0, 10, -1)
 
 
-def test_counts_and_end_offsets_equal_those_of_the_batches() -> None:
+def test_segment_counts_and_end_offset_equal_those_of_its_batches() -> None:
     log = batch(10) + batch(13, 2, timestamps=[5000, 4000])
     result = built(segment(log, base_offset=10))
     assert (result.valid_bytes, result.batch_count) == (len(log), 2)

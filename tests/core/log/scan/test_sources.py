@@ -169,14 +169,14 @@ def test_bad_size_is_reported() -> None:
     )
 
 
-def test_bad_checksum_is_named_with_the_stored_and_the_right_one() -> None:
+def test_bad_checksum_is_reported_with_stored_and_computed_values() -> None:
     right = f"0x{kernel_models.checksums(batch(3))[1]:08x}"
     assert stop_of(SOUND, batch(3, crc=1), SOUND) == ScanStop(
         source.BAD_CRC, AT, "0x00000001", right
     )
 
 
-def test_offset_overflow_is_named_and_refused() -> None:
+def test_offset_overflow_is_reported_and_rejected() -> None:
     assert stop_of(batch(10), batch(5, 2), base_offset=10) == ScanStop(
         source.OFFSET_OVERFLOW, AT, "a last offset in 10..2147483657", "6", refused=True
     )
@@ -364,6 +364,6 @@ def test_scan_without_checksums_reads_only_the_pages_of_headers(cold_log: Path) 
     assert are_still_resident(headers, cold_log)
 
 
-def test_with_checksums_all_pages_are_read(cold_log: Path) -> None:
+def test_scan_with_checksums_reads_all_pages(cold_log: Path) -> None:
     rows(file_source(cold_log))
     assert are_still_resident(range(cold_log.stat().st_size // mmap.PAGESIZE), cold_log)

@@ -42,7 +42,7 @@ def pairs(epochs: LeaderEpochCache) -> list[tuple[int, int]]:
         ((1, 3), [(0, 0), (1, 3)]),
     ],
 )
-def test_epoch_is_assigned_after_those_below_it(
+def test_leader_epoch_is_assigned_after_lower_epochs(
     entry: tuple[int, int], left: list[tuple[int, int]]
 ) -> None:
     known = (0, 0), (1, 5), (2, 10)
@@ -128,7 +128,7 @@ def test_epoch_is_unknown_without_entries() -> None:
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(4, None), (5, 1), (9, 1), (10, 2), (99, 2)])
-def test_epoch_of_an_offset_is_the_last_one_started_at_or_before_it(
+def test_leader_epoch_of_an_offset_is_the_last_one_started_at_or_before_it(
     offset: int, epoch: int | None
 ) -> None:
     assert cache((1, 5), (2, 10)).epoch_for_offset(offset) == epoch
@@ -138,11 +138,11 @@ def test_epoch_of_an_offset_is_the_last_one_started_at_or_before_it(
     ("epoch", "answer"),
     [(-1, (-1, -1)), (0, (0, 5)), (1, (1, 10)), (3, (2, 20)), (4, (4, 99)), (5, (-1, -1))],
 )
-def test_epoch_ends_where_the_next_starts(epoch: int, answer: tuple[int, int]) -> None:
+def test_leader_epoch_ends_at_the_start_of_the_next(epoch: int, answer: tuple[int, int]) -> None:
     assert cache((1, 5), (2, 10), (4, 20)).end_offset_for(epoch, 99) == answer
 
 
-def test_copy_is_independent() -> None:
+def test_copy_of_leader_epochs_is_independent() -> None:
     epochs = cache((1, 5))
     other = epochs.copy()
     other.assign(2, 10)

@@ -109,7 +109,7 @@ def test_merged_states_of_random_segments_equal_one_scan(
 
 @settings(deadline=None, max_examples=sample_size(100, one_in=4))
 @given(histories())
-def test_state_of_a_segment_is_read_as_it_was_written(
+def test_written_segment_state_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ProducerRow]
 ) -> None:
     table = ProducerTable()

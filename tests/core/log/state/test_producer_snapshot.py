@@ -110,7 +110,7 @@ def test_snapshot_that_a_broker_removes_is_rejected_with_its_position(
 
 
 @given(st.binary(max_size=120))
-def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+def test_random_snapshot_bytes_are_decoded_or_rejected(data: bytes) -> None:
     try:
         rows = decode_snapshot(data)
     except CorruptSnapshotError:
@@ -157,26 +157,26 @@ def clashing(keys: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("keys", [8, 9, 10])
-def test_ten_keys_of_one_bucket_are_not_a_tree(keys: int) -> None:
+def test_hash_bucket_of_ten_keys_is_not_a_tree(keys: int) -> None:
     order, has_tree = order_of_put(clashing(keys))
     assert not has_tree
     assert order.tolist() == list(range(keys))
 
 
 @pytest.mark.parametrize("keys", [11, 500])
-def test_bucket_that_became_a_tree_is_reported(keys: int) -> None:
+def test_hash_bucket_that_became_a_tree_is_reported(keys: int) -> None:
     order, has_tree = order_of_put(clashing(keys))
     assert has_tree
     assert sorted(order.tolist()) == list(range(keys))
 
 
-def test_tree_bucket_is_reported_even_if_split_later() -> None:
+def test_hash_bucket_tree_is_reported_even_if_split_later() -> None:
     ids = np.array([*range(0, 704, 64), *range(1, 48)], np.int64)
     assert order_of_put(ids)[1]
 
 
 @pytest.mark.parametrize(("keys", "has_tree"), [(8, False), (9, True)])
-def test_nine_of_one_bucket_are_a_tree_in_a_large_map(keys: int, *, has_tree: bool) -> None:
+def test_hash_bucket_of_nine_keys_is_a_tree_in_a_large_map(keys: int, *, has_tree: bool) -> None:
     others = np.arange(10_000, dtype=np.int64) + 1
     assert order_of_put(np.concatenate([others, clashing(keys)]))[1] == has_tree
 
@@ -185,7 +185,7 @@ IDS = st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 40).map(lambda n: 16 *
 
 
 @given(ids=IDS)
-def test_map_without_removals_has_the_order_of_a_new_map(ids: list[int]) -> None:
+def test_java_map_without_removals_has_the_order_of_a_new_map(ids: list[int]) -> None:
     order = JavaMapOrder()
     present: list[int] = []
     for producer_id in ids:
@@ -196,7 +196,7 @@ def test_map_without_removals_has_the_order_of_a_new_map(ids: list[int]) -> None
         assert order.order_of(np.array(ids, np.int64)).tolist() == expected.tolist()
 
 
-def test_emptied_map_keeps_its_capacity() -> None:
+def test_emptied_java_map_keeps_its_capacity() -> None:
     order = JavaMapOrder()
     for producer_id in range(13):
         order.put(producer_id, range(producer_id))
@@ -206,11 +206,11 @@ def test_emptied_map_keeps_its_capacity() -> None:
     assert ids[JavaMapOrder().order_of(ids)].tolist() == [16, 0, 1]
 
 
-def test_computed_ids_come_first_in_their_bucket() -> None:
+def test_computed_ids_precede_others_in_their_hash_bucket() -> None:
     assert order_of_computed([5, 37, 1]) == [1, 37, 5]
 
 
-def test_map_of_computed_ids_grows_one_later() -> None:
+def test_java_map_of_computed_ids_grows_one_entry_later() -> None:
     # The thirteenth id, 16, still shares the first bucket; the next one doubles the table.
     assert order_of_computed([*range(12), 16])[:2] == [16, 0]
     assert order_of_computed([*range(13), 16])[-1] == 16
