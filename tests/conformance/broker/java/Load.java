@@ -166,7 +166,7 @@ public final class Load {
 
     /** Transactions over both partitions, one in three aborted. */
     private void pay(String codec) throws Exception {
-        try (KafkaProducer<String, String> producer = producer(codec, "pay" + suffix)) {
+        try (KafkaProducer<String, String> producer = producer(codec, "pay")) {
             producer.initTransactions();
             for (int round = 0; goesOn; round++) {
                 int number = round;
