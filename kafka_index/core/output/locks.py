@@ -346,8 +346,8 @@ class _LockFile:
                 os.unlink(self._scratch_path)
         directory, name = os.path.split(self._path)
         if name in (BROKER_LOCK, OUTPUT_LOCK):
-            for entry in filter(_PROBE_FILES.fullmatch, os.listdir(directory)):
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                for entry in filter(_PROBE_FILES.fullmatch, os.listdir(directory)):
                     os.unlink(os.path.join(directory, entry))
 
     def _create(self) -> bool:

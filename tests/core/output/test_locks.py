@@ -181,6 +181,19 @@ def test_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
     assert as_nobody(lock) == 0
 
 
+def test_directory_that_cannot_be_listed_is_locked(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    tmp_path.chmod(0o333)
+
+    def lock() -> None:
+        with DirectoryLock.of_output(str(tmp_path)):
+            assert in_child(lambda: try_lock(tmp_path / OUTPUT_LOCK)) != 0
+
+    assert as_nobody(lock) == 0
+    tmp_path.chmod(0o700)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
 def test_lock_file_belongs_to_the_user_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
