@@ -360,9 +360,7 @@ class _LockFile:
         try:
             with AtomicFile(self._path, scratch_path=self._scratch_path, what="lock file") as file:
                 file.write(_CONTENT)
-                if os.geteuid() == 0:
-                    owner = os.stat(os.path.dirname(self._path))
-                    os.chown(self._scratch_path, owner.st_uid, owner.st_gid)
+                _give_to_directory_owner(self._scratch_path)
                 return file.commit_if_absent()
         except PublishError as error:
             cause = error.__cause__
@@ -376,6 +374,7 @@ class _LockFile:
         # A file system without hard links: here a killed run can leave an empty file.
         with contextlib.suppress(FileExistsError), open(self._path, "xb") as file:
             file.write(_CONTENT)
+            _give_to_directory_owner(self._path)
             return True
         return False
 
@@ -397,6 +396,12 @@ class _LockFile:
             finally:
                 _locked.discard(self._file_id)
                 os.close(self._descriptor)
+
+
+def _give_to_directory_owner(path: str) -> None:
+    if os.geteuid() == 0:
+        owner = os.stat(os.path.dirname(path))
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _file_id(path: str) -> tuple[int, int] | None:

@@ -101,13 +101,15 @@ def test_probe_file_of_a_killed_spark_run_is_removed_with_the_lock(
         assert {*os.listdir(tmp_path)} == {name, ".kafka-index.shared"}
 
 
+def refuse_link(_source: str, target: str) -> None:
+    """Fail as on a file system without hard links."""
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), target)
+
+
 def test_directory_of_a_file_system_without_links_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def link(_source: str, target: str) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), target)
-
-    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "link", refuse_link)
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         assert os.listdir(tmp_path) == [".lock"]
         assert in_child(lambda: try_lock(tmp_path / ".lock")) != 0
@@ -195,7 +197,11 @@ def test_directory_that_cannot_be_listed_is_locked(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
-def test_lock_file_belongs_to_the_user_of_the_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", [os.link, refuse_link])
+def test_lock_file_belongs_to_the_user_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(os, "link", link)
     os.chown(tmp_path, NOBODY, NOBODY)
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         assert (tmp_path / ".lock").stat().st_uid == NOBODY
