@@ -910,6 +910,7 @@ def find_missing_markers(
     found = TransactionRepairs()
     plans = {each.partition: each for each in plan.partitions}
     output_logs = _OutputLogs(output, [each for each in partitions if not each.is_left_out])
+    has_states = bool(output_logs.states)
     outcomes = cache(partial(_read_outcomes, plan, output_logs))
     for restored in output_logs.partitions:
         if restored.is_edited or not (restored.lost or restored.open_producers):
@@ -924,7 +925,7 @@ def find_missing_markers(
                 if not store_of(each.directory).needs_requests
             ),
             outcomes,
-            has_coordinator=bool(output_logs.states) and own.base.partition == own.partition,
+            has_coordinator=has_states and own.base.partition == own.partition,
             is_whole_cluster=bool(plan.request.seeds),
             may_append=not restored.is_limited
             and (only_here is None or own.partition in only_here),
