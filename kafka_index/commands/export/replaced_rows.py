@@ -210,7 +210,8 @@ def _rows(number: int, path: str, schema: pa.Schema) -> Iterator[tuple[int, pa.R
     """Yield columns of a file in batches, each with the place of its first row."""
     place = number << _ROW_BITS
     with pq.ParquetFile(readable(path)) as file:
-        own = [name for name in schema.names if name in file.schema_arrow.names]
+        known = set(file.schema_arrow.names)
+        own = [name for name in schema.names if name in known]
         # A batch over several row groups could be of any size.
         for group in range(file.num_row_groups):
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=own):
@@ -281,8 +282,9 @@ class _TableFiles:
         """Add rows."""
         # Another tool may have added rows without a partition.
         partitions = np.asarray(pc.fill_null(batch.column("partition"), -1))
-        for partition in np.unique(partitions).tolist():
-            rows = batch.filter(pa.array(partitions == partition))
+        found = np.unique(partitions).tolist()
+        for partition in found:
+            rows = batch if len(found) == 1 else batch.filter(pa.array(partitions == partition))
             if partition not in self._open:
                 self._open[partition] = self._files_of(partition), 0
             files, size = self._open.pop(partition)
