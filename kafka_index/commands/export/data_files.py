@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Self
 
 import numpy as np
@@ -188,8 +189,9 @@ class SplitFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._open.values():
-            file.drop()
+        with ExitStack() as stack:
+            for file in self._open.values():
+                stack.callback(file.drop)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add records, in the order of their offsets; raises `PublishError` if there is no room."""

@@ -275,8 +275,9 @@ class _TableFiles:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for files, _ in self._open.values():
-            files.__exit__(*error)
+        with ExitStack() as stack:
+            for files, _ in self._open.values():
+                stack.push(files)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows."""

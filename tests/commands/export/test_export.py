@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ import pyarrow.dataset as ds
 import pytest
 
 import kafka_index
+from kafka_index.commands.export.data_files import SplitFiles
+from kafka_index.commands.export.settings import ExportSettings
+from kafka_index.core.errors import PublishError
 from tests.servers.s3 import S3Server
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.record_tables import batch_of, rows_of, write_partition
@@ -427,3 +431,24 @@ def test_rerun_keeps_rows_whose_log_was_damaged_or_deleted_later(tmp_path: Path,
     last.write_bytes(sound[2] + sound[3])
     export(0, *arguments)
     assert exported(tmp_path / "out")["offset"].to_pylist() == list(range(12))
+
+
+def test_unfinished_data_files_are_all_removed_if_none_can_be_written(tmp_path: Path) -> None:
+    settings = ExportSettings(str(tmp_path), columns=("offset", "timestamp"), by_date=True)
+    days = pa.array([0, 1, 2, 3])
+    times = pc.multiply(days, 24 * 3600 * 1000).cast(settings.file_schema.field("timestamp").type)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def write() -> None:
+        with SplitFiles(str(tmp_path), settings, "attempt") as files:
+            files.write(pa.record_batch([days, times], schema=settings.file_schema))
+            # The footers of the files do not fit.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+            files.finish()
+
+    try:
+        with pytest.raises(PublishError):
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
