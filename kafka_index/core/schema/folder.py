@@ -401,7 +401,7 @@ def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> lis
         )
         subjects = {version.subject for version in schema.subjects}
         settings |= {name: schemas.settings[name] for name in subjects & schemas.settings.keys()}
-    manifest = _Manifest(schemas=entries, settings=settings)
+    manifest = _Manifest(schemas=entries, settings=dict(sorted(settings.items())))
     _write(os.path.join(folder, MANIFEST), msgspec_json.format(msgspec_json.encode(manifest)))
     names = [*written, MANIFEST]
     sync([os.path.join(folder, name) for name in names], "make the schemas durable")

@@ -202,10 +202,14 @@ def test_written_schema_folder_is_read_back(tmp_path: Path) -> None:
         schema_record("../../outside", 1, 12, '"int"'),
         schema_record("gone", 1, 13, '"float"', deleted=True),
         hard_delete("gone", 1),
-        setting("CONFIG", "orders-value", compatibilityLevel="FULL"),
+        *(
+            setting("CONFIG", subject, compatibilityLevel="FULL")
+            for subject in ("orders-value", ":.ctx:orders-value", "x" * 249, "common/money.proto")
+        ),
     )
     assert len(write_folder(schemas, schemas.all, str(tmp_path))) == len(schemas) + 1
     found = schemas_of_folder(str(tmp_path))
     assert found.all == schemas.all
     assert found.settings == schemas.settings
+    assert [*found.settings] == sorted(schemas.settings)
     assert found.by_id(8).subjects == (SubjectVersion("orders-value", 2),)
