@@ -246,8 +246,8 @@ def test_starting_offset_outside_the_log_is_rejected(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"t": {"0": 2}}', "not those of the partitions"),
-        ("t,0,1\nt,1,1\nu,0,1\n", "not those of the partitions"),
+        ('{"t": {"0": 2}}', "not for the same partitions"),
+        ("t,0,1\nt,1,1\nu,0,1\n", "not for the same partitions"),
         ('{"t": {"0": 2, "0": 3}}', "named twice"),
         ("t,0\n", "not a file of offsets"),
         ("t,0,soon\n", "not a file of offsets"),
