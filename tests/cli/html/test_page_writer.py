@@ -121,4 +121,4 @@ def test_html_report_of_a_command_without_pages_is_rejected(tmp_path: Path) -> N
     done = run_here("export", "--input", DUMP, "--output", out, "--report", tmp_path / "a.html")
     assert done.returncode == 2
     assert "found .html" in done.stderr
-    assert "only build, verify, predict, restore, lookup and stats write HTML reports" in done.stderr
+    assert "build, verify, predict, restore, lookup and stats write HTML reports" in done.stderr
