@@ -27,7 +27,6 @@ from kafka_index.core.kernels.memory import (
 from kafka_index.core.kernels.record_fields import VARINT_CUT
 from kafka_index.core.kernels.typed_columns import (
     ABSENT,
-    BAD_UTF8,
     CAPACITY,
     COUNT,
     DECODED,
@@ -197,7 +196,8 @@ def _decode_message(  # noqa: C901, PLR0911, PLR0912, PLR0915, because it is one
                 # The bytes of an earlier occurrence are already in the data.
                 return UNDECIDED
             if kind == STRING and not is_utf8(source, size, readable_end):
-                return BAD_UTF8
+                # A later occurrence may replace it.
+                return UNDECIDED
             append_bytes(columns, column, index, source, size, readable_end)
             at += size
         elif kind == MESSAGE:

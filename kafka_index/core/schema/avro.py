@@ -23,13 +23,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.kernels import avro as ops
 from kafka_index.core.kernels.typed_columns import DECODED, TRAILING
 from kafka_index.core.schema.align import Form, Member, Selection, Shape
-from kafka_index.core.schema.bodies import Bodies, Decoded, import_extra, masked
+from kafka_index.core.schema.bodies import (
+    Bodies,
+    Decoded,
+    DecodedTooLargeError,
+    import_extra,
+    masked,
+)
 from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop, row_errors
 from kafka_index.core.schema.wire import Reason
 
@@ -50,6 +57,8 @@ _UUID_BYTES = 16
 _MAX_DEPTH = 200
 # Each row has memory for a fixed value, even if it is null.
 _MAX_FIXED_BYTES = 1 << 20
+# Bytes of Python objects per byte of a record that becomes JSON text.
+_JSON_EXPANSION = 128
 # Python converts integers of at most 4,300 digits to text.
 _MAX_DIGITS = 4096
 # The level of values that are skipped.
@@ -76,6 +85,9 @@ class _Node:
     size: int = 0
     precision: int = 0
     scale: int = 0
+    #: Whether a record becomes JSON text, and the conversion of its bytes, if it has any.
+    is_text: bool = False
+    json_text: Callable[[bytes], str | None] | None = None
 
 
 class _Parser:
@@ -83,6 +95,7 @@ class _Parser:
 
     def __init__(self) -> None:
         self._named: dict[str, _Node] = {}
+        self.records: list[_Node] = []
 
     def parse(self, schema: Any, namespace: str = "", depth: int = 0) -> _Node:  # noqa: PLR0911
         if depth > _MAX_DEPTH:
@@ -143,6 +156,7 @@ class _Parser:
 
     def _record(self, schema: Mapping[str, Any], namespace: str, depth: int) -> _Node:
         node = _Node("record")
+        self.records.append(node)
         namespace = self._define(node, schema, namespace)
         fields = schema.get("fields")
         if not isinstance(fields, list):
@@ -176,7 +190,9 @@ def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
             return node
         if not (isinstance(precision, int) and isinstance(scale, int)):
             return node
-        if 0 <= scale <= precision <= _MAX_DIGITS and precision > 0:
+        if not (0 <= scale <= precision <= _MAX_DIGITS and precision > 0):
+            return node
+        if node.kind == "bytes" or (node.size and 10**precision <= 1 << (8 * node.size - 1)):
             node.logical, node.precision, node.scale = "decimal", precision, scale
     elif (node.kind, logical) in _LEAVES or (
         (node.kind, logical, node.size) == ("fixed", "uuid", _UUID_BYTES)
@@ -269,6 +285,9 @@ class AvroSchema:
                 parser.parse(json.loads(reference))
             self._root = parser.parse(json.loads(text))
             self.shape = _shape_of(self._root, ()).checked()
+            for node in parser.records:
+                if node.is_text and node.fields:
+                    node.json_text = _json_converter(node)
         except (ValueError, RecursionError) as error:
             raise BadSchemaError(f"not an Avro schema: {error}", found=text[:200]) from error
         named = _non_null(self._root) if _is_nullable(self._root) else self._root
@@ -316,6 +335,7 @@ def _shape_of(node: _Node, parents: tuple[_Node, ...]) -> Shape:  # noqa: PLR091
             return Shape.of_leaf(pa.null())
         case "record":
             if node in parents or not node.fields:
+                node.is_text = True
                 return Shape.of_leaf(pa.string())
             inner = (*parents, node)
             members = [Member(name, _shape_of(kind, inner), old) for name, kind, old in node.fields]
@@ -541,6 +561,11 @@ class AvroDecoder:
     def __init__(self, root: _Node, shape: Shape, selection: Selection) -> None:
         compiled = _Compiler(root, selection)
         self._root = compiled.root
+        self._json_columns = [
+            column
+            for column in compiled.columns
+            if column.node.kind == "record" and column.has_data
+        ]
         self._type = shape.select(selection).type
         operations = np.array(compiled.operations, np.int64)
         self._loop = Loop(ops.decode_avro, (operations,), compiled.columns, compiled.level_count)
@@ -555,11 +580,16 @@ class AvroDecoder:
             return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
         memory = ColumnMemory(self._loop, bodies, max_bytes)
         statuses = memory.run()
+        json_bytes = sum(memory.data_bytes(column) for column in self._json_columns)
+        if json_bytes * _JSON_EXPANSION > max_bytes:
+            if rows > 1:
+                raise DecodedTooLargeError
+            return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
         try:
             array = _array(memory, self._root, self._type)
-        except _JSON_ERRORS as error:
+        except _TEXT_ERRORS as error:
             if rows == 1:
-                return Decoded(pa.nulls(1, self._type), {0: _json_reason(error)})
+                return Decoded(pa.nulls(1, self._type), {0: _text_reason(error)})
             half = rows // 2
             first = self.decode(bodies.slice(0, half), max_bytes)
             second = self.decode(bodies.slice(half, rows), max_bytes)
@@ -570,11 +600,11 @@ class AvroDecoder:
         return Decoded(masked(array, absent), row_errors(statuses))
 
 
-#: Errors of fastavro over a recursive record, whose values the operations do not check.
-_JSON_ERRORS = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
+#: Errors of the conversion to text, whose values the operations do not check.
+_TEXT_ERRORS = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
 
 
-def _json_reason(error: Exception) -> Reason:
+def _text_reason(error: Exception) -> Reason:
     match error:
         case UnicodeDecodeError():
             return Reason.BAD_UTF8
@@ -616,6 +646,8 @@ def _leaf_array(memory: ColumnMemory, column: _Column, kind: pa.DataType) -> pa.
         array = memory.binary(column, pa.binary())
     else:
         array = memory.numbers(column, pa.binary(node.size))
+    if node.kind == "record" and not node.fields:
+        return pc.if_else(array.is_valid(), "{}", pa.scalar(None, pa.string()))
     as_text = _text_converter(node)
     texts = [None if value is None else as_text(value) for value in array.to_pylist()]
     return pa.array(texts, pa.string())
@@ -623,28 +655,38 @@ def _leaf_array(memory: ColumnMemory, column: _Column, kind: pa.DataType) -> pa.
 
 def _text_converter(node: _Node) -> Callable[[bytes], str | None]:
     """Return the conversion of the bytes of a value to text."""
-    if node.kind == "record":
-        return _json_converter(node)
+    if node.json_text is not None:
+        return node.json_text
     if node.logical == "uuid":
         return lambda value: str(uuid.UUID(bytes=value))
-    return lambda value: _decimal_text(int.from_bytes(value, "big", signed=True), node.scale)
+    limit = 10**node.precision
 
+    def decimal_text(value: bytes) -> str:
+        number = int.from_bytes(value, "big", signed=True)
+        if abs(number) >= limit:
+            raise ValueError("a decimal has more digits than its precision")
+        sign, digits, _ = decimal.Decimal(number).as_tuple()
+        return f"{decimal.Decimal((sign, digits, -node.scale)):f}"
 
-def _decimal_text(number: int, scale: int) -> str:
-    sign, digits, _ = decimal.Decimal(number).as_tuple()
-    return f"{decimal.Decimal((sign, digits, -scale)):f}"
+    return decimal_text
 
 
 # ---------------------------------------------------------------------- JSON text
 def _json_converter(node: _Node) -> Callable[[bytes], str | None]:
-    """Return the conversion of datums of a record to JSON text by fastavro."""
+    """Return the conversion of datums of a record to JSON text by fastavro.
+
+    Raises `BadSchemaError` for a schema that fastavro rejects.
+    """
     fastavro = import_extra("fastavro")
-    schema = fastavro.parse_schema(_as_schema(node, set()))
+    try:
+        schema = fastavro.parse_schema(_as_schema(node, {}))
+    except fastavro.schema.SchemaParseException as error:
+        raise BadSchemaError(f"not an Avro schema: {error}", found=node.name) from error
 
     def convert(datum: bytes) -> str | None:
         if not datum:
-            # A record without fields, or a record in a parent that is null or failed.
-            return None if node.fields else "{}"
+            # The record is in a parent that is null or failed.
+            return None
         value = json_value(fastavro.schemaless_reader(io.BytesIO(datum), schema))
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
@@ -671,27 +713,30 @@ def json_value(value: Any) -> Any:  # noqa: PLR0911
     return value
 
 
-def _as_schema(node: _Node, defined: set[str]) -> Any:  # noqa: PLR0911
-    """Return a type as a schema for fastavro that defines all names in it."""
+def _as_schema(node: _Node, names: dict[int, str]) -> Any:  # noqa: PLR0911
+    """Return a type as a schema for fastavro, in which each type has a name of its own."""
     if node.name:
-        if node.name in defined:
-            return node.name
-        defined.add(node.name)
-    named = {"type": node.kind, "name": node.name}
+        if id(node) in names:
+            return names[id(node)]
+        names[id(node)] = f"T{len(names)}"
+    named = {"type": node.kind, "name": names.get(id(node))}
     match node.kind:
         case "record":
             fields = [
-                {"name": name, "type": _as_schema(kind, defined)} for name, kind, _ in node.fields
+                {"name": name, "type": _as_schema(kind, names)} for name, kind, _ in node.fields
             ]
             return {**named, "fields": fields}
         case "enum":
             return {**named, "symbols": list(node.symbols)}
         case "array":
-            return {"type": "array", "items": _as_schema(node.children[0], defined)}
+            if not _lowest_size(node.children[0]):
+                # A few bytes would become any number of elements.
+                raise BadSchemaError("an array in a record within itself has nothing in it")
+            return {"type": "array", "items": _as_schema(node.children[0], names)}
         case "map":
-            return {"type": "map", "values": _as_schema(node.children[0], defined)}
+            return {"type": "map", "values": _as_schema(node.children[0], names)}
         case "union":
-            return [_as_schema(child, defined) for child in node.children]
+            return [_as_schema(child, names) for child in node.children]
     schema: dict[str, Any] = {"type": node.kind}
     if node.kind == "fixed":
         schema = {**named, "size": node.size}

@@ -42,6 +42,11 @@ class Bodies:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all bodies."""
+        return int(np.where(self.starts < 0, 0, self.ends - self.starts).sum())
+
     def bytes_of(self, row: int) -> bytes:
         """Return the body of a row."""
         return self.data[self.starts[row] : self.ends[row]].tobytes()

@@ -74,10 +74,13 @@ class ColumnMemory:
         rows = len(bodies.starts)
         if rows > 1 and rows * loop.widths[0] > max_bytes:
             raise DecodedTooLargeError
-        self._size = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
+        self._size = bodies.size_bytes
         self._levels = np.zeros((loop.level_count, ops.LEVEL_FIELDS), np.int64)
         self._levels[0, ops.CAPACITY] = rows
-        self._levels[1:, ops.CAPACITY] = min(2 * rows, self._size) + 16
+        # Elements may be wide: what is reserved for them stays within half of the limit.
+        for level, width in enumerate(loop.widths[1:], 1):
+            reserved = max_bytes // (2 * loop.level_count * width)
+            self._levels[level, ops.CAPACITY] = min(2 * rows, self._size, reserved) + 16
         self._table = np.zeros((len(loop.columns), ops.COLUMN_FIELDS), np.int64)
         self._values: list[NDArray[np.uint8]] = []
         self._valid: list[NDArray[np.uint8] | None] = []
@@ -181,6 +184,10 @@ class ColumnMemory:
         """Return the values of a column, or its lengths."""
         return self._values[column.number][: self.count(column.level) * column.width]
 
+    def data_bytes(self, column: ColumnSpec) -> int:
+        """Return the bytes of all values of a column of bytes or strings."""
+        return int(self._table[column.number, ops.DATA_USED])
+
     def offsets(self, column: ColumnSpec) -> pa.Buffer:
         """Return the offsets of a column of lengths."""
         sizes = self.values(column).view(np.int32)
@@ -192,7 +199,7 @@ class ColumnMemory:
         """Return a column of bytes or strings."""
         data = self._data[column.number]
         assert data is not None  # noqa: S101, because mypy needs it
-        used = int(self._table[column.number, ops.DATA_USED])
+        used = self.data_bytes(column)
         validity, nulls = self.validity(column)
         buffers = [validity, self.offsets(column), pa.py_buffer(data[:used])]
         return pa.Array.from_buffers(kind, self.count(column.level), buffers, nulls)

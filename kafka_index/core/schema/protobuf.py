@@ -508,7 +508,10 @@ def _leaf_array(memory: ColumnMemory, column: ColumnSpec, kind: _Type) -> pa.Arr
 
 
 def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
-    """Return the names of the numbers of an enum; a number without a name as text."""
+    """Return the names of the numbers of an enum; a number without a name as text.
+
+    Raises `_BadValueError` for a number without a name in an enum of proto2, which drops it.
+    """
     names = descriptor.values_by_number
     lowest, highest = (value.as_py() for value in pc.min_max(numbers).values())
     if lowest is not None and lowest >= 0 and highest < _MAX_SYMBOLS:
@@ -517,6 +520,10 @@ def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
     else:
         found = pc.unique(numbers.drop_null())
         distinct, positions = found.to_pylist(), pc.index_in(numbers, found)
+    if descriptor.is_closed and any(
+        n not in names for n in pc.unique(numbers.drop_null()).to_pylist()
+    ):
+        raise _BadValueError
     texts = [names[n].name if n in names else str(n) for n in distinct]
     return pa.DictionaryArray.from_arrays(positions, pa.array(texts, pa.string())).cast(pa.string())
 
@@ -560,8 +567,7 @@ class MessageDecoder:
         Raises `DecodedTooLargeError` if the values of more than one row need more memory.
         """
         if self._compiled is None:
-            size_bytes = int(np.maximum(bodies.ends - bodies.starts, 0).sum())
-            if size_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
+            if bodies.size_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
                 raise DecodedTooLargeError
             return self._decode_with_upb(bodies)
         memory = ColumnMemory(self._loop, bodies, max_bytes)
@@ -655,6 +661,7 @@ def _json_text(message: Any, body: bytes) -> str:
         )
     except (AttributeError, TypeError, ValueError, json_format.Error):
         # An Any of a type that no schema has, or a number that JSON does not have.
+        # The fields of a map have no order of their own.
+        body = parsed.SerializeToString(deterministic=True)
         value = {"@bytes": base64.b64encode(body).decode()}
-    # The fields of a map have no order of their own.
     return json.dumps(value, ensure_ascii=False, sort_keys=True)

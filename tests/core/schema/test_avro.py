@@ -7,13 +7,14 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.schema.align import align
 from kafka_index.core.schema.avro import AvroSchema
-from kafka_index.core.schema.bodies import DecodedTooLargeError
+from kafka_index.core.schema.bodies import Bodies, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 from tests.support.campaign import sample_size
 from tests.support.random_avro import RandomAvro, bodies_of, encode, is_equal, read, text_of
@@ -273,6 +274,14 @@ def test_too_deeply_nested_avro_record_is_reported_as_too_large() -> None:
     assert found.array[1].as_py() == {"n": '{"n": {"n": null}}'}
 
 
+def test_recursive_avro_record_beyond_the_memory_limit_is_too_large() -> None:
+    decoder = AvroSchema(json.dumps(record({"type": "array", "items": "R"}))).decoder()
+    many = b"\x02" + _varint(1000) + b"\0" * 1002
+    assert decoder.decode(bodies_of([many]), 100_000).errors == {0: Reason.TOO_LARGE}
+    with pytest.raises(DecodedTooLargeError):
+        decoder.decode(bodies_of([b"\0", many]), 100_000)
+
+
 def test_null_record_inside_a_recursive_avro_record_is_json_null() -> None:
     inner = {"type": "record", "name": "W", "fields": [{"name": "n", "type": "R"}]}
     assert decode(record(["null", inner]), [b"\0", b"\x02\0"]).array.to_pylist() == [
@@ -301,6 +310,8 @@ def test_avro_record_without_fields_is_decoded_as_json_text() -> None:
     found = decode(record("int", ["null", empty]), [b"\x02\x02", b"\x02\0"])
     assert found.array.to_pylist() == [{"f0": 1, "f1": "{}"}, {"f0": 1, "f1": None}]
     assert decode(empty, [b"", None]).array.to_pylist() == ["{}", None]
+    both = decode(record(["null", empty], "E"), [b"\x02", b"\0"]).array.to_pylist()
+    assert both == [{"f0": "{}", "f1": "{}"}, {"f0": None, "f1": "{}"}]
 
 
 def test_infinitely_recursive_avro_record_is_too_large() -> None:
@@ -327,11 +338,53 @@ def test_avro_field_names_that_differ_only_in_case_are_distinct() -> None:
 
 def test_avro_fixed_of_size_zero_is_decoded() -> None:
     fixed = {"type": "fixed", "name": "F", "size": 0}
-    decimal = {**fixed, "name": "D", "logicalType": "decimal", "precision": 2}
-    wide = {**fixed, "name": "W", "logicalType": "decimal", "precision": 40}
-    found = decode(record(fixed, decimal, wide, ["null", "F"]), [b"\x02", b"\0"])
-    values = {"f0": b"", "f1": Decimal(0), "f2": "0"}
-    assert found.array.to_pylist() == [{**values, "f3": b""}, {**values, "f3": None}]
+    found = decode(record(fixed, ["null", "F"]), [b"\x02", b"\0"])
+    assert found.array.to_pylist() == [{"f0": b"", "f1": b""}, {"f0": b"", "f1": None}]
+
+
+@pytest.mark.parametrize(("size", "precision"), [(0, 2), (0, 40), (1, 3), (16, 39)])
+def test_avro_decimal_too_wide_for_its_fixed_type_is_bytes(size: int, precision: int) -> None:
+    fixed = {"type": "fixed", "name": "F", "size": size, "logicalType": "decimal"}
+    values = [bytes(size), b"\xff" * size]
+    found = decode(record({**fixed, "precision": precision}), [*values])
+    assert found.array.to_pylist() == [{"f0": value} for value in values]
+    decimals = decode(record({**fixed, "precision": precision - 1}), [*values])
+    assert [type(row["f0"]) for row in decimals.array.to_pylist()] == [
+        Decimal if size else bytes
+    ] * 2
+
+
+def test_wide_avro_decimal_beyond_its_precision_is_out_of_range() -> None:
+    wide = {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 2}
+    numbers = [10**40 - 1, 10**40, 256**100_000, -(10**40) + 1]
+    bodies = [
+        number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True) for number in numbers
+    ]
+    found = decode(record(wide), [*(_varint(len(body)) + body for body in bodies)])
+    assert found.errors == dict.fromkeys((1, 2), Reason.OUT_OF_RANGE)
+    text = f"{'9' * 38}.99"
+    assert found.array.to_pylist() == [{"f0": text}, None, None, {"f0": f"-{text}"}]
+
+
+def test_avro_rows_without_body_take_no_memory() -> None:
+    body = b"\x02\x02a\0"
+    bodies = Bodies(
+        np.frombuffer(body, np.uint8),
+        np.array([-1, 0, -1]),
+        np.array([1 << 50, len(body), 1 << 50]),
+    )
+    schema = record({"type": "array", "items": "string"})
+    found = AvroSchema(json.dumps(schema)).decoder().decode(bodies, MAX_BYTES)
+    assert found.array.to_pylist() == [None, {"f0": ["a"]}, None]
+
+
+def test_wide_avro_elements_stay_within_the_memory_limit() -> None:
+    fixed = {"type": "fixed", "name": "F", "size": 1 << 20}
+    element = b"\x02" + b"x" * (1 << 20) + b"\0"
+    schema = record({"type": "array", "items": fixed})
+    found = decode(schema, [*([b"\0"] * 1_000_000), element])
+    assert not found.errors
+    assert found.array[-1].as_py() == {"f0": [b"x" * (1 << 20)]}
 
 
 def test_top_level_avro_bytes_have_no_length_prefix() -> None:
@@ -371,6 +424,9 @@ def test_size_limit_applies_to_the_decoded_size() -> None:
         '{"type":"record","name":"R","fields":[{"name":"a","type":[]}]}',
         '{"type":"array","items":' * 100 + '"int"' + "}" * 100,
         _doubled(30),
+        # A record within itself, with symbols that are no names, and with elements without bytes.
+        json.dumps(record(["null", "R"], {"type": "enum", "name": "E", "symbols": ["a-b"]})),
+        json.dumps(record(["null", "R"], {"type": "array", "items": "null"})),
     ],
 )
 def test_invalid_schema_text_is_rejected(text: str) -> None:

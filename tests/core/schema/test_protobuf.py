@@ -330,3 +330,38 @@ def test_protobuf_message_is_decoded_as_by_upb(body: bytes, expected: Any) -> No
     found = decode(ProtobufFile(text).message((0,)), [body])
     assert found.array.to_pylist() == [expected]
     assert bool(found.errors) == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # Numbers that an enum of proto2 does not have.
+        (b"\x08\x09", {"e": None, "r": [], "a": None, "b": None}),
+        (b"\x08\x05\x10\x01\x10\x09\x10\x05", {"e": "B", "r": ["A", "B"], "a": None, "b": None}),
+        # A string that is not UTF-8, and another one in its place.
+        (b"\x1a\x01\xff\x22\x01b", {"e": None, "r": [], "a": None, "b": "b"}),
+        (b"\x1a\x01\xff", None),
+    ],
+)
+def test_message_of_proto2_is_read_as_upb_reads_it(body: bytes, expected: Any) -> None:
+    text = """syntax = "proto2"; enum E { A = 1; B = 5; } message M { optional E e = 1;
+      repeated E r = 2; oneof o { string a = 3; string b = 4; } }"""
+    good = b"\x08\x01"
+    found = decode(ProtobufFile(text).message((0,)), [good, body])
+    assert found.array.to_pylist() == [{"e": "A", "r": [], "a": None, "b": None}, expected]
+    assert found.errors == ({1: Reason.BAD_UTF8} if expected is None else {})
+
+
+def test_recursive_message_outside_of_json_has_deterministic_bytes() -> None:
+    text = """syntax = "proto3"; import "google/protobuf/duration.proto"; message M { M m = 1;
+      map<int32, int32> n = 2; google.protobuf.Duration d = 3; }"""
+    message = ProtobufFile(text).message((0,))
+    written = message_class(message)()
+    for number in range(9):
+        written.m.n[number * 5 % 9] = number
+    written.m.d.seconds = 1 << 60
+    text_of = base64.b64encode(written.m.SerializeToString(deterministic=True)).decode()
+    # The second row is left to upb.
+    body = written.SerializeToString()
+    rows = decode(message, [body, b"\x7b\x08\x01\x7c" + body]).array.to_pylist()
+    assert [row["m"] for row in rows] == [json.dumps({"@bytes": text_of})] * 2
