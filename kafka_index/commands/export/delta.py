@@ -43,6 +43,14 @@ _PLACE = ("partition", "offset")
 _DATE_FOLDER = f"{_DATE}="
 #: The version of readers that only column mapping needs.
 _MAPPED_VERSION = 2
+#: The features of writers whose rules data files keep. Constraints and columns are checked besides.
+_KNOWN_FEATURES = {
+    *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
+    *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
+    *("variantType", "variantType-preview"),
+}
+_CONSTRAINT, _MAPPING = "delta.constraints.", "delta.columnMapping.mode"
+_COLUMN_RULES = ("delta.invariants", "delta.generationExpression")
 #: Longer strings are not in the statistics of a file.
 _MAX_TEXT = 32
 
@@ -108,8 +116,9 @@ class _DeltaTable(LakeTable):
                 found=", ".join(found) or "none",
                 hint="give or leave out --by-date, or export to another table",
             )
+        self._refuse_rules()
         if self._is_latest:
-            self._refuse_unreadable_files()
+            self._refuse_fixed_rows()
         with table_errors("add columns to the table", self.name):
             wanted = Schema.from_arrow(self._schema)
             columns = {each.name: each for each in self._loaded.schema().fields}
@@ -121,13 +130,34 @@ class _DeltaTable(LakeTable):
                 self._loaded.alter.add_columns(new)
                 self.load()
 
-    def _refuse_unreadable_files(self) -> None:
-        """Raise `InputError` if the rows of a file are not those that it has in the table."""
+    def _refuse_rules(self) -> None:
+        """Raise `InputError` if data files may break a rule of the table, or are read as nulls."""
+        configuration = self._loaded.metadata().configuration
+        found = set(self._loaded.protocol().writer_features or ()) - _KNOWN_FEATURES
+        found |= {name for name in configuration if name.startswith(_CONSTRAINT)}
+        if configuration.get(_MAPPING, "none") != "none":
+            found.add(_MAPPING)
+        for column in self._loaded.schema().fields:
+            # The folders of dates are the days of the timestamps.
+            if column.name != _DATE and any(rule in column.metadata for rule in _COLUMN_RULES):
+                found.add(f"the rule of column {column.name}")
+        if found:
+            raise InputError(
+                "the table has a feature or rule that exports do not support",
+                path=self.name,
+                found=", ".join(sorted(found)),
+                hint="drop it from the table, or export to another table",
+            )
+
+    def _refuse_fixed_rows(self) -> None:
+        """Raise `InputError` if rows cannot be replaced, or are not those of their files."""
         protocol = self._loaded.protocol()
         features = set(protocol.reader_features or ())
         if protocol.min_reader_version == _MAPPED_VERSION:
             features.add("columnMapping")
         found = features & {"columnMapping", "deletionVectors"}
+        if self._loaded.metadata().configuration.get("delta.appendOnly") == "true":
+            found.add("delta.appendOnly")
         if found:
             raise InputError(
                 "the rows of a table with this feature cannot be replaced",
@@ -151,7 +181,7 @@ class _DeltaTable(LakeTable):
         return pa.schema([each for each in columns if each.name not in self._partition_by])
 
     def files_with(self, partitions: Collection[int]) -> list[TableFile]:
-        self._refuse_unreadable_files()
+        self._refuse_fixed_rows()
         files = [
             TableFile(
                 self._path(file),

@@ -173,9 +173,9 @@ class _IcebergTable(LakeTable):
     def check(self) -> None:
         """Partition a new table; raise `InputError` if a table cannot take the data files."""
         table = self._loaded
-        if self._is_latest:
-            self._refuse_renamed_columns()
         refuse_changed_types(self._schema, table.schema().as_arrow(), self.name, _widens)
+        if self._is_latest:
+            self._refuse_other_columns()
         is_new = not table.spec().fields and table.current_snapshot() is None
         if self._by_date and is_new and "timestamp" in table.schema().column_names:
             # pyiceberg cannot create a partitioned table from an Arrow schema.
@@ -217,7 +217,7 @@ class _IcebergTable(LakeTable):
         return pa.schema([pa.field(each.name, small_type(each.type)) for each in columns])
 
     def files_with(self, partitions: Collection[int]) -> list[TableFile]:
-        self._refuse_renamed_columns()
+        self._refuse_other_columns()
         tasks = self._tasks(partitions)
         for task in tasks:
             if task.delete_files:
@@ -238,17 +238,26 @@ class _IcebergTable(LakeTable):
             found.append(TableFile(path, partitions, offsets, has_nulls))
         return found
 
-    def _refuse_renamed_columns(self) -> None:
-        """Raise `InputError` if older files may have other names for columns."""
+    def _refuse_other_columns(self) -> None:
+        """Raise `InputError` if a column may have another name, or a name another column, in files.
+
+        Files are read by the names of columns.
+        """
         names: dict[int, str] = {}
-        for schema in self._loaded.metadata.schemas:
-            for column in index_by_id(schema).values():
-                if names.setdefault(column.field_id, column.name) != column.name:
+        ids: dict[str, int] = {}
+        with _calls("read the columns of the table", self.name):
+            new = self._transaction().table_metadata.schema()
+        for schema in (*self._loaded.metadata.schemas, new):
+            for field_id in index_by_id(schema):
+                name = schema.find_column_name(field_id) or ""
+                known = names.setdefault(field_id, name), ids.setdefault(name, field_id)
+                if known != (name, field_id):
                     raise InputError(
-                        "the rows of a table with renamed columns cannot be replaced",
+                        "the rows of a table with renamed columns, or with columns that were "
+                        "dropped and added again, cannot be replaced",
                         path=self.name,
-                        expected=names[column.field_id],
-                        found=column.name,
+                        expected=f"column {known[0]} with ID {known[1]}",
+                        found=f"column {name} with ID {field_id}",
                         hint="export to another table",
                     )
 

@@ -39,7 +39,9 @@ from kafka_index.core.fs.local_work import query_batches, workspace
 from kafka_index.core.fs.registry import readable
 from kafka_index.core.schema.columns import KEY
 
-_BATCH_ROWS = 16 * 1024
+#: Rows are read in batches of this many, and of about this many bytes: other tools write row groups
+#: of any size.
+_BATCH_ROWS, _BATCH_BYTES = 16 * 1024, 16 * 1024 * 1024
 #: A file of a table has about this many bytes of rows in memory.
 _FILE_BYTES = 512 * 1024 * 1024
 #: Partitions whose files are written at a time, if another tool has put them into one file.
@@ -214,7 +216,10 @@ def _rows(number: int, path: str, schema: pa.Schema) -> Iterator[tuple[int, pa.R
         own = [name for name in schema.names if name in known]
         # A batch over several row groups could be of any size.
         for group in range(file.num_row_groups):
-            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=own):
+            found = file.metadata.row_group(group)
+            most = found.num_rows * _BATCH_BYTES // max(found.total_byte_size, 1)
+            rows = max(min(most, _BATCH_ROWS), 1)
+            for batch in file.iter_batches(rows, row_groups=[group], columns=own):
                 yield place, table_batch(batch, schema)
                 place += len(batch)
 

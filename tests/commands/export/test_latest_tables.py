@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import TableFeatures
+from deltalake import DeltaTable, TableFeatures
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.types import StringType
 
+from kafka_index.commands.export.replaced_rows import _BATCH_BYTES, _rows
 from tests.support.campaign import sample_size
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.lake_tables import (
@@ -310,22 +315,88 @@ def test_decoded_rows_are_merged_by_the_bytes_of_their_keys(
     ]
 
 
-def test_table_whose_data_files_were_altered_or_renamed_is_rejected(
-    tmp_path: Path, lake: LakeOfTest
+def add_feature(feature: TableFeatures) -> Callable[[DeltaTable], None]:
+    def add(table: DeltaTable) -> None:
+        table.alter.add_feature(feature, allow_protocol_versions_increase=True)
+
+    return add
+
+
+def map_columns(table: DeltaTable) -> None:
+    """Let readers find the columns by other names, in files of readers and writers before 3, 7."""
+    log = Path(table.table_uri.removeprefix("file://"), "_delta_log")
+    for path in log.glob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        actions = [json.loads(line) for line in text.splitlines()]
+        for each in actions:
+            if "metaData" in each:
+                each["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
+        path.write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
+
+
+def rename(table: IcebergTable) -> None:
+    with table.update_schema() as schema:
+        schema.rename_column("value", "body")
+
+
+def drop_and_add(table: IcebergTable) -> None:
+    with table.update_schema() as schema:
+        schema.add_column("note", StringType())
+    with table.update_schema() as schema:
+        schema.delete_column("note")
+    with table.update_schema() as schema:
+        schema.add_column("note", StringType())
+
+
+def drop(table: IcebergTable) -> None:
+    with table.update_schema() as schema:
+        schema.delete_column("headers")
+
+
+RULES = {"c": "offset < 100"}
+#: The change of a table by another tool, the tables that are rejected then, and their error.
+CHANGES: list[tuple[str, tuple[str, ...], Callable[[Any], None], str]] = [
+    ("iceberg", ("latest",), rename, "expected column value with ID 2, found column body"),
+    ("iceberg", ("latest",), drop_and_add, "column note with ID 13"),
+    ("iceberg", ("latest",), drop, "column headers"),
+    ("delta", ("latest",), add_feature(TableFeatures.DeletionVectors), "deletionVectors"),
+    (
+        *("delta", ("latest",)),
+        lambda table: table.alter.set_table_properties({"delta.appendOnly": "true"}),
+        "found delta.appendOnly",
+    ),
+    (
+        *("delta", ("full", "latest")),
+        lambda table: table.alter.add_constraint(RULES),
+        "found delta.constraints.c",
+    ),
+    ("delta", ("full", "latest"), add_feature(TableFeatures.RowTracking), "found rowTracking"),
+    ("delta", ("full", "latest"), map_columns, "found delta.columnMapping.mode"),
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "history", "change", "expected"),
+    [(form, each, *more) for form, histories, *more in CHANGES for each in histories],
+)
+def test_table_that_another_tool_changed_is_rejected_before_a_file_is_written(
+    tmp_path: Path, form: str, history: str, change: Callable[[Any], None], expected: str
 ) -> None:
-    dump = tmp_path / "in"
+    dump, lake = tmp_path / "in", FORMATS[form](tmp_path / "lakes", history)
     write(dump, {0: b"".join(log_of(OLD[:28]))})
     export(0, dump, lake)
-    table = lake.table("topic")
-    if isinstance(lake, DeltaOfTest):
-        feature = TableFeatures.DeletionVectors
-        table.alter.add_feature(feature, allow_protocol_versions_increase=True)
-        expected = "deletionVectors"
-    else:
-        with table.update_schema() as schema:
-            schema.rename_column("value", "body")
-        expected = "renamed columns"
+    change(lake.table("topic"))
     write(dump, {0: b"".join(log_of(OLD))})
     files = set(lake.folder_of(0).iterdir())
     assert expected in export(2, dump, lake)
     assert set(lake.folder_of(0).iterdir()) == files
+
+
+def test_row_group_of_another_tool_is_read_in_batches_of_few_bytes(tmp_path: Path) -> None:
+    values = pa.array([bytes([number % 250]) * 100_000 for number in range(2000)])
+    rows = pa.table({"offset": pa.array(range(2000)), "value": values})
+    path = str(tmp_path / "rows.parquet")
+    pq.write_table(rows, path, row_group_size=2000, use_dictionary=False)
+    batches = [batch for _, batch in _rows(0, path, rows.schema)]
+    assert pa.Table.from_batches(batches).equals(rows)
+    assert max(batch.nbytes for batch in batches) <= _BATCH_BYTES
