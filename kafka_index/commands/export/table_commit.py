@@ -206,10 +206,7 @@ class Tables:
             table = self.lake.open(topic, folder, settings.of_topic(topic))
             self._tables[topic] = table
             new = [one for one in partitions if not self._has_progress(table, one)]
-            # One check for all partitions, because it may read the list of files.
-            if table.has_rows([one.partition for one in new]):
-                for one in new:
-                    _refuse_other_rows(table, one)
+            _refuse_other_rows(table, new)
 
     def commit(self, partitions: Sequence[PartitionExport]) -> None:
         """Commit complete files; a failure is reported for all partitions of the topic."""
@@ -305,13 +302,17 @@ def _refuse_other_history(topic: str, settings: ExportSettings) -> None:
             )
 
 
-def _refuse_other_rows(table: LakeTable, partition: TopicPartition) -> None:
-    if table.has_rows([partition.partition]):
-        raise InputError(
-            f"the table has rows of {partition.directory_name} that this output has not committed",
-            path=table.name,
-            hint="give the --output of the first export, or another table",
-        )
+def _refuse_other_rows(table: LakeTable, partitions: Sequence[TopicPartition]) -> None:
+    # One check for all partitions, because it may read the list of files.
+    if not table.has_rows([one.partition for one in partitions]):
+        return
+    for one in partitions:
+        if table.has_rows([one.partition]):
+            raise InputError(
+                f"the table has rows of {one.directory_name} that this output has not committed",
+                path=table.name,
+                hint="give the --output of the first export, or another table",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +407,7 @@ def _new_files(
     replaced: list[RowRange] = []
     versions: dict[str, int] = {}
     partitions: list[int] = []
+    without_progress: list[TopicPartition] = []
     for one in exports:
         known = _Progress.read(table, one.key)
         progress = _NO_PROGRESS if known is None else known
@@ -416,7 +418,7 @@ def _new_files(
             one.refuse_lost_files(progress)
         new = [file.path for file in one.files if _is_new(file, progress)]
         if new and known is None:
-            _refuse_other_rows(table, one.partition)
+            without_progress.append(one.partition)
         if new or rows:
             paths += new
             replaced += rows
@@ -428,6 +430,7 @@ def _new_files(
                 versions[_files(one.key)] = one.state.files
     if not versions:
         return None
+    _refuse_other_rows(table, without_progress)
     return _NewFiles(tuple(paths), tuple(replaced), versions, tuple(partitions))
 
 
