@@ -42,7 +42,7 @@ from kafka_index.commands.backup.request import BackupRequest
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.kernels.scan import CHUNK_BATCHES, SCAN_COLUMNS, scan_batches
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
-from tests.conformance.broker.broker import Broker, Home, java
+from tests.conformance.broker.broker import Broker, BrokerFolders, java
 from tests.conformance.broker.client import Client
 from tests.conformance.broker.topics import Topic
 from tests.servers.s3 import running_s3
@@ -191,7 +191,7 @@ def _in_turn(
     return reached
 
 
-def _take(home: Home, repository: str) -> None:
+def _take(home: BrokerFolders, repository: str) -> None:
     back_up(BackupRequest(inputs=(str(home.data), str(home.metadata)), output=repository))
 
 
@@ -243,7 +243,7 @@ def _load(scratch: Path) -> bool:
         TemporaryDirectory(dir=scratch) as folder,
         TemporaryDirectory(dir=memory if memory.is_dir() else scratch) as elsewhere,
     ):
-        broker = Broker(Home(Path(folder, "broker")))
+        broker = Broker(BrokerFolders(Path(folder, "broker")))
         with broker, Client(broker.bootstrap, Path(folder)) as client:
             client.create(Topic("load", (), {"segment.bytes": str(64 << 20)}, 4))
             _produce(broker, 10)
@@ -284,7 +284,7 @@ def _produce(broker: Broker, seconds: int) -> float:
 
 
 @contextmanager
-def _agent(home: Home, repository: Path) -> Iterator[Callable[[], float]]:
+def _agent(home: BrokerFolders, repository: Path) -> Iterator[Callable[[], float]]:
     """Run backups every ten seconds; yield a function that returns their share of a core."""
     command = [
         *(sys.executable, "-m", "kafka_index", "backup"),

@@ -30,9 +30,9 @@ import numpy as np
 
 from benchmarks.logs import benchmark_log, records_in, warm
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
-from tests.conformance.broker.broker import CLEAN_SHUTDOWN, Broker, Home
+from tests.conformance.broker.broker import CLEAN_SHUTDOWN, Broker, BrokerFolders
 from tests.conformance.broker.client import Client
-from tests.conformance.broker.files import keep_only_logs
+from tests.conformance.broker.files import remove_all_but_logs
 from tests.conformance.broker.topics import Topic
 
 BATCH_BYTES = (1024, 16384)
@@ -89,7 +89,7 @@ def run(scratch: Path) -> bool:
     return reached
 
 
-def start(home: Home, *, keeps_marker: bool = False) -> Start:
+def start(home: BrokerFolders, *, keeps_marker: bool = False) -> Start:
     """Start a broker with the marker of a clean stop, measure, and stop it."""
     if not keeps_marker:
         (home.data / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
@@ -104,7 +104,7 @@ def start(home: Home, *, keeps_marker: bool = False) -> Start:
     return Start(started_seconds, int(loaded[2]) / 1000, log_text.count(_REBUILT))
 
 
-def build_seconds(home: Home) -> float:
+def build_seconds(home: BrokerFolders) -> float:
     """Build the index files in place, in a process of its own."""
     command = [sys.executable, "-m", "kafka_index", "build", "--quiet", "--in-place"]
     began = time.perf_counter()
@@ -119,19 +119,21 @@ def _medians(starts: list[Start]) -> tuple[float, float]:
     )
 
 
-def warm_logs_alone(home: Home) -> None:
+def warm_logs_alone(home: BrokerFolders) -> None:
     """Take everything but the logs away, and bring these into the page cache."""
-    keep_only_logs(home.data)
+    remove_all_but_logs(home.data)
     for log in sorted(home.data.glob(f"*/*{LOG_SUFFIX}")):
         warm(log)
 
 
-def make_dump(folder: Path, log: Path, batch_bytes: int, *, segments: int = _SEGMENTS) -> Home:
+def make_dump(
+    folder: Path, log: Path, batch_bytes: int, *, segments: int = _SEGMENTS
+) -> BrokerFolders:
     """Let a broker make the topic, and fill it while no broker runs.
 
     All segments are the first batches of one log: a base offset is not under the checksum.
     """
-    home = Home(folder / "broker")
+    home = BrokerFolders(folder / "broker")
     broker = Broker(home)
     with broker, Client(broker.bootstrap, folder) as client:
         client.create(TOPIC)

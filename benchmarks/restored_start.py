@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.logs import benchmark_log
 from benchmarks.mount import Start, make_dump, start, warm_logs_alone
-from tests.conformance.broker.broker import Home
+from tests.conformance.broker.broker import BrokerFolders
 
 _BATCH_BYTES = 1024
 _SEGMENTS = 64
@@ -46,7 +46,7 @@ def run(scratch: Path) -> bool:
             warm_logs_alone(home)
             alone.append(start(home))
             warm_logs_alone(home)
-            target = Home(Path(folder, "restored"))
+            target = BrokerFolders(Path(folder, "restored"))
             seconds.append(_restore_seconds(home, target))
             restored.append(start(target, keeps_marker=True))
             shutil.rmtree(target.root)
@@ -70,7 +70,7 @@ def run(scratch: Path) -> bool:
     return reached
 
 
-def _restore_seconds(home: Home, target: Home) -> float:
+def _restore_seconds(home: BrokerFolders, target: BrokerFolders) -> float:
     target.root.mkdir()
     command = [sys.executable, "-m", "kafka_index", "restore", "--quiet", "--link", "hard"]
     paths = ["--input", str(home.data), str(home.metadata), "--output", str(target.data)]

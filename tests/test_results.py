@@ -75,8 +75,8 @@ def copy_dump(target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_dump(tmp_path_factory.mktemp("sound") / "dump")
+def intact_dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_dump(tmp_path_factory.mktemp("intact_dump") / "dump")
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,9 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_result_repr_fits_on_a_screen(
-    name: str, sound: Path, damaged: Path, tmp_path: Path, *, is_damaged: bool
+    name: str, intact_dump: Path, damaged: Path, tmp_path: Path, *, is_damaged: bool
 ) -> None:
-    result = CALLS[name](damaged if is_damaged else sound, tmp_path)
+    result = CALLS[name](damaged if is_damaged else intact_dump, tmp_path)
     lines = repr(result).splitlines()
     assert len(lines) <= MAX_LINES
     assert max(map(len, lines)) <= MAX_WIDTH
@@ -110,9 +110,9 @@ def test_result_repr_fits_on_a_screen(
 
 @pytest.mark.parametrize("name", CALLS)
 def test_result_implements_the_arrow_stream_interface(
-    name: str, sound: Path, tmp_path: Path
+    name: str, intact_dump: Path, tmp_path: Path
 ) -> None:
-    result = CALLS[name](sound, tmp_path)
+    result = CALLS[name](intact_dump, tmp_path)
     table = result.to_arrow()
     assert table.num_rows
     assert pa.table(result) == table
@@ -122,15 +122,15 @@ def test_result_implements_the_arrow_stream_interface(
     assert rows == [(table.num_rows,)]
 
 
-def test_answers_are_the_first_columns_of_a_lookup_that_prints(sound: Path) -> None:
+def test_answers_are_the_first_columns_of_a_lookup_that_prints(intact_dump: Path) -> None:
     queries = [{"topic": "payments", "partition": 0, "timestamp": date(2020, 1, 1)}]
-    header = repr(kafka_index.lookup_timestamps(sound, queries)).splitlines()[2]
+    header = repr(kafka_index.lookup_timestamps(intact_dump, queries)).splitlines()[2]
     assert header.split()[:3] == ["status", "found_offset", "found_timestamp_ms"]
 
 
-def test_integers_with_nulls_stay_integers_in_pandas(sound: Path) -> None:
+def test_integers_with_nulls_stay_integers_in_pandas(intact_dump: Path) -> None:
     queries = [{"topic": "payments", "partition": 0, "offset": offset} for offset in (3, 10**9)]
-    frame = kafka_index.lookup_offsets(sound, queries).to_pandas()
+    frame = kafka_index.lookup_offsets(intact_dump, queries).to_pandas()
     assert str(frame["batch_base_offset"].dtype) == "Int64"
     assert frame["batch_base_offset"].isna().tolist() == [False, True]
 
@@ -162,8 +162,8 @@ def test_metadata_without_a_partition_of_the_input_is_not_ok(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_result_has_no_truth_value(name: str, sound: Path, tmp_path: Path) -> None:
-    result = CALLS[name](sound, tmp_path)
+def test_result_has_no_truth_value(name: str, intact_dump: Path, tmp_path: Path) -> None:
+    result = CALLS[name](intact_dump, tmp_path)
     with pytest.raises(TypeError, match=r"ask for its ok"):
         bool(result)
 
@@ -270,8 +270,8 @@ def test_invalid_argument_value_of_valid_type_is_an_error(wrong: dict[str, Any])
     ],
     ids=["table", "batch", "reader", "polars", "pandas", "duckdb", "dicts"],
 )
-def test_queries_are_accepted_from_arrow_and_rows(queries: Any, sound: Path) -> None:
-    found = kafka_index.lookup_offsets(sound, queries).to_arrow()
+def test_queries_are_accepted_from_arrow_and_rows(queries: Any, intact_dump: Path) -> None:
+    found = kafka_index.lookup_offsets(intact_dump, queries).to_arrow()
     assert found["status"].to_pylist() == ["found"]
     assert found["offset"].to_pylist() == [3]
 
@@ -288,17 +288,17 @@ TIMES_ASKED = [
 @pytest.mark.parametrize("time", TIMES_ASKED, ids=repr)
 @pytest.mark.parametrize("frame", [list, pl.DataFrame, pd.DataFrame], ids=str)
 def test_query_times_are_accepted_in_every_type(
-    time: Any, frame: Callable[[Any], Any], sound: Path
+    time: Any, frame: Callable[[Any], Any], intact_dump: Path
 ) -> None:
     queries = [{"topic": "payments", "partition": 0, "timestamp": time}] * 2
-    found = kafka_index.lookup_timestamps(sound, frame(queries)).to_arrow()
+    found = kafka_index.lookup_timestamps(intact_dump, frame(queries)).to_arrow()
     assert found["found_offset"].to_pylist() == [942, 942]
 
 
-def test_query_times_accept_relative_and_null_but_not_invalid_values(sound: Path) -> None:
+def test_query_times_accept_relative_and_null_but_not_invalid_values(intact_dump: Path) -> None:
     def statuses(*times: str | None) -> list[str]:
         queries = [{"topic": "payments", "partition": 0, "timestamp": time} for time in times]
-        found = kafka_index.lookup_timestamps(sound, queries).to_arrow()["status"].to_pylist()
+        found = kafka_index.lookup_timestamps(intact_dump, queries).to_arrow()["status"].to_pylist()
         return list(found)
 
     assert statuses("2020-01-01", None, "-90000d") == ["found", "invalid_query", "invalid_query"]
@@ -306,16 +306,16 @@ def test_query_times_accept_relative_and_null_but_not_invalid_values(sound: Path
         statuses("now", "soon")
 
 
-def test_list_without_queries_has_no_answers(sound: Path) -> None:
-    assert kafka_index.lookup_offsets(sound, []).to_arrow().num_rows == 0
+def test_list_without_queries_has_no_answers(intact_dump: Path) -> None:
+    assert kafka_index.lookup_offsets(intact_dump, []).to_arrow().num_rows == 0
 
 
 @pytest.mark.parametrize(
     "queries", [[{"topic": "payments"}], [{"topic": 1, "partition": 0, "offset": 0}]], ids=str
 )
-def test_invalid_table_of_queries_is_rejected(queries: Any, sound: Path) -> None:
+def test_invalid_table_of_queries_is_rejected(queries: Any, intact_dump: Path) -> None:
     with pytest.raises(KafkaIndexError):
-        kafka_index.lookup_offsets(sound, queries)
+        kafka_index.lookup_offsets(intact_dump, queries)
 
 
 def _types(hint: Any) -> Iterator[type]:

@@ -14,7 +14,7 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import CorruptLogError
-from tests.support.child_processes import without_override
+from tests.support.child_processes import enforce_permissions
 from tests.support.command_line import COMMAND, DUMP, Argument, environment, run_here
 from tests.support.metadata import cluster_record, log_batch, write_log
 from tests.support.record_tables import batch_of, write_partition
@@ -93,7 +93,7 @@ def expected(dump: Path, isolation: str = "read_uncommitted", **given: Any) -> l
     return [{**row, "timestamp": time} for row, time in zip(table.to_pylist(), times, strict=True)]
 
 
-def is_sound(dump: Path) -> bool:
+def is_intact(dump: Path) -> bool:
     return dump.name.startswith("sound")
 
 
@@ -147,7 +147,7 @@ def test_cat_prints_the_intact_records_of_the_range(
     given, holds = RANGES[name]
     wanted = [row for row in expected(dump, isolation) if holds(row)]
     done = run_here("cat", "topic", "--input", dump, "--isolation", isolation, "-f", form, *given)
-    assert done.returncode in ((0,) if is_sound(dump) else (0, 1)), done.stderr
+    assert done.returncode in ((0,) if is_intact(dump) else (0, 1)), done.stderr
     if form == "text":
         lines = done.stdout.splitlines()[1:]
         assert [tuple(line.split()[:2]) for line in lines] == [
@@ -180,7 +180,7 @@ def test_damage_in_cat_is_a_line_on_stderr_and_exit_code_1(
     told = json.loads(summary.read_text())
     assert told["counts"]["records"] == len(expected(dump, isolation))
     assert told["counts"]["partitions"] == 3
-    if is_sound(dump):
+    if is_intact(dump):
         assert (done.returncode, done.stderr, told["counts"]["damage"]) == (0, "", 0)
         return
     assert (done.returncode, told["outcome"]) == (1, "damage")
@@ -270,7 +270,7 @@ def test_unreadable_partition_does_not_suppress_other_partitions(
     unread = tmp_path / "topic-1" / f"{0:020d}.log"
     unread.chmod(0)
     try:
-        with without_override():
+        with enforce_permissions():
             done = run_here("cat", "topic", "--input", tmp_path, "-f", "json", *more)
     finally:
         unread.chmod(0o644)
@@ -301,7 +301,7 @@ def test_remote_segments_are_read_too(more: tuple[Argument, ...], part: slice) -
 
 def test_null_value_is_printed_as_the_given_text(dump: Path) -> None:
     given = ("topic", "--input", dump, "-p", 1, "-o", "6..8", "-f", r"%k,%s;")
-    if is_sound(dump):
+    if is_intact(dump):
         assert cat(0, *given) == ",;,;"
         assert cat(0, *given, "-Z") == "NULL,NULL;,;"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import kafka_index
-from tests.support.child_processes import without_override
+from tests.support.child_processes import enforce_permissions
 from tests.support.command_line import DUMP, Argument, copy_partitions, run_here
 from tests.support.record_tables import batch_of, write_partition
-from tests.support.registry_records import schema_beside
+from tests.support.registry_records import write_schema_next_to
 from tests.support.restoring import copy_dump
 
 COMMANDS: dict[str, tuple[Argument, ...]] = {
@@ -51,7 +51,7 @@ def run(command: str, data: Path, folder: Path, *more: Argument) -> tuple[int, s
         "topic,partition,offset\npayments,0,1\naudit.trail,0,2000\n"
     )
     names = {"OUT": folder / "out", "KEYS": folder / "KEYS", "QUERIES": folder / "QUERIES.csv"}
-    names["SCHEMA"] = schema_beside(folder / "out")
+    names["SCHEMA"] = write_schema_next_to(folder / "out")
     given = [names.get(str(each), each) for each in LOOKING[command]]
     flag = "--logs" if command == "lookup" else "--input"
     done = run_here(command.partition(" ")[0], flag, data, *given, *more)
@@ -98,7 +98,7 @@ def test_conclusion_claims_only_the_files_that_were_read(
     if how == "filtered" and command == "predict":
         pytest.skip("it has no filter")
     more = ("--topics", "payments") if how == "filtered" else ()
-    with without_override():
+    with enforce_permissions():
         found, text = run(command, data, tmp_path / "run", *more)
     if (data / SPOILED).exists():
         (data / SPOILED).chmod(0o755)

@@ -26,7 +26,7 @@ def remote(bucket: str) -> str:
     return upload(DUMP / PARTITION, f"{bucket}/dump/{PARTITION}")
 
 
-def same(options: list[str], here: Path, there: str, names: list[str]) -> None:
+def assert_same_output(options: list[str], here: Path, there: str, names: list[str]) -> None:
     """Compare what is printed of files of two folders."""
     local = dump(*options, *(here / name for name in names))
     stored = dump(*options, *(f"{there}/{name}" for name in names))
@@ -44,12 +44,14 @@ def names_of(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("options", [*OPTIONS, ["--no-verify-crc"]])
 def test_dump_from_a_store_prints_every_kind_of_file(remote: str, options: list[str]) -> None:
     names = names_of(DUMP / PARTITION, SUFFIXES)
-    same(options, DUMP / PARTITION, remote, [*names, "leader-epoch-checkpoint"])
+    assert_same_output(options, DUMP / PARTITION, remote, [*names, "leader-epoch-checkpoint"])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_dump_from_a_store_prints_records(remote: str, options: list[str]) -> None:
-    same(["--records", *options], DUMP / PARTITION, remote, names_of(DUMP / PARTITION, (".log",)))
+    assert_same_output(
+        ["--records", *options], DUMP / PARTITION, remote, names_of(DUMP / PARTITION, (".log",))
+    )
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -62,13 +64,13 @@ def test_dump_from_a_store_reports_damage(tmp_path: Path, bucket: str, options: 
         (here / name).write_bytes(content[:-3])
     there = upload(here, f"{bucket}/{PARTITION}")
     assert dump(*options, here / names[0]).returncode == 1
-    same(options, here, there, names)
+    assert_same_output(options, here, there, names)
 
 
 def test_input_on_hdfs_is_read(hdfs: HdfsServer) -> None:
     names = names_of(DUMP / PARTITION, SUFFIXES)
     there = upload(DUMP / PARTITION, f"{hdfs.uri}/dumped/{PARTITION}")
-    same(["--json"], DUMP / PARTITION, there, names)
+    assert_same_output(["--json"], DUMP / PARTITION, there, names)
     assert dump(f"{there}/*.timeindex").stdout.count("time index") == 3
     missing = dump(f"{there}/00000000000000000007.log")
     assert (missing.returncode, "no such file" in missing.stderr) == (2, True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.campaign import in_turn
+from tests.support.campaign import combine_cases
 from tests.support.command_line import Argument, run_here
-from tests.support.registry_records import schema_beside
+from tests.support.registry_records import write_schema_next_to
 from tests.support.restoring import copy_dump
 
 CANARY = "canary-5309"
@@ -48,7 +48,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
         *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),
     ],
     "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
-    "schemas": lambda dump, out: ["--input", dump, "--schemas", schema_beside(out)],
+    "schemas": lambda dump, out: ["--input", dump, "--schemas", write_schema_next_to(out)],
     "metadata": lambda dump, _: [dump],
 }
 
@@ -59,7 +59,7 @@ def dump(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("case", "number"), in_turn(product(COMMANDS, CONTENTS), range(3)), ids=str
+    ("case", "number"), combine_cases(product(COMMANDS, CONTENTS), range(3)), ids=str
 )
 def test_content_of_a_linked_file_is_not_printed(
     case: tuple[str, str], number: int, dump: Path, tmp_path: Path

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
-from tests.support.campaign import in_turn
+from tests.support.campaign import combine_cases
 from tests.support.command_line import DUMP, Argument, run_here
-from tests.support.registry_records import schema_beside
+from tests.support.registry_records import write_schema_next_to
 from tests.support.restoring import copy_dump
 from tests.support.tiered import setting
 
@@ -70,7 +70,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
         *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),
     ],
     "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
-    "schemas": lambda dump, out: ["--input", dump, "--schemas", schema_beside(out)],
+    "schemas": lambda dump, out: ["--input", dump, "--schemas", write_schema_next_to(out)],
 }
 
 
@@ -89,7 +89,7 @@ def link_out(path: Path, tmp_path: Path) -> Path:
     return aside
 
 
-@pytest.mark.parametrize(("command", "number"), in_turn(COMMANDS, range(3)))
+@pytest.mark.parametrize(("command", "number"), combine_cases(COMMANDS, range(3)))
 def test_link_out_of_the_input_is_reported_and_not_opened(
     command: str, number: int, dump: Path, tmp_path: Path, opened: list[str]
 ) -> None:

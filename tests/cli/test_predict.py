@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.builds import finish, start
-from tests.support.child_processes import open_to_all
+from tests.support.child_processes import allow_other_users
 from tests.support.command_line import DUMP, run_here
 from tests.support.metadata import snapshot_of
 
@@ -159,7 +159,7 @@ def test_metadata_snapshot_with_a_torn_footer_is_complete(
 def test_unreadable_input_of_predict_is_exit_code_3_without_verdict(
     data: Path, tmp_path: Path, name: str
 ) -> None:
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
     path = min(data.glob(name))
     path.chmod(0)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import venv_pack
 
 from tests.cluster.conftest import check_warm
-from tests.support.builds import rubbish
+from tests.support.builds import leftover_files
 from tests.support.command_line import ROOT, SETTINGS, index_files
 from tests.support.spark_cluster import SPARK_CLASS, Cluster, driver_environment
 from tests.support.timeouts import scaled
@@ -102,5 +102,5 @@ def test_build_runs_in_a_packed_environment(
     # spark-submit prints both streams of a driver on its stdout.
     assert re.search(totals, done.stdout), done.stdout + done.stderr
     assert index_files(tmp_path / "out") == expected
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     check_warm(cluster.executor_logs() - known)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index.core.fs.backup.manifest import backup_id_ms
-from tests.conformance.broker.backups import Backed, Point, back_up, restored
+from tests.conformance.broker.backups import BackedUpCluster, Point, back_up, restored
 from tests.conformance.broker.three_brokers import NODES
 from tests.conformance.kafka_jars import class_path, needing_kafka, tool
 from tests.support.campaign import sample_size
@@ -32,7 +32,7 @@ def _kafka() -> None:
             tool(needed)
 
 
-def _points(backed: Backed, rng: random.Random) -> list[Point]:
+def _points(backed: BackedUpCluster, rng: random.Random) -> list[Point]:
     """Runs, and times between runs."""
     found = []
     for number in range(_POINTS):
@@ -45,7 +45,7 @@ def _points(backed: Backed, rng: random.Random) -> list[Point]:
     return found
 
 
-def _check(backed: Backed, tmp_path: Path, seed: int) -> None:
+def _check(backed: BackedUpCluster, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     for number, point in enumerate(_points(backed, rng)):
         root = tmp_path / f"restored-{number}"

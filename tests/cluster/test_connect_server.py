@@ -15,7 +15,7 @@ import pytest
 from kafka_index.core.query.choices import By
 from tests.cluster.conftest import finish, run
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
-from tests.support.builds import rubbish, state_files
+from tests.support.builds import leftover_files, state_files
 from tests.support.command_line import SETTINGS, Argument, index_files
 from tests.support.record_jobs import DRIVER_SECONDS, RecordJobs
 from tests.support.spark_cluster import SPARK_CLASS, driver_environment
@@ -120,7 +120,7 @@ def test_build_equals_that_of_the_local_engine(
     assert index_files(out) == expected
     for folder in sorted(data.with_name("undisturbed").iterdir()):
         assert state_files(out / folder.name) == state_files(folder)
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
 
 def test_lookups_equal_those_of_the_local_engine(remote: str, python: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import run
-from tests.support.builds import rubbish
+from tests.support.builds import leftover_files
 from tests.support.command_line import Argument
 from tests.support.spark_cluster import Cluster, executor_python, standalone_cluster
 
@@ -28,7 +28,7 @@ def check_refused(done: subprocess.CompletedProcess[str], out: Path, *texts: str
     for text in texts:
         assert text in done.stderr
     assert list(out.rglob("*")) == []
-    assert rubbish(out.parent) == []
+    assert leftover_files(out.parent) == []
 
 
 def test_package_missing_on_executors_is_reported_with_their_interpreter(
@@ -59,18 +59,20 @@ def test_failed_worker_start_is_reported_with_its_executor(
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in whose place the workers of `cluster_apart` have an empty file system."""
-    return tmp_path_factory.mktemp("apart")
+def unshared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the workers of `cluster_without_shared_folder` do not share."""
+    return tmp_path_factory.mktemp("unshared_folder")
 
 
 @pytest.fixture(scope="module")
-def cluster_apart(apart: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    mount = f'mount -t tmpfs none "{apart}" && exec "$@"'
+def cluster_without_shared_folder(
+    unshared_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    mount = f'mount -t tmpfs none "{unshared_folder}" && exec "$@"'
     wrapper = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh"]
     if subprocess.run([*wrapper, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("CANNOT MOUNT in a namespace: executors with other disks are NOT tested")
-    folder = tmp_path_factory.mktemp("cluster") / "apart"
+    folder = tmp_path_factory.mktemp("cluster") / "unshared_folder"
     with standalone_cluster(folder, workers=1, wrapper=wrapper) as running:
         yield running
 
@@ -83,18 +85,22 @@ def cluster_apart(apart: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     ],
 )
 def test_output_folder_that_is_not_shared_is_rejected_before_the_run(
-    cluster_apart: Cluster,
-    apart: Path,
+    cluster_without_shared_folder: Cluster,
+    unshared_folder: Path,
     python: Path,
     data: Path,
     tmp_path: Path,
     hidden: str,
     text: str,
 ) -> None:
-    folders = {name: (apart if name == hidden else tmp_path) / name for name in ("out", "data")}
+    folders = {
+        name: (unshared_folder if name == hidden else tmp_path) / name for name in ("out", "data")
+    }
     folders["out"].mkdir()
     shutil.copytree(data, folders["data"])
 
-    done = run(python, *build(cluster_apart.master, folders["data"], folders["out"]))
+    done = run(
+        python, *build(cluster_without_shared_folder.master, folders["data"], folders["out"])
+    )
 
     check_refused(done, folders["out"], text, str(folders[hidden]), "all nodes see under one path")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import event_log, finish, run, start
-from tests.support.builds import names, rubbish
+from tests.support.builds import leftover_files, names
 from tests.support.campaign import sample_size
 from tests.support.command_line import SETTINGS, Argument, build_here
 from tests.support.dumps import raw_batch_table, write_parquet
@@ -165,7 +165,7 @@ def test_build_after_a_kill_gives_the_files_of_an_undisturbed_run(
         done = run(python, *command)
     assert done.returncode == 0, done.stderr
     assert files(out) == expected
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     wait_for(lambda: not processes_of(python), 15, "the end of the executors' processes")
     cluster.wait_for_workers(_WORKERS)
 
@@ -196,7 +196,7 @@ def test_build_with_a_slow_task_and_speculation_set_tries_no_task_twice(
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("spark.speculation=true is ignored")
     assert files(out) == expected
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     logs = (path for path in events.rglob("*") if path.is_file())
     text = "".join(log.read_text(errors="replace") for log in logs)
     assert '"Speculative":false' in text

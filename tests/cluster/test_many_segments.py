@@ -14,7 +14,7 @@ import pytest
 
 from kafka_index.core.format.names import LOG_SUFFIX, segment_file_name
 from tests.cluster.conftest import event_log, finish, run, start
-from tests.support.builds import rubbish
+from tests.support.builds import leftover_files
 from tests.support.command_line import Argument, build_here
 from tests.support.dumps import raw_batch_table
 from tests.support.segments import batch
@@ -80,7 +80,7 @@ def test_build_of_many_small_segments_fits_the_result_limits_of_the_driver(
 
     assert (done.returncode, done.stderr) == (0, "")
     assert _files(out) == expected
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
 
 def test_executors_that_join_later_run_tasks(

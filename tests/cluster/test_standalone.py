@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 import kafka_index
 from tests.cluster.conftest import check_warm, event_log, finish, run, start
-from tests.support.builds import published, rubbish, state_files
+from tests.support.builds import leftover_files, published, state_files
 from tests.support.command_line import SETTINGS, index_files
 from tests.support.gates import Gate, Step
 from tests.support.spark_cluster import Cluster
@@ -38,7 +38,7 @@ def test_build_equals_that_of_the_local_engine(
     assert index_files(out) == expected
     for folder in sorted(data.with_name("undisturbed").iterdir()):
         assert state_files(out / folder.name) == state_files(folder)
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     check_warm(cluster.executor_logs() - known)
     count = len(list(data.glob("*/*.log")))
     partitions = len(list(data.iterdir()))
@@ -121,7 +121,7 @@ def test_build_whose_executor_is_killed_gives_the_same_bytes(
 
     assert done.returncode == 0, done.stderr
     assert index_files(tmp_path / "out") == expected
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     # Those of the killed executor that were in place are found so by the next attempt.
     assert rows.num_rows == len(expected) // 2
 
@@ -139,4 +139,4 @@ def test_report_of_a_failed_job_lists_published_segments(
     assert sum(name.endswith(".index") for name in found) == PUBLISHED
     assert found.items() <= expected.items()
     assert rows.num_rows == PUBLISHED
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []

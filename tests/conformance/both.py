@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Questions:
+class Queries:
     """The questions to a partition."""
 
     offsets: Sequence[int] = ()
@@ -34,7 +34,7 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Answered:
+class QueryResults:
     """Answers to the questions at each level, and our findings meanwhile."""
 
     offsets: dict[Resolve, list[Row]]
@@ -44,15 +44,15 @@ class Answered:
     findings: Sequence[LookupFinding] = ()
 
 
-def ask_us(
+def query_kafka_index(
     directory: Path,
-    questions: Questions,
+    questions: Queries,
     *,
     interval: int = 4096,
     indexes: Path | None = None,
     high_watermark: bool = False,
     levels: Sequence[Resolve] = tuple(Resolve),
-) -> Answered:
+) -> QueryResults:
     """Look everything up.
 
     `directory`: partition directory in a data directory with its checkpoints. `questions`,
@@ -63,7 +63,7 @@ def ask_us(
     bound = UpperBound.HIGH_WATERMARK if high_watermark else UpperBound.LOG_END
     config = IndexConfig(index_interval_bytes=interval)
     with PartitionLog.open(directory, indexes=indexes, upper_bound=bound, config=config) as log:
-        return Answered(
+        return QueryResults(
             {level: ask_offsets(log, questions.offsets, level) for level in levels},
             {level: ask_times(log, questions.times, level) for level in levels},
             log.log_start_offset,
@@ -73,7 +73,7 @@ def ask_us(
 
 
 @dataclass(frozen=True)
-class Both:
+class ComparedPartition:
     """Kafka and us; each can be asked alone too, we without index files."""
 
     reference: KafkaReference
@@ -95,7 +95,7 @@ class Both:
         """The answers of both to lookups of timestamps, ours together and each alone."""
         with self.opened(partition) as kafka_log:
             kafka = time_rows(kafka_log, times, Resolve.RECORD)
-        assert self._ours(partition, Questions(times=times), Resolve.RECORD).times == {
+        assert self._ours(partition, Queries(times=times), Resolve.RECORD).times == {
             Resolve.RECORD: kafka
         }
         assert [self.our_time(partition, time) for time in times] == kafka
@@ -124,14 +124,14 @@ class Both:
         self, partition: Partition, offset: int, resolve: Resolve = Resolve.BATCH
     ) -> Row:
         """Our answer alone."""
-        return self._ours(partition, Questions(offsets=[offset]), resolve).offsets[resolve][0]
+        return self._ours(partition, Queries(offsets=[offset]), resolve).offsets[resolve][0]
 
     def our_time(self, partition: Partition, time: int, resolve: Resolve = Resolve.RECORD) -> Row:
         """Our answer alone."""
-        return self._ours(partition, Questions(times=[time]), resolve).times[resolve][0]
+        return self._ours(partition, Queries(times=[time]), resolve).times[resolve][0]
 
-    def _ours(self, partition: Partition, questions: Questions, resolve: Resolve) -> Answered:
-        return ask_us(
+    def _ours(self, partition: Partition, questions: Queries, resolve: Resolve) -> QueryResults:
+        return query_kafka_index(
             self._written("us", partition),
             questions,
             interval=partition.index_interval_bytes,

@@ -60,7 +60,7 @@ class LiveLog:
         self._log.roll()
 
 
-class BothLogs:
+class ComparedLogs:
     """Kafka's log and ours; each method does the same to both.
 
     `settings` are the topic's, by Kafka's names.
@@ -157,18 +157,18 @@ class BothLogs:
         self.kafka.append_as_follower(self._append, leader_epoch)
         self.ours.append_as_follower(batches, leader_epoch)
 
-    def assert_both_refuse_as_leader(self, batch: bytes, origin: str = "CLIENT") -> None:
+    def assert_both_reject_as_leader(self, batch: bytes, origin: str = "CLIENT") -> None:
         """Both refuse a batch, and ours is as it was."""
         self._append.write_bytes(batch)
-        self._assert_both_refuse(
+        self._assert_both_reject(
             lambda: self.kafka.append_as_leader(self._append, 0, origin),
             lambda: self.ours.append_as_leader(batch, 0, origin=AppendOrigin[origin]),
         )
 
-    def assert_both_refuse_as_follower(self, batches: bytes) -> None:
+    def assert_both_reject_as_follower(self, batches: bytes) -> None:
         """Both refuse batches, and ours is as it was."""
         self._append.write_bytes(batches)
-        self._assert_both_refuse(
+        self._assert_both_reject(
             lambda: self.kafka.append_as_follower(self._append, 0),
             lambda: self.ours.append_as_follower(batches, 0),
         )
@@ -235,7 +235,7 @@ class BothLogs:
         for name, data in kafkas.items():
             assert ours[name] == data, name
 
-    def _assert_both_refuse(self, kafkas: Callable[[], object], ours: Callable[[], object]) -> None:
+    def _assert_both_reject(self, kafkas: Callable[[], object], ours: Callable[[], object]) -> None:
         self.ours.active_segment.growth()  # makes the index files, as Kafka's check does
         before = _contents(self._directories[1])
         refusals: list[Exception] = []

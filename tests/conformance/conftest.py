@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .both import Both
+from .both import ComparedPartition
 from .campaign import pytest_report_header
 from .kafka_jars import DEFAULT_VERSION, KAFKA_DID_NOT_RUN, OLD_VERSION, needing_kafka
 from .kafka_reference import KafkaReference
@@ -58,6 +58,6 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.fixture
-def both(reference: KafkaReference, scratch: Path) -> Both:
+def both(reference: KafkaReference, scratch: Path) -> ComparedPartition:
     """Kafka and us, to be asked the same."""
-    return Both(reference, scratch)
+    return ComparedPartition(reference, scratch)

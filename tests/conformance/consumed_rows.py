@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kafka_index import read_records
-from tests.support.random_records import Drawing, draw_sound_log
+from tests.support.random_records import LogGenerator, draw_intact_log
 
 from .reference_log import ConsumedRecord, load
 
@@ -30,8 +30,8 @@ def compare_with_consumer(reference: KafkaReference, scratch: Path, seed: int) -
 
     It is read twice: from its logs alone, and with all files that the broker has left.
     """
-    generated = Drawing(seed)
-    log = draw_sound_log(generated)
+    generated = LogGenerator(seed)
+    log = draw_intact_log(generated)
     bare, kept = (scratch / side / "topic-0" for side in ("bare", "kept"))
     for folder in (bare, kept):
         shutil.rmtree(folder, ignore_errors=True)

@@ -31,14 +31,14 @@ from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.query import range_scan
 from kafka_index.core.records import record_decoder
 from kafka_index.core.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
-from tests.support.random_records import Drawing, RandomLog, draw_log
+from tests.support.random_records import LogGenerator, RandomLog, draw_log
 
 from .consumed_rows import compare_with_consumer
 from .expected_rows import (
     Damage,
+    ReadOptions,
     Row,
     SegmentRead,
-    Wanted,
     expected_rows,
     header_last_offset,
     is_compressed,
@@ -93,7 +93,7 @@ _SIZES = (
 class Read:
     """The options of one read."""
 
-    wanted: Wanted
+    wanted: ReadOptions
     on_damage: str
     sizes: Sizes
     starting_offset: int | None = None
@@ -106,7 +106,7 @@ class Read:
 
 
 @dataclass
-class Tally:
+class ComparisonCounts:
     """Counts of comparisons and of differences."""
 
     logs: int = 0
@@ -125,9 +125,11 @@ class Outcome(NamedTuple):
     error: KafkaIndexError | None
 
 
-def compare_log(reference: KafkaReference, scratch: Path, seed: int, tally: Tally) -> None:
+def compare_log(
+    reference: KafkaReference, scratch: Path, seed: int, tally: ComparisonCounts
+) -> None:
     """Draw the log of a seed, and compare reads of it."""
-    generated = Drawing(seed)
+    generated = LogGenerator(seed)
     log = draw_log(generated)
     folder = scratch / "topic-0"
     shutil.rmtree(folder, ignore_errors=True)
@@ -149,7 +151,7 @@ def compare_log(reference: KafkaReference, scratch: Path, seed: int, tally: Tall
             tally.differences.append(f"seed {seed}, read {number}: {difference}; {read}")
 
 
-def _draw_read(generated: Drawing, log: RandomLog, segments: list[SegmentRead]) -> Read:
+def _draw_read(generated: LogGenerator, log: RandomLog, segments: list[SegmentRead]) -> Read:
     columns = generated.choice((*_COLUMN_SETS, tuple(generated.sample(_COLUMNS, 5))))
     first = min(log.segments)
     starting = ending = None
@@ -162,7 +164,7 @@ def _draw_read(generated: Drawing, log: RandomLog, segments: list[SegmentRead]) 
     room = generated.choice((_ROOM, _ROOM, 20_000, 500))
     if any(_has_unclear_size(segment, room) for segment in segments):
         room = _ROOM
-    wanted = Wanted(
+    wanted = ReadOptions(
         columns,
         first if starting is None else starting,
         2**63 - 1 if ending is None else ending - 1,
@@ -214,7 +216,9 @@ def _is_ascending(segments: list[SegmentRead]) -> bool:
     return all(a <= b for a, b in pairwise(offsets))
 
 
-def _difference(folder: Path, segments: list[SegmentRead], read: Read, tally: Tally) -> str | None:
+def _difference(
+    folder: Path, segments: list[SegmentRead], read: Read, tally: ComparisonCounts
+) -> str | None:
     expected = list(expected_rows(segments, read.wanted))
     outcome = _outcome(folder, read)
     tally.rows += sum(not isinstance(one, Damage) for one in outcome.items)
@@ -357,7 +361,7 @@ def main() -> int:
     options.add_argument("--count", type=int, default=200, help="how many logs")
     given = options.parse_args()
     logging.disable(logging.CRITICAL)
-    tally = Tally()
+    tally = ComparisonCounts()
     start, shown, consumed = time.monotonic(), 0, 0
     memory = Path("/dev/shm")  # noqa: S108
     with KafkaReference() as reference, tempfile.TemporaryDirectory(dir=memory) as scratch:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.support.partition_model import Offsets, Order, is_tail
+from tests.support.partition_model import BatchSequence, Offsets, is_tail
 from tests.support.segments import BATCH_HEADER_SIZE, INT32_MAX
 
 from .reference_files import ReadBatch, ReadLog, ReadRecord
@@ -42,7 +42,7 @@ class SegmentRead:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadOptions:
     """The options of a read.
 
     `first_offset`, `last_offset`: both inclusive.
@@ -56,7 +56,7 @@ class Wanted:
     max_decompressed_bytes: int = 1 << 28
 
 
-def expected_rows(segments: list[SegmentRead], wanted: Wanted) -> Iterator[Row | Damage]:
+def expected_rows(segments: list[SegmentRead], wanted: ReadOptions) -> Iterator[Row | Damage]:
     """Yield the rows of a partition, and the damage between them, in the order of the log."""
     for number, segment in enumerate(segments, 1):
         following = segments[number].base_offset if number < len(segments) else None
@@ -64,10 +64,10 @@ def expected_rows(segments: list[SegmentRead], wanted: Wanted) -> Iterator[Row |
 
 
 def _rows_of_segment(
-    segment: SegmentRead, wanted: Wanted, following: int | None
+    segment: SegmentRead, wanted: ReadOptions, following: int | None
 ) -> Iterator[Row | Damage]:
     end = 0
-    order, last = Order(segment.base_offset, following), segment.base_offset - 1
+    order, last = BatchSequence(segment.base_offset, following), segment.base_offset - 1
     for batch in segment.log.batches:
         damage = Damage(segment.base_offset, batch.position_bytes)
         if batch.magic >= 2 and batch.size_bytes < BATCH_HEADER_SIZE:
@@ -101,7 +101,7 @@ def _rows_of_segment(
 
 
 def _rows_of_batch(
-    batch: ReadBatch, wanted: Wanted, damage: Damage, *, verify_crc: bool
+    batch: ReadBatch, wanted: ReadOptions, damage: Damage, *, verify_crc: bool
 ) -> Iterator[Row | Damage]:
     for record in batch.records:
         if verify_crc and not record.is_valid:

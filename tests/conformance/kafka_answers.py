@@ -12,7 +12,7 @@ from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import NULL, SpecialTimestamp
 from tests.support.partitions import Row
 
-from .reference_partition import EMPTY, Refused
+from .reference_partition import EMPTY, RejectedCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,13 +47,13 @@ def offset_rows(
 
 
 def _offset_row(log_start: int, bound: int, offset: int, fetched: Answer, answer: Answer) -> Row:
-    if isinstance(fetched, Refused) and fetched.error_class == OUT_OF_RANGE:
+    if isinstance(fetched, RejectedCall) and fetched.error_class == OUT_OF_RANGE:
         return Row("before_log_start" if offset < log_start else "after_log_end")
     if fetched is EMPTY and offset >= bound:
         return Row("log_end")
     if fetched is EMPTY or answer is None:
         return NO_RECORD
-    if isinstance(answer, Refused):
+    if isinstance(answer, RejectedCall):
         return UNREADABLE
     segment, base, last, position, size, *entry_and_record = _numbers(answer)
     entry, record = entry_and_record[:2], entry_and_record[2:]
@@ -91,7 +91,7 @@ def time_rows(kafka_log: ReferencePartition, times: Sequence[int], resolve: Reso
 def _time_row(time: int, answer: Answer, entry: Answer, resolve: Resolve, bound: int) -> Row:
     if answer is None:
         return NO_RECORD
-    if isinstance(answer, Refused):
+    if isinstance(answer, RejectedCall):
         return UNREADABLE
     floor = Row("found")
     if time != _LARGEST:
@@ -146,7 +146,7 @@ def offsets_of(kafka_log: ReferencePartition) -> list[int]:
         for batch, _ in kafka_log.batches(base_offset):
             middle = (batch.base_offset + batch.last_offset) // 2
             edges |= {batch.base_offset, batch.last_offset, middle}
-    return _with_neighbours(edges, least=0)
+    return _with_adjacent_offsets(edges, least=0)
 
 
 def times_of(kafka_log: ReferencePartition, offsets: Iterable[int]) -> list[int]:
@@ -157,9 +157,9 @@ def times_of(kafka_log: ReferencePartition, offsets: Iterable[int]) -> list[int]
     for answer in kafka_log.record(offsets):
         if isinstance(answer, tuple):
             edges.add(answer[-2])  # its timestamp
-    return [*SPECIAL_TIMES, *_with_neighbours(edges, least=0)]
+    return [*SPECIAL_TIMES, *_with_adjacent_offsets(edges, least=0)]
 
 
-def _with_neighbours(edges: set[int], least: int) -> list[int]:
+def _with_adjacent_offsets(edges: set[int], least: int) -> list[int]:
     near = {edge + step for edge in edges for step in (-1, 0, 1)}
     return sorted(number for number in near if least <= number <= INT64_MAX)

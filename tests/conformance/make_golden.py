@@ -31,9 +31,9 @@ from tests.support.golden_segments import (
     TABLE,
     GoldenSegment,
     hashes,
-    read_found,
+    read_found_segment,
     recovered_by_build,
-    write_found,
+    write_found_segment,
     write_table,
 )
 from tests.support.missing_offsets import BATCHES, LOGS, SPAN, CleanedLogs, write_cleaned_logs
@@ -86,9 +86,9 @@ def _write_segments(reference: KafkaReference) -> None:
             for case in NAMED
         ]
         for path in sorted(FOUND.glob("*.json")):
-            found = read_found(path)
+            found = read_found_segment(path)
             kafka = recovered_by_kafka(reference, scratch, found.segment)
-            write_found(GoldenSegment(found.name, found.segment, kafka))
+            write_found_segment(GoldenSegment(found.name, found.segment, kafka))
         # Our own reasons for a cut distinguish more kinds than Kafka's.
         generated = [
             (features_of(one, recovered_by_build(scratch, one)), one)

@@ -18,7 +18,7 @@ from tests.support.damage import damage
 from tests.support.odd_entries import ORDERLY_ODDITIES
 from tests.support.random_entries import CLOCKS, SPEC_BYTES, Choices, State, draw_entry
 from tests.support.segments import INT32_MAX, Segment, batch
-from tests.support.strategies import BASE_OFFSETS, MAX_DAMAGES, draw_oddities
+from tests.support.strategies import BASE_OFFSETS, MAX_DAMAGES, draw_odd_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,7 @@ def partition_of(
     )
     choices = Choices(spec)
     # Where offsets step back, Kafka's own index entries lead astray.
-    oddities = draw_oddities(choices, ORDERLY_ODDITIES, once_in=5)
+    oddities = draw_odd_entries(choices, ORDERLY_ODDITIES, once_in=5)
     if repeating is None:
         repeating = choices.once_in(4)
     interval = choices.pick(_WIDE_INTERVALS if oddities or repeating else _INTERVALS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from .both_logs import BothLogs, LiveLog
+    from .both_logs import ComparedLogs, LiveLog
 
 #: Index files that are soon full: an append of several batches could be refused.
 FEW_ENTRIES_BYTES = 60
@@ -46,7 +46,7 @@ class Growth:
     """Appends what `rng` draws to a log, or the same to two, with these settings of a topic."""
 
     def __init__(
-        self, rng: random.Random, logs: LiveLog | BothLogs, settings: dict[str, object]
+        self, rng: random.Random, logs: LiveLog | ComparedLogs, settings: dict[str, object]
     ) -> None:
         self._rng = rng
         self._log = logs
@@ -151,10 +151,10 @@ class Growth:
         self._leader_epoch += 1
 
 
-class GrowthOfBoth(Growth):
+class ComparedGrowth(Growth):
     """Also reads both logs, makes them durable, opens them anew and truncates them."""
 
-    def __init__(self, rng: random.Random, logs: BothLogs, settings: dict[str, object]) -> None:
+    def __init__(self, rng: random.Random, logs: ComparedLogs, settings: dict[str, object]) -> None:
         super().__init__(rng, logs, settings)
         self._logs = logs
 

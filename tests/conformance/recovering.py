@@ -10,7 +10,7 @@ from tests.support.golden_segments import (
     NO_ROOM,
     GoldenSegment,
     Recovered,
-    write_found,
+    write_found_segment,
     write_log,
 )
 
@@ -111,7 +111,7 @@ def kept_on_failure(test: str, segment: Segment, kafka: Recovered) -> Iterator[N
     try:
         yield
     except Exception as error:
-        path = write_found(GoldenSegment(segment.note or "random", segment, kafka))
+        path = write_found_segment(GoldenSegment(segment.note or "random", segment, kafka))
         former = _last.get(test)
         if former is not None and former != path:
             former.unlink(missing_ok=True)

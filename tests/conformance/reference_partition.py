@@ -23,7 +23,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Refused:
+class RejectedCall:
     """Kafka threw: the simple name of the exception's class."""
 
     error_class: str
@@ -40,7 +40,7 @@ EMPTY = _Empty()
 
 #: The numbers of an answer in the order that each question documents; None where Kafka finds
 #: nothing.
-Answer = tuple[int, ...] | Refused | _Empty | None
+Answer = tuple[int, ...] | RejectedCall | _Empty | None
 
 
 class ReferencePartition:
@@ -151,5 +151,5 @@ def _answer(text: str) -> Answer:
     if text == "empty":
         return EMPTY
     if text.startswith("!"):
-        return Refused(text[1:])
+        return RejectedCall(text[1:])
     return tuple(map(int, text.split(" ")))

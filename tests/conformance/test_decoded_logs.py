@@ -13,7 +13,7 @@ from tests.support.segments import CODEC_GZIP, CONTROL, batch, message, packed, 
 
 from .campaign import SEED
 from .consumed_rows import compare_with_consumer
-from .decoding_campaign import Tally, compare_log
+from .decoding_campaign import ComparisonCounts, compare_log
 from .reference_files import ReadRecord, read_log
 from .reference_log import load
 
@@ -29,7 +29,7 @@ def test_random_logs_are_read_as_by_kafka(
     reference: KafkaReference, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
-    tally = Tally()
+    tally = ComparisonCounts()
     for seed in range(SEED, SEED + LOGS):
         compare_log(reference, scratch, seed, tally)
         assert tally.differences == []

@@ -28,10 +28,10 @@ from tests.support import segments as built
 from tests.support.golden_segments import PARTITION
 from tests.support.growing import data_batch
 
-from .both_logs import START_MS, BothLogs, LiveLog
+from .both_logs import START_MS, ComparedLogs, LiveLog
 from .campaign import random_cases
 from .kafka_reference import KafkaRefusal
-from .random_growth import FEW_ENTRIES_BYTES, Growth, GrowthOfBoth, random_settings
+from .random_growth import FEW_ENTRIES_BYTES, ComparedGrowth, Growth, random_settings
 from .reference_log import load
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def test_random_appends_leave_kafkas_files_at_every_step(
 ) -> None:
     rng = random.Random(seed)
     settings = random_settings(rng)
-    logs = BothLogs(reference, scratch, settings)
+    logs = ComparedLogs(reference, scratch, settings)
     try:
-        growth = GrowthOfBoth(rng, logs, settings)
+        growth = ComparedGrowth(rng, logs, settings)
         for _ in range(rng.randrange(1, 60)):
             growth.step()
             logs.assert_same()
@@ -78,9 +78,9 @@ def test_killed_log_is_recovered_as_by_kafka(
 ) -> None:
     rng = random.Random(seed)
     settings = random_settings(rng)
-    logs = BothLogs(reference, scratch, settings)
+    logs = ComparedLogs(reference, scratch, settings)
     try:
-        growth = GrowthOfBoth(rng, logs, settings)
+        growth = ComparedGrowth(rng, logs, settings)
         for _ in range(rng.randrange(1, 40)):
             growth.step()
         if not logs.kill_kafkas_and_recover():
@@ -112,7 +112,7 @@ def test_killed_log_is_recovered_as_by_kafka(
 def test_segments_are_rolled_as_by_kafka(
     reference: KafkaReference, scratch: Path, changed: dict[str, object]
 ) -> None:
-    logs = BothLogs(reference, scratch, SMALL | changed)
+    logs = ComparedLogs(reference, scratch, SMALL | changed)
     for step in range(30):
         logs.set_clock(START_MS + 3 * step)
         time = START_MS + 3 * step - (step % 4)
@@ -124,7 +124,7 @@ def test_segments_are_rolled_as_by_kafka(
 def test_append_that_ends_one_transaction_and_starts_another_equals_kafkas(
     reference: KafkaReference, scratch: Path
 ) -> None:
-    logs = BothLogs(reference, scratch, SMALL)
+    logs = ComparedLogs(reference, scratch, SMALL)
     logs.append_as_follower(data_batch(0, producer=37, transactional=True), 0)
     together = [
         data_batch(1, producer=5, transactional=True),
@@ -145,7 +145,7 @@ def test_append_that_ends_one_transaction_and_starts_another_equals_kafkas(
 def test_new_producers_of_one_append_are_in_kafkas_order(
     reference: KafkaReference, scratch: Path
 ) -> None:
-    logs = BothLogs(reference, scratch, SMALL | {"internal.segment.bytes": 10**6})
+    logs = ComparedLogs(reference, scratch, SMALL | {"internal.segment.bytes": 10**6})
     # More than a table of 16 takes, and several to a bucket of one of 32.
     producers = [32 * n + n % 5 for n in range(25)]
     logs.append_as_follower(
@@ -164,7 +164,7 @@ def test_new_producers_of_one_append_are_in_kafkas_order(
 def test_duplicate_batches_are_not_appended_as_by_kafka(
     reference: KafkaReference, scratch: Path
 ) -> None:
-    logs = BothLogs(reference, scratch, SMALL)
+    logs = ComparedLogs(reference, scratch, SMALL)
     batches = [data_batch(producer=7, sequence=n) for n in range(8)]
     logs.append_as_leader(batches[:6], 0)
     logs.append_as_leader([*batches[3:], batches[7]], 0)
@@ -176,7 +176,7 @@ def test_duplicate_batches_are_not_appended_as_by_kafka(
 def test_batches_without_sequences_or_at_the_sequence_wraparound_are_appended_as_by_kafka(
     reference: KafkaReference, scratch: Path
 ) -> None:
-    logs = BothLogs(reference, scratch, SMALL)
+    logs = ComparedLogs(reference, scratch, SMALL)
     last = 2**31 - 1
     batches = [
         built.batch(0, 3, producer_id=7, producer_epoch=0, base_sequence=-1),
@@ -193,7 +193,7 @@ def test_batches_without_sequences_or_at_the_sequence_wraparound_are_appended_as
 def test_old_message_formats_are_appended_unchanged(
     reference: KafkaReference, scratch: Path
 ) -> None:
-    logs = BothLogs(reference, scratch, SMALL)
+    logs = ComparedLogs(reference, scratch, SMALL)
     logs.append_as_follower(data_batch(0, leader_epoch=3), 3)
     logs.append_as_follower(
         b"".join(built.message(n, n % 2, START_MS + n, bytes(90)) for n in range(1, 9)), 3
@@ -235,10 +235,10 @@ REFUSED_AS_FOLLOWER = {
 
 
 @pytest.fixture
-def started(reference: KafkaReference, scratch: Path) -> BothLogs:
+def started(reference: KafkaReference, scratch: Path) -> ComparedLogs:
     """A plain batch, an open transaction, and a coordinator's marker."""
     strict = {"max.message.bytes": 1500, "cleanup.policy": "compact"}
-    logs = BothLogs(reference, scratch, SMALL | strict)
+    logs = ComparedLogs(reference, scratch, SMALL | strict)
     logs.append_as_leader([data_batch()], 0)
     logs.append_as_leader([data_batch(producer=7, epoch=5, transactional=True)], 0)
     logs.append_as_leader([marker(8, coordinator_epoch=2)], 0, "COORDINATOR")
@@ -246,17 +246,17 @@ def started(reference: KafkaReference, scratch: Path) -> BothLogs:
 
 
 @pytest.mark.parametrize("case", REFUSED_AS_LEADER)
-def test_append_as_leader_is_rejected_as_by_kafka(started: BothLogs, case: str) -> None:
+def test_append_as_leader_is_rejected_as_by_kafka(started: ComparedLogs, case: str) -> None:
     try:
-        started.assert_both_refuse_as_leader(*REFUSED_AS_LEADER[case])
+        started.assert_both_reject_as_leader(*REFUSED_AS_LEADER[case])
     finally:
         started.abandon()
 
 
 @pytest.mark.parametrize("case", REFUSED_AS_FOLLOWER)
-def test_append_as_follower_is_rejected_as_by_kafka(started: BothLogs, case: str) -> None:
+def test_append_as_follower_is_rejected_as_by_kafka(started: ComparedLogs, case: str) -> None:
     try:
-        started.assert_both_refuse_as_follower(REFUSED_AS_FOLLOWER[case])
+        started.assert_both_reject_as_follower(REFUSED_AS_FOLLOWER[case])
     finally:
         started.abandon()
 

@@ -228,7 +228,7 @@ class Draw:
         return self.rng.choice((near, near, near, self.base_offset, *INT64))
 
 
-def former_entries(kind: str, count: int, rng: random.Random) -> bytes:
+def random_index_bytes(kind: str, count: int, rng: random.Random) -> bytes:
     """Bytes of an index file in order, now and then with a piece of an entry after them."""
     layout = ENTRIES[kind]
     entries = bytearray()
@@ -299,7 +299,7 @@ def test_random_index_operations_have_kafkas_results_and_bytes(
     seed = data.draw(st.integers(0, 2**32))
     names = data.draw(st.lists(st.sampled_from(NAMES[kind] + SHARED), max_size=30))
     draw = random_operations(kind, base_offset, count, seed, names)
-    former = None if count is None else former_entries(kind, count, random.Random(seed))
+    former = None if count is None else random_index_bytes(kind, count, random.Random(seed))
     lazy = "lazy-" if seed % 5 == 0 else ""
     assert_same(reference, scratch, kind, base_offset, draw.operations, former, lazy)
 
@@ -308,7 +308,7 @@ def test_random_index_operations_have_kafkas_results_and_bytes(
 def test_lookups_in_a_long_index_equal_kafkas(
     reference: KafkaReference, scratch: Path, kind: str
 ) -> None:
-    former = former_entries(kind, 1500, random.Random(3))
+    former = random_index_bytes(kind, 1500, random.Random(3))
     last = ENTRIES[kind].unpack(former[-ENTRIES[kind].size :])[0]
     targets = [f"lookup {target}" for target in range(-2, last + 3)]
     assert_same(reference, scratch, kind, 0, ["open 10", *targets], former)
@@ -317,7 +317,7 @@ def test_lookups_in_a_long_index_equal_kafkas(
 def test_upper_bounds_in_a_long_index_equal_kafkas(
     reference: KafkaReference, scratch: Path
 ) -> None:
-    former = former_entries("offset", 1500, random.Random(3))
+    former = random_index_bytes("offset", 1500, random.Random(3))
     last = ENTRIES["offset"].unpack(former[-8:])[1]
     ends = [f"upper-bound 0 0 {size}" for size in range(last + 3)]
     assert_same(reference, scratch, "offset", 0, ["open 10", *ends], former)
@@ -343,7 +343,7 @@ def test_index_size_below_one_entry_is_rejected_with_the_same_files_as_kafka(
 def test_closing_a_read_only_index_keeps_its_length(
     reference: KafkaReference, scratch: Path
 ) -> None:
-    padded = former_entries("offset", 3, random.Random(1)) + bytes(80)
+    padded = random_index_bytes("offset", 3, random.Random(1)) + bytes(80)
     for ask in (index_operations, None):
         path = scratch / "padded.index"
         path.write_bytes(padded)

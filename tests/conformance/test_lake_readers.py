@@ -22,9 +22,9 @@ from tests.support.campaign import sample_size
 from tests.support.command_line import COMMAND, DUMP, Argument, environment, run_here
 from tests.support.lake_tables import (
     NAMESPACE,
-    DeltaOfTest,
-    IcebergOfTest,
-    LakeOfTest,
+    DeltaTables,
+    ExportedLake,
+    IcebergTables,
     as_records,
     newest_records,
     records_of,
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sample_size(10) != 10, reason="make campaign run
 TOPICS = ("imported-history", "customer-profiles", "payments", "__transaction_state")
 
 
-class RestOfTest(IcebergOfTest):
+class RestCatalogTables(IcebergTables):
     """Tables in a REST catalog."""
 
     def __init__(self, folder: Path, history: str, uri: str) -> None:
@@ -63,16 +63,16 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def lakes(tmp_path_factory: pytest.TempPathFactory, catalog: str) -> dict[str, LakeOfTest]:
+def lakes(tmp_path_factory: pytest.TempPathFactory, catalog: str) -> dict[str, ExportedLake]:
     """Tables of each format, catalog and history, which three runs at once have committed to."""
     root = tmp_path_factory.mktemp("lakes")
-    found: dict[str, LakeOfTest] = {}
+    found: dict[str, ExportedLake] = {}
     for history in ("full", "latest"):
         for by_date in (False, True):
             name = f"{history}{'-by-date' if by_date else ''}"
-            found[f"delta-{name}"] = DeltaOfTest(root / f"delta-{name}", history)
-            found[f"sqlite-{name}"] = IcebergOfTest(root / f"sqlite-{name}", history)
-            found[f"rest-{name}"] = RestOfTest(root / f"rest-{name}", history, catalog)
+            found[f"delta-{name}"] = DeltaTables(root / f"delta-{name}", history)
+            found[f"sqlite-{name}"] = IcebergTables(root / f"sqlite-{name}", history)
+            found[f"rest-{name}"] = RestCatalogTables(root / f"rest-{name}", history, catalog)
     first = root / "first"
     for topic in TOPICS:
         for folder in DUMP.glob(f"{topic}-[0-9]*"):
@@ -89,7 +89,7 @@ def lakes(tmp_path_factory: pytest.TempPathFactory, catalog: str) -> dict[str, L
     return found
 
 
-def export_three_times(lake: LakeOfTest, *options: Argument) -> None:
+def export_three_times(lake: ExportedLake, *options: Argument) -> None:
     where = ("--input", DUMP, "--topics", "|".join(TOPICS), *lake.options, *options)
     command = [*COMMAND, "export", *map(str, where)]
     started = [
@@ -100,16 +100,16 @@ def export_three_times(lake: LakeOfTest, *options: Argument) -> None:
     assert codes <= {0, 3}
 
 
-def source_of(lake: LakeOfTest, topic: str) -> dict[str, str]:
-    if isinstance(lake, RestOfTest):
+def source_of(lake: ExportedLake, topic: str) -> dict[str, str]:
+    if isinstance(lake, RestCatalogTables):
         return {"format": "iceberg", "source": f"{lake.namespace}.`{topic}`"}
-    if isinstance(lake, IcebergOfTest):
+    if isinstance(lake, IcebergTables):
         return {"format": "iceberg", "source": lake.table(topic).metadata_location}
     return {"format": "delta", "source": str(lake.output / topic)}
 
 
 def test_spark_reads_the_rows_of_all_tables(
-    tmp_path: Path, lakes: dict[str, LakeOfTest], catalog: str
+    tmp_path: Path, lakes: dict[str, ExportedLake], catalog: str
 ) -> None:
     read_tables(
         [
@@ -140,7 +140,7 @@ def test_rest_catalog_that_is_gone_ends_the_run_and_the_same_command_finishes_it
     tmp_path: Path, history: str
 ) -> None:
     port = free_port()
-    lake = RestOfTest(tmp_path / "lake", history, f"http://127.0.0.1:{port}")
+    lake = RestCatalogTables(tmp_path / "lake", history, f"http://127.0.0.1:{port}")
     command = ("--input", DUMP, "--topics", "customer-profiles", *lake.options)
     assert run_here("export", *command).returncode == 3
     with rest_catalog(tmp_path / "catalog", port):

@@ -21,7 +21,7 @@ from tests.support.segments import (
 from .partitions import Partition, partition
 
 if TYPE_CHECKING:
-    from .both import Both
+    from .both import ComparedPartition
 
 LATEST, EARLIEST, LARGEST = -1, -2, -3
 INT64_MAX = 2**63 - 1
@@ -177,7 +177,9 @@ OFFSET_RULES = [
 
 
 @pytest.mark.parametrize("rule", OFFSET_RULES, ids=lambda rule: rule.name)
-def test_lookup_of_an_offset_follows_the_documented_rule(both: Both, rule: Rule) -> None:
+def test_lookup_of_an_offset_follows_the_documented_rule(
+    both: ComparedPartition, rule: Rule
+) -> None:
     row = both.offset(rule.partition, rule.target, rule.resolve)
     assert getattr(row, rule.column.partition(" ")[0]) == rule.value
 
@@ -185,7 +187,7 @@ def test_lookup_of_an_offset_follows_the_documented_rule(both: Both, rule: Rule)
 # -------------------------------------------------------------------------------------- timestamps
 
 
-def timed(*times: int, log_start: int = 0) -> Partition:
+def batch_with_timestamps(*times: int, log_start: int = 0) -> Partition:
     """A batch of records with these timestamps, and no other."""
     return partition((0, [batch(0, len(times), timestamps=times)]), log_start=log_start)
 
@@ -217,7 +219,7 @@ EMPTIED_LARGEST = partition(
 LED_FROM_4 = partition((0, FIRST), log_start=4, epochs=((2, 0), (5, 3), (6, 5)))
 
 
-def led(*epochs: tuple[int, int]) -> Partition:
+def partition_with_epochs(*epochs: tuple[int, int]) -> Partition:
     return partition(*SEGMENTS, epochs=epochs)
 
 
@@ -232,7 +234,9 @@ TIME_RULES = [
     Rule("batch whose latest record is gone is passed over", WITHOUT_LATEST, 50, FOUND, 5),
     Rule("segment has nothing, and later ones are not tried", EMPTIED, 50, RECORD_STATUS, NOTHING),
     Rule("segment wholly below the log start is chosen", BELOW_START, 50, RECORD_STATUS, NOTHING),
-    Rule("records below the log start", timed(10, 20, 30, log_start=2), 5, FOUND, 2),
+    Rule(
+        "records below the log start", batch_with_timestamps(10, 20, 30, log_start=2), 5, FOUND, 2
+    ),
     *(Rule(f"in a batch in codec {codec}", packed(codec), 55, FOUND, 6) for codec in CODECS),
     *(
         Rule(f"in a wrapper in codec {codec}", wrapped(1, codec), 6, column, value)
@@ -242,8 +246,14 @@ TIME_RULES = [
     Rule("log append time stands for the messages' own", STAMPED, 50, FOUND, 10),
     Rule("log append time is that of the messages", STAMPED, 50, TIME, 80),
     Rule("messages of magic 0 have no timestamp", UNTIMED, 0, RECORD_STATUS, NOTHING),
-    Rule("negative timestamp is earlier than 0", timed(-5, 3, -1), 0, FOUND, 1),
-    Rule("largest timestamp of all is found", timed(1, INT64_MAX, 2), INT64_MAX, FOUND, 1),
+    Rule("negative timestamp is earlier than 0", batch_with_timestamps(-5, 3, -1), 0, FOUND, 1),
+    Rule(
+        "largest timestamp of all is found",
+        batch_with_timestamps(1, INT64_MAX, 2),
+        INT64_MAX,
+        FOUND,
+        1,
+    ),
     Rule("floor entry is the last one not later", INDEXED, 60, ENTRY_TIME, 50),
     Rule("floor entry has its offset", INDEXED, 60, ENTRY, 1),
     Rule("without entries the floor is Kafka's placeholder", TIMED, 5, ENTRY_TIME, -1),
@@ -262,19 +272,55 @@ TIME_RULES = [
     Rule("largest is the first with the largest timestamp", TWO_LARGEST, LARGEST, FOUND, 3),
     Rule("largest has its timestamp", TWO_LARGEST, LARGEST, TIME, 9999),
     Rule("largest of equal segments is in the first", EQUAL, LARGEST, FOUND, 0),
-    Rule("largest below the log start", timed(99, 5, 5, log_start=2), LARGEST, FOUND, 0),
+    Rule(
+        "largest below the log start",
+        batch_with_timestamps(99, 5, 5, log_start=2),
+        LARGEST,
+        FOUND,
+        0,
+    ),
     Rule("largest whose batch is empty", EMPTIED_LARGEST, LARGEST, RECORD_STATUS, NOTHING),
     Rule("largest in messages of magic 0", UNTIMED, LARGEST, RECORD_STATUS, NOTHING),
-    Rule("largest without any timestamp", timed(-1, -1, -1), LARGEST, FOUND, 0),
-    Rule("largest without any timestamp has none", timed(-1, -1, -1), LARGEST, TIME, -1),
-    Rule("largest below -1", timed(-9, -8, -7), LARGEST, RECORD_STATUS, NOTHING),
-    Rule("latest has the latest epoch", led((2, 0), (5, 3)), LATEST, EPOCH, 5),
-    Rule("latest has that of a leader without records", led((2, 0), (5, 7)), LATEST, EPOCH, 5),
-    Rule("epoch after the log end is forgotten", led((2, 0), (5, 8)), LATEST, EPOCH, 2),
+    Rule("largest without any timestamp", batch_with_timestamps(-1, -1, -1), LARGEST, FOUND, 0),
+    Rule(
+        "largest without any timestamp has none",
+        batch_with_timestamps(-1, -1, -1),
+        LARGEST,
+        TIME,
+        -1,
+    ),
+    Rule("largest below -1", batch_with_timestamps(-9, -8, -7), LARGEST, RECORD_STATUS, NOTHING),
+    Rule("latest has the latest epoch", partition_with_epochs((2, 0), (5, 3)), LATEST, EPOCH, 5),
+    Rule(
+        "latest has that of a leader without records",
+        partition_with_epochs((2, 0), (5, 7)),
+        LATEST,
+        EPOCH,
+        5,
+    ),
+    Rule(
+        "epoch after the log end is forgotten",
+        partition_with_epochs((2, 0), (5, 8)),
+        LATEST,
+        EPOCH,
+        2,
+    ),
     Rule("earliest has the epoch of the log start", LED_FROM_4, EARLIEST, EPOCH, 5),
-    Rule("earliest has no epoch before the first", led((5, 3)), EARLIEST, EPOCH, None),
+    Rule(
+        "earliest has no epoch before the first",
+        partition_with_epochs((5, 3)),
+        EARLIEST,
+        EPOCH,
+        None,
+    ),
     *(
-        Rule(f"lines {lines} of a checkpoint contradict others", led(*lines), time, EPOCH, epoch)
+        Rule(
+            f"lines {lines} of a checkpoint contradict others",
+            partition_with_epochs(*lines),
+            time,
+            EPOCH,
+            epoch,
+        )
         for lines, *epochs in (
             (((5, 0), (3, 1)), 3, None),
             (((3, 1), (5, 0)), 5, 5),
@@ -290,12 +336,16 @@ TIME_RULES = [
 
 
 @pytest.mark.parametrize("rule", TIME_RULES, ids=lambda rule: rule.name)
-def test_lookup_of_a_timestamp_follows_the_documented_rule(both: Both, rule: Rule) -> None:
+def test_lookup_of_a_timestamp_follows_the_documented_rule(
+    both: ComparedPartition, rule: Rule
+) -> None:
     row = both.time(rule.partition, rule.target, rule.resolve)
     assert getattr(row, rule.column.partition(" ")[0]) == rule.value
 
 
-def test_answers_at_backward_offsets_do_not_depend_on_other_queries(both: Both) -> None:
+def test_answers_at_backward_offsets_do_not_depend_on_other_queries(
+    both: ComparedPartition,
+) -> None:
     # Only the last batch is indexed: the entry for 3009 leads past its own batch, and the log ends
     # at 20.
     batches = [

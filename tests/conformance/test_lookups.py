@@ -25,7 +25,7 @@ from kafka_index.core.log.read.answers import GAP, NO_INDEX, TAIL, UNREADABLE
 from tests.support.index_files import damaged_indexes
 from tests.support.partitions import DIRECTORY, Row
 
-from .both import Answered, Questions, ask_us
+from .both import Queries, QueryResults, query_kafka_index
 from .campaign import random_cases
 from .kafka_answers import offset_rows, offsets_of, time_rows, times_of
 from .kafka_reference import KafkaReferenceError
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     Same = Callable[[Row, Row], bool]
 
 
-def ask_kafka(kafka_log: ReferencePartition) -> tuple[Questions, Answered]:
+def query_kafka(kafka_log: ReferencePartition) -> tuple[Queries, QueryResults]:
     """Ask Kafka at every edge; timestamps first, a committed fetch moves the high watermark."""
     offsets = offsets_of(kafka_log)
     times = times_of(kafka_log, offsets)
-    return Questions(offsets, times), Answered(
+    return Queries(offsets, times), QueryResults(
         times={level: time_rows(kafka_log, times, level) for level in Resolve},
         offsets={level: offset_rows(kafka_log, offsets, level) for level in Resolve},
         log_start_offset=kafka_log.log_start_offset,
@@ -86,7 +86,7 @@ def write_both(scratch: Path, partition: Partition) -> tuple[Path, Path]:
 
 
 def assert_equal(
-    asked: Questions, ours: Answered, kafka: Answered, same: Same = operator.eq
+    asked: Queries, ours: QueryResults, kafka: QueryResults, same: Same = operator.eq
 ) -> None:
     """All answers are the same, and what was asked of both."""
     assert (ours.log_start_offset, ours.log_end_offset) == (
@@ -113,8 +113,8 @@ def test_lookups_with_kafkas_indexes_equal_kafkas(
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
     with open_random(reference, for_kafka, partition) as kafka_log:
-        asked, kafka = ask_kafka(kafka_log)
-    ours = ask_us(for_us, asked, indexes=for_kafka.parent)
+        asked, kafka = query_kafka(kafka_log)
+    ours = query_kafka_index(for_us, asked, indexes=for_kafka.parent)
     assert_equal(asked, ours, kafka)
     if not any(path.read_bytes()[:12] == bytes(12) for path in for_kafka.glob("*.timeindex")):
         assert {finding.kind for finding in ours.findings} <= {GAP, UNREADABLE}
@@ -127,8 +127,8 @@ def test_lookups_without_indexes_equal_kafkas(
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
     with open_random(reference, for_kafka, partition) as kafka_log:
-        asked, kafka = ask_kafka(kafka_log)
-    ours = ask_us(for_us, asked, interval=partition.index_interval_bytes)
+        asked, kafka = query_kafka(kafka_log)
+    ours = query_kafka_index(for_us, asked, interval=partition.index_interval_bytes)
     assert_equal(asked, ours, kafka)
     assert {finding.kind for finding in ours.findings} <= {GAP, NO_INDEX, UNREADABLE}
 
@@ -141,12 +141,12 @@ def test_lookups_with_damaged_indexes_equal_kafkas(
 ) -> None:
     for_kafka, for_us = write_both(scratch, partition)
     with open_random(reference, for_kafka, partition) as kafka_log:
-        asked, kafka = ask_kafka(kafka_log)
+        asked, kafka = query_kafka(kafka_log)
     note(data.draw(damaged_indexes(for_kafka)))
     # On a log of its own each: what one answer shows about an index helps the next.
     for level in Resolve:
-        for some in (Questions(offsets=asked.offsets), Questions(times=asked.times)):
-            ours = ask_us(
+        for some in (Queries(offsets=asked.offsets), Queries(times=asked.times)):
+            ours = query_kafka_index(
                 for_us,
                 some,
                 interval=partition.index_interval_bytes,
@@ -170,8 +170,8 @@ def test_lookups_with_a_torn_tail_equal_kafkas(
     torn = replace(partition, segments=(*others, replace(last, log=last.log + tail(next_offset))))
     for_kafka, for_us = write_both(scratch, torn)
     with open_random(reference, for_kafka, partition) as kafka_log:
-        asked, kafka = ask_kafka(kafka_log)
-    ours = ask_us(for_us, asked, interval=partition.index_interval_bytes)
+        asked, kafka = query_kafka(kafka_log)
+    ours = query_kafka_index(for_us, asked, interval=partition.index_interval_bytes)
     assert_equal(asked, ours, kafka)
     assert TAIL in {finding.kind for finding in ours.findings}
 
@@ -192,7 +192,7 @@ def is_in_order(kafka_log: ReferencePartition) -> bool:
     return all(one[1] <= one[-3] <= one[2] for one in records)
 
 
-def same_with_epoch_of_batch(ours: Row, kafkas: Row) -> bool:
+def equal_except_negative_epoch(ours: Row, kafkas: Row) -> bool:
     """An epoch below 0, which no checksum covers, is none to us; Kafka hands on all but -1."""
     epoch = kafkas.found_leader_epoch
     return ours == kafkas._replace(found_leader_epoch=None if (epoch or 0) < 0 else epoch)
@@ -206,15 +206,15 @@ def test_lookups_in_recovered_damaged_logs_equal_kafkas(
     for_kafka, for_us = write_both(scratch, partition)
     with opened_by_kafka(reference, for_kafka, partition) as kafka_log:
         assume(is_in_order(kafka_log))
-        asked, kafka = ask_kafka(kafka_log)
+        asked, kafka = query_kafka(kafka_log)
     for path in for_us.glob("*.log"):
         path.unlink()
     for path in for_kafka.glob("*.log"):
         shutil.copy(path, for_us)
-    with_indexes = ask_us(for_us, asked, indexes=for_kafka.parent)
-    assert_equal(asked, with_indexes, kafka, same_with_epoch_of_batch)
-    without = ask_us(for_us, asked, interval=partition.index_interval_bytes)
-    assert_equal(asked, without, kafka, same_with_epoch_of_batch)
+    with_indexes = query_kafka_index(for_us, asked, indexes=for_kafka.parent)
+    assert_equal(asked, with_indexes, kafka, equal_except_negative_epoch)
+    without = query_kafka_index(for_us, asked, interval=partition.index_interval_bytes)
+    assert_equal(asked, without, kafka, equal_except_negative_epoch)
 
 
 @random_cases(share=0.1)
@@ -228,7 +228,7 @@ def test_lookups_below_the_high_watermark_equal_kafkas(
         edges = [0, kafka_log.log_end_offset + 1, *(batch.last_offset + 1 for batch in batches)]
         checkpointed = data.draw(st.sampled_from(edges))
         kafka_log.update_high_watermark(checkpointed)
-        asked, kafka = ask_kafka(kafka_log)
+        asked, kafka = query_kafka(kafka_log)
     replace(partition, high_watermark=checkpointed).write_checkpoints(for_us.parent)
-    ours = ask_us(for_us, asked, indexes=for_kafka.parent, high_watermark=True)
+    ours = query_kafka_index(for_us, asked, indexes=for_kafka.parent, high_watermark=True)
     assert_equal(asked, ours, kafka)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.command_line import run_here
 from tests.support.missing_offsets import (
-    PLACES,
-    Place,
+    REMOVALS,
+    Removal,
     predicted,
     read_cleaned_logs,
     restored,
@@ -29,9 +29,9 @@ def test_golden_logs_are_as_kafka_cleans_them(old_reference: KafkaReference) -> 
     assert cleaned_by(old_reference) == read_cleaned_logs()
 
 
-@pytest.mark.parametrize("place", [None, *PLACES])
+@pytest.mark.parametrize("place", [None, *REMOVALS])
 def test_offsets_removed_by_the_kafka_4_cleaner_are_not_missing(
-    reference: KafkaReference, tmp_path: Path, place: Place | None
+    reference: KafkaReference, tmp_path: Path, place: Removal | None
 ) -> None:
     for form in cleaned_by(reference):
         folder = tmp_path / f"{form.magic}-{form.codec}"

@@ -24,7 +24,7 @@ from kafka_index.core.logdir.listing import list_dump
 from tests.support.dumps import built_rows
 from tests.support.kernel_models import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow
 from tests.support.segments import batch, control_key, marker_value, message, record
-from tests.support.transactional_logs import histories
+from tests.support.transactional_logs import random_histories
 
 from .campaign import random_cases
 from .kafka_reference import KafkaRefusal
@@ -99,7 +99,7 @@ def bytes_of(row: ProducerRow) -> bytes:
 @st.composite
 def state_partitions(draw: st.DrawFn, *, wild: bool = False) -> StatePartition:
     """A partition of one to five segments, sound or wild."""
-    rows = draw(histories(wild=wild))
+    rows = draw(random_histories(wild=wild))
     logs: dict[int, bytes] = {}
     cuts = sorted(draw(st.sets(st.integers(1, 40), max_size=4)))
     parts = [rows[start:end] for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]

@@ -19,7 +19,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from .campaign import random_cases
 from .kafka_answers import INT64_MAX, offsets_of, times_of
 from .partitions import Partition, partitions
-from .reference_partition import Refused
+from .reference_partition import RejectedCall
 from .test_lookups import open_random, write_both
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ def answer_of(ask: Callable[[], tuple[int | None, ...] | None]) -> Answer:
     try:
         found = ask()
     except CorruptLogError:
-        return Refused("")
+        return RejectedCall("")
     return None if found is None else tuple(_NO_EPOCH if part is None else part for part in found)
 
 
 def unnamed(answers: list[Answer]) -> list[Answer]:
     """Kafka's answers without the names of its exceptions."""
-    return [Refused("") if isinstance(answer, Refused) else answer for answer in answers]
+    return [RejectedCall("") if isinstance(answer, RejectedCall) else answer for answer in answers]
 
 
 @random_cases(share=0.1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WHOLE = batch(0) + batch(3) + batch(6)
 
 
-def unserved(root: Path) -> str:
+def unreadable_offsets(root: Path) -> str:
     prediction = predict_start([str(root)], StartConditions(LogConfig(), properties={}))
     (partition,) = prediction.partitions
     return partition.unserved or ""
@@ -47,8 +47,10 @@ def test_consumers_stop_at_an_unknown_magic_and_restore_skips_it(
     (found,) = [row for row in verified.findings if row.kind is FileKind.LOG]
     assert (found.file_class, found.harmful) == (FileClass.CORRUPT, True)
     assert found.found == f"unknown_magic (expected magic 0 to 2, found magic {magic})"
-    assert f"unknown_magic at byte {len(batch(0))}: consumers stop there" in unserved(damaged)
-    assert "unknown_magic" not in unserved(other)
+    assert f"unknown_magic at byte {len(batch(0))}: consumers stop there" in unreadable_offsets(
+        damaged
+    )
+    assert "unknown_magic" not in unreadable_offsets(other)
 
     alone = restore(damaged, tmp_path / "alone", "--salvage", "batches")
     assert alone.code == 1

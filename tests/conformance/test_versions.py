@@ -31,7 +31,7 @@ from .campaign import random_cases
 from .kafka_reference import KafkaRefusal
 from .reference_files import WrittenBatch, WrittenRecord, write_batches
 from .reference_log import load
-from .reference_partition import Answer, Refused
+from .reference_partition import Answer, RejectedCall
 from .written_segments import random_segment
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ TRANSLATED: dict[str, tuple[bytes, int, Answer, Answer]] = {
     "records of an old wrapper are looked into by 4.3.1 and not by 3.9.1": (
         FIRST + UNREADABLE + AFTER,
         3,
-        Refused("KafkaException"),
+        RejectedCall("KafkaException"),
         (3, SIZE, UNREAD),
     ),
     "sound old wrappers are found alike": (

@@ -15,7 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.core.output.locks import OUTPUT_LOCK
-from tests.support.builds import build, rubbish, small_disk, state, state_files, with_rows
+from tests.support.builds import (
+    build,
+    build_with_report,
+    leftover_files,
+    small_disk,
+    state,
+    state_files,
+)
 from tests.support.command_line import (
     DUMP,
     Argument,
@@ -106,7 +113,7 @@ def test_unreadable_log_is_a_row_and_other_logs_are_built(
 ) -> None:
     log = first_log(data)
     reason = make(log)
-    done, rows = with_rows(
+    done, rows = build_with_report(
         partial(build, privileged=False), tmp_path, "--input", data, "--output", tmp_path / "out"
     )
     assert done.returncode == code, done.stderr
@@ -124,14 +131,14 @@ def test_unreadable_log_is_a_row_and_other_logs_are_built(
         if not name.startswith(f"{PARTITION}/{log.stem}")
     }
     assert index_files(tmp_path / "out") == others
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
 
 def test_damage_and_a_log_without_read_permission_are_retriable(data: Path, tmp_path: Path) -> None:
     copy_partitions(data, "app-logs-0")
     os.truncate(min((data / "app-logs-0").glob("*.log")), 1000)
     min((data / PARTITION).glob("*.log")).chmod(0)
-    done, rows = with_rows(
+    done, rows = build_with_report(
         partial(build, privileged=False), tmp_path, "--input", data, "--output", tmp_path / "out"
     )
     assert done.returncode == 3, done.stderr
@@ -233,7 +240,7 @@ def test_rows_of_no_log_fail_only_their_segment(
 ) -> None:
     good = form({("good", 0, 0): dump()["orders", 0, 0]})
     table = pa.concat_tables([spoil(form(ONE)), good])
-    done, rows = with_rows(build_here, tmp_path, *parquet(tmp_path, table))
+    done, rows = build_with_report(build_here, tmp_path, *parquet(tmp_path, table))
     assert done.returncode == 1
     assert {row["topic"]: row["status"] for row in rows} == {"t": "failed", "good": "built"}
     (failed,) = (row for row in rows if row["status"] == "failed")
@@ -242,7 +249,7 @@ def test_rows_of_no_log_fail_only_their_segment(
         f"good-0/{0:020d}.index",
         f"good-0/{0:020d}.timeindex",
     }
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
 
 @FORMS
@@ -282,14 +289,14 @@ def test_output_without_write_permission_is_rejected(
 def test_folder_without_write_permission_is_not_built_in_place(data: Path, tmp_path: Path) -> None:
     (data / PARTITION).chmod(0o555)
     before = state(data / PARTITION)
-    done, rows = with_rows(
+    done, rows = build_with_report(
         partial(build, privileged=False), tmp_path, "--input", data, "--in-place"
     )
     (data / PARTITION).chmod(0o755)
     assert done.returncode == 3
     assert [row["status"] for row in rows] == ["failed"] * 4
     assert all("no permission to write here" in row["reason"] for row in rows)
-    assert rubbish(data) == []
+    assert leftover_files(data) == []
     assert {name: at for name, at in state(data / PARTITION).items() if name != "."}.items() <= (
         before.items()
     )
@@ -307,7 +314,7 @@ def test_full_disk_fails_segments_and_the_next_run_with_space_completes(tmp_path
     data = copy_partitions(tmp_path / "data", *partitions)
     with small_disk(tmp_path / "disk", "100k") as disk:
         arguments: list[Argument] = ["--input", data, "--output", disk / "out", "--threads", 2]
-        done, rows = with_rows(build, tmp_path, *arguments)
+        done, rows = build_with_report(build, tmp_path, *arguments)
 
         assert done.returncode == 3
         assert done.stderr == ""
@@ -323,10 +330,10 @@ def test_full_disk_fails_segments_and_the_next_run_with_space_completes(tmp_path
             assert name.replace(".timeindex", ".index") in there
             assert name.replace(".index", ".timeindex") in there
         assert len(there) == 2 * (len(rows) - len(failed))
-        assert rubbish(disk) == []
+        assert leftover_files(disk) == []
 
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
-        done, again = with_rows(build, tmp_path, *arguments)
+        done, again = build_with_report(build, tmp_path, *arguments)
 
         assert done.returncode == 0
         assert index_files(disk / "out") == whole
@@ -396,7 +403,7 @@ def test_data_directory_locked_by_a_broker_is_not_written(
         assert f"{data / '.lock'}: a broker (or another run) holds this directory" in done.stderr
         assert state(data) == before
         assert index_files(other) == {}
-        assert rubbish(other) == []
+        assert leftover_files(other) == []
 
 
 def test_data_directory_locked_by_a_broker_is_built_to_another_folder(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kafka_index.core.kernels.scan import CHUNK_BATCHES
-from tests.support.builds import finish, rubbish, start, with_rows
+from tests.support.builds import build_with_report, finish, leftover_files, start
 from tests.support.command_line import Argument, build_here
 from tests.support.dumps import index_files
 from tests.support.gates import StopInScan
@@ -115,7 +115,7 @@ def test_log_changed_during_the_scan_fails_and_is_built_when_unchanged(
         os.kill(process.pid, signal.SIGCONT)
         return finish(process)
 
-    done, rows = with_rows(build_and_change, tmp_path)
+    done, rows = build_with_report(build_and_change, tmp_path)
 
     assert done.returncode == 3, (done.returncode, done.stderr)
     assert done.stderr == ""
@@ -126,10 +126,10 @@ def test_log_changed_during_the_scan_fails_and_is_built_when_unchanged(
     assert failed["reason"] in done.stdout
     stem = Path(_OTHER).stem
     assert set(index_files(out)) == {f"orders-0/{stem}.index", f"orders-0/{stem}.timeindex"}
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
     shutil.copyfile(long_log, log)
-    done, rows = with_rows(build_here, tmp_path, *arguments)
+    done, rows = build_with_report(build_here, tmp_path, *arguments)
 
     assert done.returncode == 0, done.stdout
     # The other gets the snapshot in front of it, which nobody could tell before.
@@ -156,11 +156,11 @@ def test_constantly_growing_log_fails_without_output(long_log: Path, tmp_path: P
         wait_until(process, grow_and_look)
         return finish(process)
 
-    done, rows = with_rows(build, tmp_path)
+    done, rows = build_with_report(build, tmp_path)
 
     assert added > 10
     assert done.returncode == 3
     assert [row["status"] for row in rows] == ["failed"]
     assert "the log changed while it was read" in rows[0]["reason"]
     assert index_files(out) == {}
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.exit_status import ExitCode
-from tests.support.child_processes import without_override
+from tests.support.child_processes import enforce_permissions
 from tests.support.command_line import Argument, run_here
 from tests.support.restoring import copy_dump
 from tests.support.tiered import Setting, setting
@@ -86,7 +86,7 @@ def test_unreadable_file_is_reported_as_retriable(
     is_directory = unread.is_dir()
     unread.chmod(0)
     try:
-        with without_override():
+        with enforce_permissions():
             done = run_here(command, *given)
     finally:
         unread.chmod(0o755)
@@ -103,7 +103,7 @@ def test_unreadable_manifest_is_not_a_topic_without_a_name(tmp_path: Path) -> No
     for path in manifests:
         path.chmod(0)
 
-    with without_override():
+    with enforce_permissions():
         done = run_here("find", "--tiered", at.remote, "--value-contains", "a", "--limit", 1)
 
     assert done.returncode == ExitCode.ENVIRONMENT, done.stdout + done.stderr

@@ -17,7 +17,7 @@ import pytest
 from tests.support.builds import small_disk
 from tests.support.campaign import sample_size
 from tests.support.command_line import Argument, run_here
-from tests.support.killed_runs import Ended, Failure, KilledRuns
+from tests.support.killed_runs import EndedRun, Failure, KilledRuns
 from tests.support.restoring import contents, copy_dump
 
 PARTITIONS = ("payments-0", "audit.trail-0", "__consumer_offsets-0", "__cluster_metadata-0")
@@ -98,19 +98,19 @@ class Runs:
         copy_dump(self.data / "dump", *PARTITIONS)
         shutil.copytree(self.data / "dump", self.data / "copy")
         self._process = KilledRuns("dump", self.data / "dump/payments-0")
-        self._whole: dict[str, tuple[Ended, dict[str, bytes]]] = {}
+        self._whole: dict[str, tuple[EndedRun, dict[str, bytes]]] = {}
 
-    def run(self, case: Case, step: int, failure: Failure) -> Ended:
+    def run(self, case: Case, step: int, failure: Failure) -> EndedRun:
         return self._process.failing(
             self.root, step, failure, *case.command_line(self.data, self.out)
         )
 
-    def fresh(self, case: Case, step: int, failure: Failure) -> Ended:
+    def fresh(self, case: Case, step: int, failure: Failure) -> EndedRun:
         """Run a command over the output as it was at first."""
         case.output(self.out)
         return self.run(case, step, failure)
 
-    def whole(self, name: str) -> tuple[Ended, dict[str, bytes]]:
+    def whole(self, name: str) -> tuple[EndedRun, dict[str, bytes]]:
         """Return what a command prints and writes that nothing interrupts."""
         if name not in self._whole:
             case = CASES[name]
@@ -180,7 +180,7 @@ def test_same_command_line_completes_the_work(name: str, failure: Failure, runs:
     assert runs.inputs() == inputs
 
 
-def is_named(root: Path, ended: Ended, failure: Failure) -> bool:
+def is_named(root: Path, ended: EndedRun, failure: Failure) -> bool:
     """Return whether error or result name the file of the call that failed, or a folder of it."""
     folders = [ended.place, *map(str, Path(ended.place).parents)]
     if failure is Failure.FILES:

@@ -14,26 +14,26 @@ import pytest
 from kafka_index import verify
 from kafka_index.commands.verify.result import FileClass, FileKind, Finding
 from kafka_index.core.log.scan.segment_scan import read_batches
-from tests.support.campaign import in_turn
+from tests.support.campaign import combine_cases
 from tests.support.command_line import run_here
 from tests.support.missing_offsets import (
     END,
-    PLACES,
+    REMOVALS,
     CleanedLogs,
-    Place,
-    after_a_missing_log,
-    between,
+    Removal,
     checkpoint,
-    in_many_places,
     log_at,
     predicted,
     read,
     read_cleaned_logs,
+    remove_batches_of_a_segment,
+    remove_batches_of_two_segments,
+    remove_offsets,
+    remove_segment_log,
+    remove_segment_log_and_next_batches,
     restored,
     time_index_at,
     verified,
-    within,
-    without,
     write_partition,
 )
 
@@ -42,7 +42,7 @@ FORMS = {f"{one.magic}-{one.codec}": one for one in read_cleaned_logs()}
 
 def of_some_forms(names: str, *values: Iterable[object]) -> pytest.MarkDecorator:
     """Take all cases, each of a third of the forms in turn."""
-    cases = in_turn(product(*values), list(FORMS), at_once=4)
+    cases = combine_cases(product(*values), list(FORMS), at_once=4)
     rows = [(*case, form) for case, form in cases]
     return pytest.mark.parametrize(f"{names},form", rows, indirect=["form"])
 
@@ -58,9 +58,9 @@ def write(root: Path, form: CleanedLogs, *, cleaned: bool) -> Path:
     return write_partition(root, form.before)
 
 
-@of_some_forms("place,cleaned", PLACES, (False, True))
+@of_some_forms("place,cleaned", REMOVALS, (False, True))
 def test_every_command_reports_the_same_missing_offsets(
-    tmp_path: Path, form: CleanedLogs, place: Place, *, cleaned: bool
+    tmp_path: Path, form: CleanedLogs, place: Removal, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
     missing = place(root)
@@ -104,7 +104,7 @@ def test_missing_log_end_known_from_index_files_is_reported_as_lost(
     root = write(tmp_path / "data", form, cleaned=cleaned)
     other = write(tmp_path / "other", form, cleaned=cleaned)
     log = log_at(root, 24)
-    without(log, kept_to, 47)
+    remove_offsets(log, kept_to, 47)
     first = last_offset(log) + 1 if kept_to > 24 else 24
     time_index_at(root, 24)
 
@@ -210,9 +210,13 @@ def is_gap(finding: Finding) -> bool:
     return finding.file_class is FileClass.GAP and finding.kind is FileKind.LOG
 
 
-@of_some_forms("place,cleaned", (within, between, in_many_places), (False, True))
+@of_some_forms(
+    "place,cleaned",
+    (remove_batches_of_a_segment, remove_segment_log, remove_batches_of_two_segments),
+    (False, True),
+)
 def test_complete_copy_repairs_missing_offsets(
-    tmp_path: Path, form: CleanedLogs, place: Place, *, cleaned: bool
+    tmp_path: Path, form: CleanedLogs, place: Removal, *, cleaned: bool
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=cleaned)
     other = write(tmp_path / "other", form, cleaned=cleaned)
@@ -222,24 +226,27 @@ def test_complete_copy_repairs_missing_offsets(
     assert restored(root, other) == (0, [])
 
 
-@pytest.mark.parametrize("place", [within, between])
+@pytest.mark.parametrize("place", [remove_batches_of_a_segment, remove_segment_log])
 def test_incomplete_copy_repairs_a_part_of_the_range(
-    tmp_path: Path, form: CleanedLogs, place: Place
+    tmp_path: Path, form: CleanedLogs, place: Removal
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=True)
     other = write(tmp_path / "other", form, cleaned=True)
     place(root)
-    without(log_at(other, 48), 56, 59)
-    without(log_at(other, 72), 80, 83)
+    remove_offsets(log_at(other, 48), 56, 59)
+    remove_offsets(log_at(other, 72), 80, 83)
     end_earlier(other)
 
-    assert restored(root, other) == (1, [(80, 83)] if place is within else [(56, 59)])
+    assert restored(root, other) == (
+        1,
+        [(80, 83)] if place is remove_batches_of_a_segment else [(56, 59)],
+    )
 
 
 def test_missing_start_of_a_log_is_repaired(tmp_path: Path, form: CleanedLogs) -> None:
     root = write(tmp_path / "data", form, cleaned=False)
     other = write(tmp_path / "other", form, cleaned=False)
-    after_a_missing_log(root)
+    remove_segment_log_and_next_batches(root)
     end_earlier(other)
 
     assert restored(root, other) == (0, [])
@@ -247,14 +254,14 @@ def test_missing_start_of_a_log_is_repaired(tmp_path: Path, form: CleanedLogs) -
 
 def end_earlier(root: Path) -> None:
     """Let the log end earlier than that of another copy, which is the base then."""
-    without(log_at(root, 72), END - 4, END - 1)
+    remove_offsets(log_at(root, 72), END - 4, END - 1)
 
 
 def test_offsets_between_the_cleaner_checkpoint_and_the_next_batch_are_missing(
     tmp_path: Path, form: CleanedLogs
 ) -> None:
     root = write(tmp_path / "data", form, cleaned=True)
-    without(log_at(root, 24), 44, 47)
+    remove_offsets(log_at(root, 24), 44, 47)
     log_at(root, 48).unlink()
 
     assert every_command(root) == (1, [(48, 71)])
@@ -262,7 +269,7 @@ def test_offsets_between_the_cleaner_checkpoint_and_the_next_batch_are_missing(
 
 def test_offsets_below_the_log_start_are_not_missing(tmp_path: Path, form: CleanedLogs) -> None:
     root = write(tmp_path / "data", form, cleaned=False)
-    without(log_at(root, 0), 8, 19)
+    remove_offsets(log_at(root, 0), 8, 19)
     checkpoint(root, "log-start-offset-checkpoint", 14)
 
     assert every_command(root) == (1, [(14, 19)])
@@ -292,7 +299,7 @@ def with_right_checksum(data: bytearray) -> None:
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 def test_internal_topic_without_metadata_counts_as_compacted(tmp_path: Path, name: str) -> None:
     root = write(tmp_path / "data", FORMS["2-none"], cleaned=False)
-    between(root)
+    remove_segment_log(root)
     shutil.move(root / "orders-0", root / f"{name}-0")
 
     found = verify([root], threads=1)

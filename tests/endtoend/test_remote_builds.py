@@ -27,20 +27,20 @@ RECORDS = (".kafka-index", ".kafka-index-state")
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_dump(tmp_path_factory.mktemp("here") / "dump", *PARTITIONS)
+def local_dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_dump(tmp_path_factory.mktemp("local_dump") / "dump", *PARTITIONS)
 
 
 @pytest.fixture(scope="module")
-def dump(module_bucket: str, here: Path) -> str:
-    return upload(here, f"{module_bucket}/dump")
+def dump(module_bucket: str, local_dump: Path) -> str:
+    return upload(local_dump, f"{module_bucket}/dump")
 
 
 @pytest.fixture(scope="module")
-def expected(here: Path) -> dict[str, bytes]:
+def expected(local_dump: Path) -> dict[str, bytes]:
     """The files that a local build of the dump publishes."""
-    output = here.with_name("out")
-    done = build_here("--input", here, "--output", output, "--config", SETTINGS)
+    output = local_dump.with_name("out")
+    done = build_here("--input", local_dump, "--output", output, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
     return published(contents(output))
 
@@ -71,10 +71,10 @@ def test_build_from_and_into_a_bucket_equals_a_local_build(
 
 
 def test_build_into_a_bucket_equals_a_local_build(
-    here: Path, module_bucket: str, expected: dict[str, bytes]
+    local_dump: Path, module_bucket: str, expected: dict[str, bytes]
 ) -> None:
     uri = f"{module_bucket}/out-of-here"
-    done = build_here("--input", here, "--output", uri, "--config", SETTINGS)
+    done = build_here("--input", local_dump, "--output", uri, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
     check_published(uri, expected)
 
@@ -163,7 +163,7 @@ def test_first_build_requests_no_missing_object(s3: S3Server, tmp_path: Path) ->
     segments = len(list(DUMP.rglob("*.log")))
     local = build_here("--input", DUMP, "--output", tmp_path / "out", "--config", SETTINGS)
     assert local.returncode == 0, local.stderr
-    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
+    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.behind(proxy.endpoint)) as bucket:
         dump = upload(DUMP, f"{bucket}/dump")
         arguments = ("--input", dump, "--output", f"{bucket}/out", "--config", SETTINGS)
         proxy.clear()

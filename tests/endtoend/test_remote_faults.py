@@ -35,7 +35,7 @@ def test_no_wrong_byte_is_published_if_requests_fail(s3: S3Server, tmp_path: Pat
             if path.is_file()
         }
     )
-    with fault_proxy(s3.endpoint, NONE) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
+    with fault_proxy(s3.endpoint, NONE) as proxy, new_bucket(s3.behind(proxy.endpoint)) as bucket:
         dump = upload(data, f"{bucket}/dump")
         unfinished = 0
         for number in range(BUILDS):

@@ -17,7 +17,7 @@ import pytest
 from kafka_index.core.fs import remote_file
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.support.builds import finish, kill, start, with_rows
+from tests.support.builds import build_with_report, finish, kill, start
 from tests.support.command_line import SETTINGS, Argument, copy_partitions
 from tests.support.remote import download, new_bucket, upload
 from tests.support.segments import batch
@@ -87,19 +87,19 @@ class _Stand:
 
 
 @pytest.fixture(scope="module")
-def stand(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Stand]:
+def remote_setting(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Stand]:
     folder = tmp_path_factory.mktemp("remote-kill")
-    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
+    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.behind(proxy.endpoint)) as bucket:
         upload(copy_partitions(folder / "data", *PARTITIONS), f"{bucket}/dump")
         yield _Stand(proxy, bucket, folder)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(stand: _Stand) -> _Files:
+def undisturbed(remote_setting: _Stand) -> _Files:
     """The files of an undisturbed build."""
-    done = stand.build("undisturbed")
+    done = remote_setting.build("undisturbed")
     assert done.returncode == 0, done.stderr
-    return published(download(f"{stand.bucket}/undisturbed"))
+    return published(download(f"{remote_setting.bucket}/undisturbed"))
 
 
 def published(files: _Files) -> _Files:
@@ -112,7 +112,7 @@ def published(files: _Files) -> _Files:
 
 @pytest.mark.usefixtures("quick_java")
 def test_files_staged_by_a_killed_spark_build_are_removed_by_the_next(
-    stand: _Stand, undisturbed: _Files
+    remote_setting: _Stand, undisturbed: _Files
 ) -> None:
     is_reached, is_killed = threading.Event(), threading.Event()
 
@@ -123,28 +123,28 @@ def test_files_staged_by_a_killed_spark_build_are_removed_by_the_next(
     def is_staged(method: str, path: str) -> bool:
         return method == "PUT" and path.endswith(".tmp")
 
-    stand.at(is_staged, 10, wait)
+    remote_setting.at(is_staged, 10, wait)
     engine = ("--engine", "spark", "--master", "local[2]")
-    process = stand.start("spark", *engine, threads=None)
+    process = remote_setting.start("spark", *engine, threads=None)
     try:
         # False: it has ended.
         assert wait_until(process, is_reached.is_set, every=0.05)
     finally:
         kill(process)
         is_killed.set()
-    stand.settle()
+    remote_setting.settle()
 
-    left = download(f"{stand.bucket}/spark")
+    left = download(f"{remote_setting.bucket}/spark")
     assert len([name for name in left if name.startswith(RUNS) and name.endswith(".tmp")]) >= 9
     assert published(left) == {}
 
-    done = stand.build("spark")
+    done = remote_setting.build("spark")
 
     assert done.returncode == 0, done.stderr
-    found = download(f"{stand.bucket}/spark")
+    found = download(f"{remote_setting.bucket}/spark")
     assert published(found) == undisturbed
     assert not [name for name in found if name.startswith(RUNS)]
-    assert not list(stand.temporary("spark").glob("kafka-index-work-*"))
+    assert not list(remote_setting.temporary("spark").glob("kafka-index-work-*"))
 
 
 def _long_log(base_offset: int, batches: int) -> bytes:
@@ -165,7 +165,13 @@ def _long_log(base_offset: int, batches: int) -> bytes:
     ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
 )
 def test_object_replaced_while_it_is_read_fails_alone(
-    stand: _Stand, s3: S3Server, tmp_path: Path, request_number: int, how: str, *, is_removed: bool
+    remote_setting: _Stand,
+    s3: S3Server,
+    tmp_path: Path,
+    request_number: int,
+    how: str,
+    *,
+    is_removed: bool,
 ) -> None:
     batches = 3 * remote_file.BLOCK_BYTES // 60_000 + 10
     data = copy_partitions(tmp_path / "data", "orders.eu-west-0")
@@ -174,7 +180,7 @@ def test_object_replaced_while_it_is_read_fails_alone(
     (folder / LOG).write_bytes(_long_log(0, batches))
     (folder / OTHER_LOG).write_bytes(_long_log(700_000, 3))
     name = f"replaced-{request_number}-{is_removed}"
-    dump = upload(data, f"{stand.bucket}/{name}-dump")
+    dump = upload(data, f"{remote_setting.bucket}/{name}-dump")
     bucket, key = f"{dump}/long-0/{LOG}".removeprefix("s3://").split("/", 1)
 
     def replace() -> None:
@@ -185,19 +191,19 @@ def test_object_replaced_while_it_is_read_fails_alone(
             s3.put(bucket, key, _long_log(1, batches))
 
     def build(*more: Argument) -> subprocess.CompletedProcess[str]:
-        return stand.build(name, *more, dump=dump)
+        return remote_setting.build(name, *more, dump=dump)
 
     path = f"/{bucket}/{key}"
-    stand.at(lambda *it: it == ("GET", path), request_number, replace)
-    done, rows = with_rows(build, tmp_path)
-    stand.settle()
+    remote_setting.at(lambda *it: it == ("GET", path), request_number, replace)
+    done, rows = build_with_report(build, tmp_path)
+    remote_setting.settle()
 
     assert done.returncode == ENVIRONMENT, done.stderr
     failed = [row for row in rows if row["status"] == "failed"]
     assert [row["log_path"] for row in failed] == [f"{dump}/long-0/{LOG}"]
     assert f"the object changed while it was read: {how}" in failed[0]["reason"]
     assert {row["status"] for row in rows if row not in failed} == {"built"}
-    found = published(download(f"{stand.bucket}/{name}"))
+    found = published(download(f"{remote_setting.bucket}/{name}"))
     stem = Path(OTHER_LOG).stem
     of_long = {each for each in found if each.startswith("long-0/")}
     assert of_long == {f"long-0/{stem}.index", f"long-0/{stem}.timeindex"}
@@ -205,9 +211,9 @@ def test_object_replaced_while_it_is_read_fails_alone(
     assert orders <= set(found)
     assert len(rows) == len(orders) + 2
 
-    done, rows = with_rows(build, tmp_path)
+    done, rows = build_with_report(build, tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert "failed" not in {row["status"] for row in rows}
-    found = published(download(f"{stand.bucket}/{name}"))
+    found = published(download(f"{remote_setting.bucket}/{name}"))
     assert (f"long-0/{Path(LOG).stem}.index" in found) is not is_removed

@@ -23,7 +23,7 @@ from tests.cluster.conftest import event_log
 from tests.servers.faults import FaultProxy, Faults, fault_proxy
 from tests.servers.processes import free_port
 from tests.servers.s3 import S3Server
-from tests.support.campaign import in_turn, sample_size
+from tests.support.campaign import combine_cases, sample_size
 from tests.support.command_line import COMMAND, Argument, copy_partitions, environment, run_here
 from tests.support.remote import download, new_bucket, upload
 from tests.support.tiered import ENCRYPTED, setting
@@ -148,7 +148,7 @@ def sampled_command_lines() -> Iterator[set[str]]:
 
 
 @dataclass(frozen=True)
-class Place:
+class SecretBucket:
     """A bucket with a dump, tables and encrypted remote segments, and the secrets that open it."""
 
     s3: S3Server
@@ -224,7 +224,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretBucket]:
     folder = tmp_path_factory.mktemp("secrets")
     data = copy_partitions(folder / "data", *PARTITIONS)
     tables = folder / "tables"
@@ -233,7 +233,7 @@ def place(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
         upload(data, f"{uri}/dump")
         upload(tables, f"{uri}/dump-tables")
         upload(Path(setting(ENCRYPTED).remote), f"{uri}/remote")
-        yield Place(s3, uri)
+        yield SecretBucket(s3, uri)
 
 
 @pytest.mark.parametrize("secret", [WRONG, *OTHERS.values()])
@@ -243,9 +243,11 @@ def test_secret_is_found_in_every_form(secret: str) -> None:
     assert len(Search([secret], dict(zip("abcdef", texts, strict=True))).leaks()) == len(texts)
 
 
-@pytest.mark.parametrize(("command", "given_by"), in_turn(COMMANDS, ("environment", "option")))
+@pytest.mark.parametrize(
+    ("command", "given_by"), combine_cases(COMMANDS, ("environment", "option"))
+)
 def test_successful_command_shows_no_secret(
-    command: str, given_by: str, place: Place, tmp_path: Path
+    command: str, given_by: str, place: SecretBucket, tmp_path: Path
 ) -> None:
     by_option = given_by == "option"
     done, search = place.run(tmp_path, command, COMMANDS[command], by_option=by_option)
@@ -253,9 +255,9 @@ def test_successful_command_shows_no_secret(
     assert search.leaks() == []
 
 
-@pytest.mark.parametrize(("command", "failure"), in_turn(COMMANDS, FAILURES))
+@pytest.mark.parametrize(("command", "failure"), combine_cases(COMMANDS, FAILURES))
 def test_failed_command_shows_no_secret(
-    command: str, failure: str, place: Place, tmp_path: Path
+    command: str, failure: str, place: SecretBucket, tmp_path: Path
 ) -> None:
     if failure == "wrong secret" and place.s3.kind != "versitygw":
         pytest.skip("moto accepts every secret")
@@ -269,7 +271,7 @@ def test_failed_command_shows_no_secret(
 @pytest.mark.parametrize("key", ["right", "wrong", "no key"])
 @pytest.mark.parametrize("command", list(TIERED)[: sample_size(len(TIERED), one_in=len(TIERED))])
 def test_command_with_the_key_of_remote_segments_shows_no_secret(
-    command: str, key: str, place: Place, tmp_path: Path
+    command: str, key: str, place: SecretBucket, tmp_path: Path
 ) -> None:
     at = setting(ENCRYPTED)
     pem = "canary of a passphrase\n" if key == "no key" else ""
@@ -298,7 +300,7 @@ def test_command_with_the_key_of_remote_segments_shows_no_secret(
 @pytest.mark.parametrize("failure", ["", "wrong secret"][: sample_size(2, one_in=2)])
 @pytest.mark.parametrize("command", list(ON_SPARK)[: sample_size(len(ON_SPARK), one_in=3)])
 def test_command_on_spark_shows_no_secret(
-    command: str, failure: str, place: Place, tmp_path: Path
+    command: str, failure: str, place: SecretBucket, tmp_path: Path
 ) -> None:
     (tmp_path / "left").mkdir()
     events = tmp_path / "left" / "events"
@@ -327,10 +329,10 @@ def test_command_on_spark_shows_no_secret(
 
 @pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize(
-    ("command", "failure"), in_turn(ON_SPARK, list(IN_TASKS))[: sample_size(9, one_in=9)]
+    ("command", "failure"), combine_cases(ON_SPARK, list(IN_TASKS))[: sample_size(9, one_in=9)]
 )
 def test_failed_task_of_spark_shows_no_secret(
-    command: str, failure: str, place: Place, tmp_path: Path
+    command: str, failure: str, place: SecretBucket, tmp_path: Path
 ) -> None:
     (tmp_path / "left").mkdir()
     events = tmp_path / "left" / "events"
@@ -354,7 +356,7 @@ def test_failed_task_of_spark_shows_no_secret(
         upload(data, f"{uri}/dump")
         bucket = uri.removeprefix("s3://")
         proxy.before = partial(fail, proxy)
-        done, search = Place(place.s3.through(proxy.endpoint), uri).run(
+        done, search = SecretBucket(place.s3.behind(proxy.endpoint), uri).run(
             tmp_path,
             command,
             (*ON_SPARK[command], "--engine", "spark", "--master", "local[1]"),

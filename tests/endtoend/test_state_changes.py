@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kafka_index.core.log.recovery.build_manifest import BUILD_MANIFEST
-from tests.support.builds import rubbish, state, with_rows
+from tests.support.builds import build_with_report, leftover_files, state
 from tests.support.command_line import Argument, build_here
 from tests.support.segments import batch
 from tests.support.transactional_logs import built_files, log_path, segments, write
@@ -28,9 +28,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def run(root: Path, data: Path, *options: Argument) -> tuple[int, list[dict[str, Any]]]:
-    done, rows = with_rows(build_here, root, "--input", data, *options)
+    done, rows = build_with_report(build_here, root, "--input", data, *options)
     assert done.stderr == ""
-    assert rubbish(root) == []
+    assert leftover_files(root) == []
     return done.returncode, rows
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builds import rubbish, state, state_files, with_rows
+from tests.support.builds import build_with_report, leftover_files, state, state_files
 from tests.support.command_line import (
     DUMP,
     Argument,
@@ -35,11 +35,11 @@ def data(tmp_path: Path) -> Path:
 
 def run(tmp_path: Path, data: Path, *options: Argument) -> tuple[int, list[dict[str, Any]]]:
     """Build into a folder; return exit code and report rows."""
-    done, rows = with_rows(
+    done, rows = build_with_report(
         build_here, tmp_path, "--input", data, "--output", tmp_path / "out", *options
     )
     assert done.stderr == ""
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     return done.returncode, rows
 
 
@@ -63,7 +63,7 @@ def test_build_in_place_writes_no_index_for_a_damaged_segment(data: Path, tmp_pa
     log = first_log(data)
     damage(log, 30_000)
     for _ in range(2):
-        done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+        done, rows = build_with_report(build_here, tmp_path, "--input", data, "--in-place")
         assert done.returncode == 1
         assert statuses(rows)[0] == "truncated"
         assert rows[0]["reason"].startswith("bad_crc (expected 0x")
@@ -76,7 +76,7 @@ def test_build_in_place_writes_no_index_for_a_damaged_segment(data: Path, tmp_pa
             if not path.startswith(name)
         }
         assert index_files(data) == others
-        assert rubbish(data) == []
+        assert leftover_files(data) == []
     assert statuses(rows)[1:] == ["unchanged"] * 3
 
 
@@ -84,7 +84,7 @@ def test_build_in_place_of_transactional_segments_writes_the_files_of_the_broker
     tmp_path: Path,
 ) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, TRANSACTIONAL)
-    done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+    done, rows = build_with_report(build_here, tmp_path, "--input", data, "--in-place")
     assert done.returncode == 0
     assert statuses(rows) == ["built"] * 7
     assert sum(row["aborted_txns"] for row in rows) > 0
@@ -99,7 +99,7 @@ def test_build_in_place_of_offset_indexes_only_fails_for_transactional_segments(
     data = copy_partitions(tmp_path / "data", PARTITION, TRANSACTIONAL)
     before = state(data / TRANSACTIONAL)
     options = ("--input", data, "--in-place", "--what", "index,timeindex")
-    done, rows = with_rows(build_here, tmp_path, *options)
+    done, rows = build_with_report(build_here, tmp_path, *options)
     assert done.returncode == 1
     # Sorted by path: orders.eu-west comes before payments.
     assert statuses(rows) == ["built"] * 4 + ["failed"] * 3
@@ -117,7 +117,7 @@ def test_build_in_place_accepts_and_keeps_preallocated_zeros(data: Path, tmp_pat
     log = max(data.glob("*/*.log"))
     size = log.stat().st_size
     os.truncate(log, size + 50_000)
-    done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+    done, rows = build_with_report(build_here, tmp_path, "--input", data, "--in-place")
     assert done.returncode == 0
     assert statuses(rows) == ["built"] * 3 + ["truncated"]
     assert rows[-1]["reason"].startswith("preallocated_tail; not published in place")
@@ -129,7 +129,7 @@ def test_build_in_place_replaces_wrong_older_indexes(data: Path, tmp_path: Path)
     for log in data.glob("*/*.log"):
         log.with_suffix(".index").write_bytes(b"\1" * 24)
         log.with_suffix(".timeindex").write_bytes(b"\2" * 13)
-    done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+    done, rows = build_with_report(build_here, tmp_path, "--input", data, "--in-place")
     assert done.returncode == 0
     assert statuses(rows) == ["built"] * 4
     assert index_files(data) == broker_files(PARTITION)

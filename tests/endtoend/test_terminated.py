@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.core.log.recovery.build_manifest import BUILD_MANIFEST
-from tests.support.builds import copy_dump, finish, rubbish, start
+from tests.support.builds import copy_dump, finish, leftover_files, start
 from tests.support.command_line import DUMP, build_here, index_files
 from tests.support.gates import Gate, Step
 
@@ -55,7 +55,7 @@ def test_terminated_build_keeps_and_reports_every_finished_partition(
     assert done.returncode == code
     kept, planned = kept_and_planned(done.stderr, word)
     assert 0 < kept < planned
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []
     assert sum(name.endswith(".index") for name in index_files(tmp_path / "out")) == kept
     rows = rows_of(report)
     assert [row["status"] for row in rows] == ["built"] * kept
@@ -130,4 +130,4 @@ def test_interrupted_build_on_spark_reports_finished_partitions(
     for row in rows:
         name = f"{row['segment_base_offset']:020d}.index"
         assert (out / f"{row['topic']}-{row['partition']}" / name).exists()
-    assert rubbish(tmp_path) == []
+    assert leftover_files(tmp_path) == []

@@ -51,7 +51,7 @@ def stored(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     queries = folder / "queries.csv"
     queries.write_text("\n".join(["topic,partition,offset", *lines, ""]))
     tiered = setting("local")
-    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
+    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.behind(proxy.endpoint)) as bucket:
         dump = upload(copy_dump(folder / "dump", *PARTITIONS), f"{bucket}/dump")
         remote = upload(Path(tiered.remote), f"{bucket}/remote")
         if s3.folder is not None:

@@ -37,7 +37,7 @@ def subject(
     prepared = ("obstore", "tests.servers.no_waits")
     with (
         fault_proxy(s3.endpoint) as proxy,
-        new_bucket(s3.through(proxy.endpoint)) as bucket,
+        new_bucket(s3.behind(proxy.endpoint)) as bucket,
         KilledRuns(prepared=prepared) as runs,
     ):
         yield Subject(tests, BucketPlace(root, runs, proxy, bucket))

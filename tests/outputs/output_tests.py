@@ -18,10 +18,10 @@ from typing import ClassVar
 
 import pytest
 
-from tests.outputs.places import NEVER, Files, Place
-from tests.support.campaign import spread
+from tests.outputs.places import NEVER, CommandWorkspace, Files
+from tests.support.campaign import sample_evenly
 from tests.support.command_line import SETTINGS, run_here
-from tests.support.killed_runs import SIGNALS, Ended, Failure
+from tests.support.killed_runs import SIGNALS, EndedRun, Failure
 
 #: The output before a run: nothing, or what an earlier run over older inputs has written.
 NONE, OLD = "none", "old"
@@ -162,13 +162,13 @@ class Undisturbed:
 
     before: Files
     after: Files
-    ended: Ended
+    ended: EndedRun
 
 
 class Subject:
     """Runs of the command of a class of tests, at a place with its inputs."""
 
-    def __init__(self, tests: OutputTests, place: Place) -> None:
+    def __init__(self, tests: OutputTests, place: CommandWorkspace) -> None:
         self.tests, self.place = tests, place
         self._start = NONE
         self._warm = place.data.with_name("warm-up")
@@ -235,10 +235,10 @@ class Subject:
         self._start = start
         self.place.lay_out(start)
 
-    def run(self, step: int, failure: Failure) -> Ended:
+    def run(self, step: int, failure: Failure) -> EndedRun:
         return self.place.run(step, failure, *self.arguments)
 
-    def stopped(self, step: int) -> AbstractContextManager[list[Ended]]:
+    def stopped(self, step: int) -> AbstractContextManager[list[EndedRun]]:
         """Run the command, which stops at a step until the block ends."""
         return self.place.stopped(step, *self.arguments)
 
@@ -258,7 +258,7 @@ class Subject:
         starts = self.tests.starts
         for start in starts:
             name = f"{type(self.tests).__name__} {start} {failure}"
-            for step in spread(self.calls(start, failure), few // len(starts), name):
+            for step in sample_evenly(self.calls(start, failure), few // len(starts), name):
                 self.lay_out(start)
                 yield start, step
 
@@ -278,7 +278,7 @@ class Subject:
         )
         assert found == expected, what
 
-    def check_leftovers_are_reported(self, ended: Ended, what: str) -> None:
+    def check_leftovers_are_reported(self, ended: EndedRun, what: str) -> None:
         """Check that a run that could not remove its own files has named one of their folders."""
         left = self.place.files().keys() - self._undisturbed[self._start].after.keys()
         for name in left:
@@ -306,7 +306,7 @@ class Subject:
         }
 
 
-def names_place(ended: Ended, failure: Failure, place: Place) -> bool:
+def names_place(ended: EndedRun, failure: Failure, place: CommandWorkspace) -> bool:
     """Return whether a message names the file of the call that failed, or a folder of it."""
     if failure is Failure.FILES:
         # It fails outside of the folder as well: libraries of Python, the folder for sorting.

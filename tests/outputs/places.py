@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kafka_index.core.fs.registry import store_of
 from tests.servers.faults import FaultProxy
-from tests.support.killed_runs import SIGNALS, Ended, Failure, KilledRuns
+from tests.support.killed_runs import SIGNALS, EndedRun, Failure, KilledRuns
 from tests.support.remote import download, upload
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
@@ -22,7 +22,7 @@ _CHANGES = {"PUT", "POST", "DELETE"}
 Files = dict[str, bytes]
 
 
-class Place(Protocol):
+class CommandWorkspace(Protocol):
     """The place of the inputs and outputs of a command, and a process that runs it there.
 
     `data` is a local folder with the inputs. `source` is where a run reads them, `out` where it
@@ -53,10 +53,10 @@ class Place(Protocol):
     def publish_inputs(self) -> None:
         """Copy the inputs to where runs read them."""
 
-    def run(self, step: int, failure: Failure, *arguments: str) -> Ended:
+    def run(self, step: int, failure: Failure, *arguments: str) -> EndedRun:
         """Run a command with a failure at a step."""
 
-    def stopped(self, step: int, *arguments: str) -> AbstractContextManager[list[Ended]]:
+    def stopped(self, step: int, *arguments: str) -> AbstractContextManager[list[EndedRun]]:
         """Run a command that stops at a step until the block ends; the list then has its end."""
 
 
@@ -93,10 +93,10 @@ class LocalPlace:
     def publish_inputs(self) -> None:
         """Do nothing: runs read the inputs where they are."""
 
-    def run(self, step: int, failure: Failure, *arguments: str) -> Ended:
+    def run(self, step: int, failure: Failure, *arguments: str) -> EndedRun:
         return self.runs.failing(self.root, step, failure, *arguments)
 
-    def stopped(self, step: int, *arguments: str) -> AbstractContextManager[list[Ended]]:
+    def stopped(self, step: int, *arguments: str) -> AbstractContextManager[list[EndedRun]]:
         return self.runs.stopped(self.root, step, *arguments)
 
 
@@ -154,7 +154,7 @@ class BucketPlace:
         store_of(self.source).delete_tree(self.source)
         upload(self.data, self.source)
 
-    def run(self, step: int, failure: Failure, *arguments: str) -> Ended:
+    def run(self, step: int, failure: Failure, *arguments: str) -> EndedRun:
         def fail(calls: list[str]) -> int | None:
             if failure is Failure.DISK and calls[-1] in calls[step - 1 : step]:
                 return 503
@@ -167,10 +167,10 @@ class BucketPlace:
         with self._counting(fail) as calls:
             ended = self.runs.failing(self.data, NEVER, Failure.KILL, *arguments)
         place = calls[step - 1] if len(calls) >= step else ""
-        return Ended(ended.code, ended.stdout, ended.stderr, place, len(calls))
+        return EndedRun(ended.code, ended.stdout, ended.stderr, place, len(calls))
 
     @contextmanager
-    def stopped(self, step: int, *arguments: str) -> Iterator[list[Ended]]:
+    def stopped(self, step: int, *arguments: str) -> Iterator[list[EndedRun]]:
         reached, opened, ended = threading.Event(), threading.Event(), []
 
         def wait(calls: list[str]) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import kafka_index
 from tests.outputs.output_tests import NONE, OLD, OutputTests
 from tests.outputs.places import Files
-from tests.support.restoring import Places, check_mountable_only_if_whole, damaged_dump
+from tests.support.restoring import Places, check_loadable_only_if_complete, damaged_dump
 
 
 def write_tables(folder: Path, start: int) -> None:
@@ -100,4 +100,4 @@ class TestRestore(LogTests):
 
     def check_interrupted(self, found: Files, old: Files, new: Files) -> None:
         if found.get("out/meta.properties") != old["out/meta.properties"]:
-            check_mountable_only_if_whole(found, new)
+            check_loadable_only_if_complete(found, new)

@@ -13,7 +13,7 @@ from tests.outputs import test_build, test_export, test_logs, test_lookup
 from tests.outputs.output_tests import OutputTests, Subject
 from tests.outputs.places import NEVER, LocalPlace
 from tests.support.builds import finish, kill, start, workers_of
-from tests.support.campaign import sample_size, spread
+from tests.support.campaign import sample_evenly, sample_size
 from tests.support.command_line import run_here
 from tests.support.failing_tasks import let_tasks_fail
 from tests.support.gates import Gate, Step
@@ -64,7 +64,7 @@ def test_failing_tasks_leave_old_or_new_output_and_rerun_completes_it(
     code, _, calls = run(NEVER)
     assert code == subject.tests.code
     subject.check_complete("on Spark")
-    for step in spread(calls, 1, f"{type(subject.tests).__name__} {failure}"):
+    for step in sample_evenly(calls, 1, f"{type(subject.tests).__name__} {failure}"):
         code, stderr, _ = run(step)
         what = f"{failure} at call {step} of tasks\n{stderr}"
         assert code in (subject.tests.code, 3), what

@@ -23,7 +23,7 @@ from tests.support.damaged_dumps import (
     garble_high_watermarks,
     garble_leader_epochs,
     garble_log_starts,
-    leave_whole,
+    leave_intact,
     make_log_a_folder,
     remove_batch,
     remove_last_segment,
@@ -55,7 +55,7 @@ class Rule(NamedTuple):
 LOST = "offsets 12 to 23"
 #: A lookup gives the answers of a broker, which skips what is missing; a build leaves a note.
 RULES = [
-    Rule(leave_whole, "0000 0000 0"),
+    Rule(leave_intact, "0000 0000 0"),
     Rule(remove_segment, "1010 1111 1", LOST, 1),
     Rule(remove_segment_of_unknown_topic, "1010 0000 0", LOST, 1),
     Rule(remove_batch, "1010 1111 1", "offsets 16 to 19", 1),

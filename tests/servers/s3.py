@@ -59,7 +59,7 @@ class S3Server:
             "AWS_ALLOW_HTTP": "true",
         }
 
-    def through(self, endpoint: str) -> S3Server:
+    def behind(self, endpoint: str) -> S3Server:
         """Return this server behind another endpoint, a proxy's."""
         return replace(self, endpoint=endpoint)
 

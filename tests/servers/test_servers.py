@@ -46,7 +46,7 @@ def test_retrying_client_succeeds_despite_injected_faults(
     data = os.urandom(1 << 20)
     s3.put(bucket, "a", data)
     with fault_proxy(s3.endpoint, faults) as proxy:
-        filesystem = s3.through(proxy.endpoint).filesystem()
+        filesystem = s3.behind(proxy.endpoint).filesystem()
         with filesystem.open_input_stream(f"{bucket}/a") as stream:
             assert stream.read() == data
     assert {request.fault for request in proxy.requests} == {fault, None}
@@ -56,7 +56,7 @@ def test_proxy_counts_requests_and_bytes(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     s3.put(bucket, "a", bytes(1000))
     with fault_proxy(s3.endpoint) as proxy:
-        with s3.through(proxy.endpoint).filesystem().open_input_file(f"{bucket}/a") as file:
+        with s3.behind(proxy.endpoint).filesystem().open_input_file(f"{bucket}/a") as file:
             assert file.read_at(10, 100) == bytes(10)
         assert [request.range for request in proxy.gets("/a")] == ["bytes=100-109"]
         assert proxy.sent_bytes("/a") == 10

@@ -66,9 +66,9 @@ def _probe(package: Path, cache: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package, and beside it a cache with the kernel that was compiled."""
-    folder = tmp_path_factory.mktemp("kept")
+    folder = tmp_path_factory.mktemp("compiled_package")
     assert _probe(package_zip(folder / "a.zip"), folder / "cache")[0] == "0"
     return folder
 
@@ -80,8 +80,10 @@ def _nowhere(folder: Path) -> Path:
     return file / "below"
 
 
-def test_next_zip_of_the_same_content_compiles_nothing(kept: Path, tmp_path: Path) -> None:
-    assert _probe(package_zip(tmp_path / "b.zip"), kept / "cache")[0] == "1"
+def test_next_zip_of_the_same_content_compiles_nothing(
+    compiled_package: Path, tmp_path: Path
+) -> None:
+    assert _probe(package_zip(tmp_path / "b.zip"), compiled_package / "cache")[0] == "1"
 
 
 def test_concurrent_processes_leave_a_valid_kernel_cache(tmp_path: Path) -> None:
@@ -96,8 +98,13 @@ def test_concurrent_processes_leave_a_valid_kernel_cache(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("spoil", [b"", b"\0" * 100], ids=["empty", "zeros"])
-def test_damaged_cache_file_is_compiled_again(kept: Path, tmp_path: Path, spoil: bytes) -> None:
-    package, cache = kept / "a.zip", shutil.copytree(kept / "cache", tmp_path / "cache")
+def test_damaged_cache_file_is_compiled_again(
+    compiled_package: Path, tmp_path: Path, spoil: bytes
+) -> None:
+    package, cache = (
+        compiled_package / "a.zip",
+        shutil.copytree(compiled_package / "cache", tmp_path / "cache"),
+    )
     for path in cache.rglob("*.bin"):
         path.write_bytes(spoil)
 
@@ -114,9 +121,12 @@ def test_damaged_cache_file_is_compiled_again(kept: Path, tmp_path: Path, spoil:
     ],
 )
 def test_kernel_is_compiled_again_when_a_module_that_it_imports_changes(
-    kept: Path, tmp_path: Path, changed: str, hits: str
+    compiled_package: Path, tmp_path: Path, changed: str, hits: str
 ) -> None:
-    package, cache = tmp_path / "package", shutil.copytree(kept / "cache", tmp_path / "cache")
+    package, cache = (
+        tmp_path / "package",
+        shutil.copytree(compiled_package / "cache", tmp_path / "cache"),
+    )
     shutil.copytree(ROOT / "kafka_index", package / "kafka_index")
     with (package / "kafka_index" / changed).open("a") as source:
         source.write("# changed\n")

@@ -107,7 +107,7 @@ def test_each_log_is_read_by_one_request_of_one_worker(
     totals = LookupTotals()
     with (
         fault_proxy(s3.endpoint) as proxy,
-        bucket_for_tasks(s3.through(proxy.endpoint), tmp_path) as uri,
+        bucket_for_tasks(s3.behind(proxy.endpoint), tmp_path) as uri,
         AnswerTarget(str(tmp_path / "out"), asked) as target,
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])

@@ -30,7 +30,7 @@ def write_log(directory: Path, log: bytes, base_offset: int = 0) -> Path:
     return path
 
 
-def cut(log: bytes, cuts: Iterable[int]) -> list[Bytes]:
+def split_at(log: bytes, cuts: Iterable[int]) -> list[Bytes]:
     """The log in pieces that begin at these positions, and at 0."""
     places = sorted({0, len(log), *(one % (len(log) + 1) for one in cuts)})
     return [np.frombuffer(log[start:end], np.uint8) for start, end in pairwise(places)]
@@ -40,7 +40,9 @@ def streamed(
     log: bytes, cuts: Iterable[int] = (), base_offset: int = 0, *, verify_crc: bool = True
 ) -> ByteStreamSource:
     """A source over the pieces of a log."""
-    return ByteStreamSource(cut(log, cuts), segment_base_offset=base_offset, verify_crc=verify_crc)
+    return ByteStreamSource(
+        split_at(log, cuts), segment_base_offset=base_offset, verify_crc=verify_crc
+    )
 
 
 class CutFile:
@@ -51,7 +53,7 @@ class CutFile:
         self.size_bytes = len(log)
         self.mtime_ns = 0
         self._array = np.frombuffer(log, np.uint8)
-        self._pieces = cut(log, cuts)
+        self._pieces = split_at(log, cuts)
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         return self._array[position_bytes : position_bytes + size_bytes]

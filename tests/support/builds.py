@@ -66,7 +66,7 @@ def build(*arguments: Argument, privileged: bool = True) -> subprocess.Completed
     return finish(start(*arguments, privileged=privileged))
 
 
-def with_rows(
+def build_with_report(
     build: Callable[..., subprocess.CompletedProcess[str]], folder: Path, *arguments: Argument
 ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """Build, and return the rows of the report too, by path and offset."""
@@ -144,7 +144,7 @@ def published(root: Path) -> set[str]:
     return {name for name in names(root) if name.endswith(".index")}
 
 
-def rubbish(root: Path) -> list[str]:
+def leftover_files(root: Path) -> list[str]:
     """The files that no finished run may leave."""
     return sorted(
         str(path.relative_to(root))

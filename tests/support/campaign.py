@@ -18,7 +18,7 @@ def sample_size(full: int, *, one_in: int = 10) -> int:
     return full if _IN_FULL else max(full // one_in, 1)
 
 
-def spread(count: int, few: int, name: str) -> list[int]:
+def sample_evenly(count: int, few: int, name: str) -> list[int]:
     """Return the numbers from 1 to `count` in the campaign, else so few of them, evenly spread.
 
     Where they begin depends on a name.
@@ -29,7 +29,7 @@ def spread(count: int, few: int, name: str) -> list[int]:
     return [1 + int(count * (number + phase) / few) for number in range(few)]
 
 
-def in_turn(
+def combine_cases(
     cases: Iterable[_Case], others: Sequence[_Other], *, at_once: int = 1
 ) -> list[tuple[_Case, _Other]]:
     """Return each case with each of the others in the campaign, else with so many in turn."""

@@ -33,7 +33,7 @@ FIRST = batch(0)
 NEXT = batch(3)
 
 
-def rising(count: int, *, step_ms: int = 1, base_offset: int = 0) -> list[bytes]:
+def ascending_batches(count: int, *, step_ms: int = 1, base_offset: int = 0) -> list[bytes]:
     """Batches of one record, each `step_ms` later than the one before."""
     return [batch(base_offset + i, 1, timestamps=[1000 + i * step_ms]) for i in range(count)]
 
@@ -42,7 +42,7 @@ LEGACY_MAGICS = (-1, -128)
 HIGH_MAGICS = (3, 0x57, 127)
 
 
-def tail(name: str, junk: bytes) -> Case:
+def with_tail(name: str, junk: bytes) -> Case:
     """A sound batch and then bytes that recovery cuts off."""
     return Case(name, segment(FIRST, junk), len(junk))
 
@@ -58,18 +58,18 @@ FRAMING: tuple[Case, ...] = (
     Case("17 zero bytes", segment(bytes(17)), 17),
     Case("18 zero bytes", segment(bytes(18)), 18),
     *(
-        tail(f"{size} zero bytes behind a batch", bytes(size))
+        with_tail(f"{size} zero bytes behind a batch", bytes(size))
         for size in (1, 11, 12, 16, 17, 18, 61, 8192)
     ),
     *(
-        tail(f"first {size} bytes of a batch", NEXT[:size])
+        with_tail(f"first {size} bytes of a batch", NEXT[:size])
         for size in (16, 17, 18, 60, 61, len(NEXT) - 1)
     ),
     *(
-        tail(f"length field {n}", entry(n))
+        with_tail(f"length field {n}", entry(n))
         for n in (13, 0, -1, -(2**31), INT32_MAX, INT32_MAX - 12)
     ),
-    *(tail(f"magic 2 with length field {n}", entry(n, size=12 + n)) for n in (14, 22, 48)),
+    *(with_tail(f"magic 2 with length field {n}", entry(n, size=12 + n)) for n in (14, 22, 48)),
     Case(
         "length field one too long at the end",
         segment(FIRST, batch(3, length=len(NEXT) - 11)),
@@ -87,13 +87,16 @@ FRAMING: tuple[Case, ...] = (
         Case(f"magic {m} reads as 2", segment(FIRST, batch(3, magic=m), batch(6)), 0)
         for m in HIGH_MAGICS
     ),
-    *(tail(f"magic 2 batch with its magic byte made {m}", batch(3, magic=m)) for m in (0, 1, -1)),
+    *(
+        with_tail(f"magic 2 batch with its magic byte made {m}", batch(3, magic=m))
+        for m in (0, 1, -1)
+    ),
     *(
         Case(f"magic {m} reads as 1", segment(FIRST, message(3, m, 9000, b"abc"), batch(4)), 0)
         for m in LEGACY_MAGICS
     ),
-    *(tail(f"magic {m} with a wrong CRC", message(3, m, 9000, crc=1)) for m in (0, 1, -1)),
-    tail("magic 0 with length field 13", message(3, 0, body=bytes(7))),
+    *(with_tail(f"magic {m} with a wrong CRC", message(3, m, 9000, crc=1)) for m in (0, 1, -1)),
+    with_tail("magic 0 with length field 13", message(3, 0, body=bytes(7))),
     Case("magic 0 with length field 14", segment(message(0, 0, body=bytes(8))), 0),
     *(
         Case(
@@ -212,33 +215,43 @@ INDEXES: tuple[Case, ...] = (
     ),
     Case(
         "offset index filled to the last slot",
-        segment(*rising(6, step_ms=0), interval=0, index_bytes=40),
+        segment(*ascending_batches(6, step_ms=0), interval=0, index_bytes=40),
         0,
     ),
-    Case("offset index full", segment(*rising(7, step_ms=0), interval=0, index_bytes=40), FULL),
     Case(
-        "time index filled to the reserved slot", segment(*rising(2), interval=0, index_bytes=24), 0
+        "offset index full",
+        segment(*ascending_batches(7, step_ms=0), interval=0, index_bytes=40),
+        FULL,
+    ),
+    Case(
+        "time index filled to the reserved slot",
+        segment(*ascending_batches(2), interval=0, index_bytes=24),
+        0,
     ),
     Case(
         "reserved slot of the time index used at the end",
-        segment(*rising(4), interval=100, index_bytes=24),
+        segment(*ascending_batches(4), interval=100, index_bytes=24),
         0,
     ),
-    Case("time index full", segment(*rising(3), interval=0, index_bytes=24), FULL),
+    Case("time index full", segment(*ascending_batches(3), interval=0, index_bytes=24), FULL),
     Case(
         "time index full, nothing to append",
-        segment(*rising(3, step_ms=0), interval=0, index_bytes=24),
+        segment(*ascending_batches(3, step_ms=0), interval=0, index_bytes=24),
         FULL,
     ),
-    Case("time index of one slot, nothing indexed", segment(*rising(3), index_bytes=12), 0),
+    Case(
+        "time index of one slot, nothing indexed", segment(*ascending_batches(3), index_bytes=12), 0
+    ),
     Case(
         "time index of one slot, an index append",
-        segment(*rising(2), interval=0, index_bytes=12),
+        segment(*ascending_batches(2), interval=0, index_bytes=12),
         FULL,
     ),
     Case(
         "full index behind damage",
-        segment(*rising(2), bytes(70), *rising(9), interval=0, index_bytes=24),
+        segment(
+            *ascending_batches(2), bytes(70), *ascending_batches(9), interval=0, index_bytes=24
+        ),
         70 + 9 * 88,
     ),
     Case("no room for a time entry", segment(index_bytes=11), FULL),
@@ -259,11 +272,15 @@ INDEXES: tuple[Case, ...] = (
         segment(FIRST, batch(3, max_timestamp=-(2**63)), batch(6), interval=0),
         0,
     ),
-    Case("batches of exactly the interval", segment(*rising(5), interval=len(rising(1)[0])), 0),
     Case(
-        "interval one byte smaller than a batch",
-        segment(*rising(5), interval=len(rising(1)[0]) - 1),
+        "batches of exactly the interval",
+        segment(*ascending_batches(5), interval=len(ascending_batches(1)[0])),
         0,
     ),
-    Case("interval Int32.max", segment(*rising(5), interval=INT32_MAX), 0),
+    Case(
+        "interval one byte smaller than a batch",
+        segment(*ascending_batches(5), interval=len(ascending_batches(1)[0]) - 1),
+        0,
+    ),
+    Case("interval Int32.max", segment(*ascending_batches(5), interval=INT32_MAX), 0),
 )

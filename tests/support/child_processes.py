@@ -14,7 +14,7 @@ from typing import NoReturn
 NOBODY = 65534
 
 
-def in_child(action: Callable[[], object]) -> int:
+def run_in_child(action: Callable[[], object]) -> int:
     """Run something in a forked child; its wait status (0: it returned)."""
     with warnings.catch_warnings():
         # Python 3.12 warns of threads, which other tests may have left; the child starts none.
@@ -34,7 +34,7 @@ def _run_and_exit(action: Callable[[], object]) -> NoReturn:
     os._exit(0)
 
 
-def as_nobody(action: Callable[[], object]) -> int:
+def run_unprivileged(action: Callable[[], object]) -> int:
     """Run something in a child that has no privileges, whoever we are."""
 
     def unprivileged() -> None:
@@ -44,10 +44,10 @@ def as_nobody(action: Callable[[], object]) -> int:
             os.setuid(NOBODY)
         action()
 
-    return in_child(unprivileged)
+    return run_in_child(unprivileged)
 
 
-def open_to_all(directory: Path) -> None:
+def allow_other_users(directory: Path) -> None:
     """Let another user reach a test's folder: pytest keeps its own parents private."""
     temporary = Path(tempfile.gettempdir())
     while directory != temporary and directory.is_relative_to(temporary):
@@ -61,7 +61,7 @@ _OVERRIDE = 1 << 1 | 1 << 2
 
 
 @contextmanager
-def without_override() -> Iterator[None]:
+def enforce_permissions() -> Iterator[None]:
     """Obey the permissions of files in this thread, and in threads that it starts."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_VERSION, 0)

@@ -147,5 +147,5 @@ def reset_log_starts(root: Path) -> None:
     (root / "log-start-offset-checkpoint").write_text("0\n1\norders 0 x\n")
 
 
-def leave_whole(root: Path) -> None:
+def leave_intact(root: Path) -> None:
     assert log_path(root, 0).exists()

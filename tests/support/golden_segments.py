@@ -102,7 +102,9 @@ def compressed_marker_refused(segment: Segment, left: Recovered) -> bool:
     return True
 
 
-def ends_in_a_wrapper_that_goes_back(segment: Segment, kafka: Recovered, built: Recovered) -> bool:
+def is_emptied_by_backward_wrapper_offsets(
+    segment: Segment, kafka: Recovered, built: Recovered
+) -> bool:
     """Return whether Kafka alone counts a segment as empty, because offsets in it go back.
 
     It compares the last index entry with the first offset inside a compressed message, where a
@@ -204,7 +206,7 @@ def write_table(segments: list[GoldenSegment]) -> None:
     pq.write_table(table, TABLE, compression="zstd", compression_level=19)
 
 
-def write_found(one: GoldenSegment) -> Path:
+def write_found_segment(one: GoldenSegment) -> Path:
     """Write a file of its own, named by its contents."""
     row = {
         name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
@@ -217,7 +219,7 @@ def write_found(one: GoldenSegment) -> Path:
     return path
 
 
-def read_found(path: Path) -> GoldenSegment:
+def read_found_segment(path: Path) -> GoldenSegment:
     """Read such a file."""
     row = json.loads(path.read_text(encoding="utf-8"))
     for name in _BYTES:
@@ -230,7 +232,7 @@ def read_all() -> list[GoldenSegment]:
     """All golden segments."""
     rows = pq.read_table(TABLE).to_pylist()
     found = sorted(FOUND.glob("*.json"))
-    return [*map(GoldenSegment.of_row, rows), *map(read_found, found)]
+    return [*map(GoldenSegment.of_row, rows), *map(read_found_segment, found)]
 
 
 def hashes() -> dict[str, str]:

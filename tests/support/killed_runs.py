@@ -91,7 +91,7 @@ _ONLY_READS = {"open", "os.listdir", "os.scandir"}
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRun:
     """A run that has ended.
 
     `code`: the exit code; the number of the signal, negative, that ended it. `place`: the file or
@@ -140,17 +140,17 @@ class KilledRuns:
         assert code in (0, -signal.SIGKILL), arguments
         return code != 0
 
-    def failing(self, folder: Path, step: int, failure: Failure, *arguments: Argument) -> Ended:
+    def failing(self, folder: Path, step: int, failure: Failure, *arguments: Argument) -> EndedRun:
         """Run a command with a failure at a step below a folder."""
         return self._send(str(folder), step, failure, arguments)
 
     @contextmanager
-    def stopped(self, folder: Path, step: int, *arguments: Argument) -> Iterator[list[Ended]]:
+    def stopped(self, folder: Path, step: int, *arguments: Argument) -> Iterator[list[EndedRun]]:
         """Run a command that stops at a step below a folder while the block runs.
 
         At the end of the block it continues; the list then has how it ended.
         """
-        ended: list[Ended] = []
+        ended: list[EndedRun] = []
         self._write(str(folder), step, Failure.STOP, arguments)
         assert self._process.stdout is not None
         answers = [self._process.stdout]
@@ -181,7 +181,7 @@ class KilledRuns:
 
     def _send(
         self, folder: str, step: int, failure: Failure, arguments: tuple[Argument, ...]
-    ) -> Ended:
+    ) -> EndedRun:
         self._write(folder, step, failure, arguments)
         return self._read()
 
@@ -193,9 +193,9 @@ class KilledRuns:
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
-    def _read(self) -> Ended:
+    def _read(self) -> EndedRun:
         assert self._process.stdout is not None
-        return Ended(**json.loads(self._process.stdout.readline()))
+        return EndedRun(**json.loads(self._process.stdout.readline()))
 
 
 class _Failing:
@@ -275,7 +275,7 @@ class _Failing:
         return called
 
 
-def _ended(folder: str, step: int, failure: Failure, arguments: list[str]) -> Ended:
+def _ended(folder: str, step: int, failure: Failure, arguments: list[str]) -> EndedRun:
     """Fork a run, and wait for its end."""
     from kafka_index.cli import main  # noqa: PLC0415, so that only the process that forks has it
 
@@ -300,7 +300,7 @@ def _ended(folder: str, step: int, failure: Failure, arguments: list[str]) -> En
             for file in (stdout, stderr, log)
         )
     lines = calls.split("\n")
-    return Ended(code, out, err, "".join(lines[1:2]), sum(map(len, lines[::2])))
+    return EndedRun(code, out, err, "".join(lines[1:2]), sum(map(len, lines[::2])))
 
 
 def _serve() -> None:
@@ -315,7 +315,7 @@ def _serve() -> None:
         if step:
             ended = _ended(folder, step, Failure(failure), arguments)
         else:
-            ended = Ended(main(arguments), "", "", "", 0)
+            ended = EndedRun(main(arguments), "", "", "", 0)
         print(json.dumps(asdict(ended)), file=answers, flush=True)
 
 

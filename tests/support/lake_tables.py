@@ -26,7 +26,7 @@ NAMESPACE = "kafka"
 KEYS = ("topic", "partition", "offset")
 
 
-class LakeOfTest(ABC):
+class ExportedLake(ABC):
     """The tables of an export below a folder."""
 
     def __init__(self, folder: Path, history: str = "full") -> None:
@@ -105,7 +105,7 @@ class LakeOfTest(ABC):
         shutil.copytree(template, self.folder)
 
 
-class IcebergOfTest(LakeOfTest):
+class IcebergTables(ExportedLake):
     """Tables in a SQL catalog in SQLite."""
 
     @property
@@ -155,7 +155,7 @@ class IcebergOfTest(LakeOfTest):
         return len(self.table(topic).snapshots())
 
 
-class DeltaOfTest(LakeOfTest):
+class DeltaTables(ExportedLake):
     """Tables in the folders of topics."""
 
     @property
@@ -189,7 +189,7 @@ class DeltaOfTest(LakeOfTest):
         return self.table(topic).version()
 
 
-FORMATS: dict[str, Callable[..., LakeOfTest]] = {"iceberg": IcebergOfTest, "delta": DeltaOfTest}
+FORMATS: dict[str, Callable[..., ExportedLake]] = {"iceberg": IcebergTables, "delta": DeltaTables}
 
 
 def duckdb_rows(files: list[str]) -> pa.Table:
@@ -200,10 +200,10 @@ def duckdb_rows(files: list[str]) -> pa.Table:
         return connection.sql(query, params={"files": files}).to_arrow_table()
 
 
-def polars_rows(lake: LakeOfTest, topic: str) -> pa.Table:
+def polars_rows(lake: ExportedLake, topic: str) -> pa.Table:
     """Return the rows of a table, as polars reads them."""
     polars = pytest.importorskip("polars")
-    scan = polars.scan_delta if isinstance(lake, DeltaOfTest) else polars.scan_iceberg
+    scan = polars.scan_delta if isinstance(lake, DeltaTables) else polars.scan_iceberg
     return scan(lake.table(topic)).collect().to_arrow()
 
 

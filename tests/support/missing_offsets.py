@@ -71,7 +71,7 @@ END = LOGS * BATCHES * SPAN
 
 #: The first and the last offset of each missing range.
 Offsets = list[tuple[int, int]]
-Place = Callable[[Path], Offsets]
+Removal = Callable[[Path], Offsets]
 
 
 def write_partition(root: Path, logs: Mapping[int, bytes], cleaned_to: int | None = None) -> Path:
@@ -96,7 +96,7 @@ def log_at(root: Path, base_offset: int) -> Path:
     return root / NAME / f"{base_offset:020d}.log"
 
 
-def without(log: Path, first: int, last: int) -> None:
+def remove_offsets(log: Path, first: int, last: int) -> None:
     """Take the entries out of a log whose offset in the header is in a range."""
     data, kept, at = log.read_bytes(), b"", 0
     while at < len(data):
@@ -107,37 +107,37 @@ def without(log: Path, first: int, last: int) -> None:
     log.write_bytes(kept)
 
 
-def within(root: Path) -> Offsets:
-    without(log_at(root, 72), 80, 83)
+def remove_batches_of_a_segment(root: Path) -> Offsets:
+    remove_offsets(log_at(root, 72), 80, 83)
     return [(80, 83)]
 
 
-def between(root: Path) -> Offsets:
+def remove_segment_log(root: Path) -> Offsets:
     log_at(root, 48).unlink()
     return [(48, 71)]
 
 
-def after_a_missing_log(root: Path) -> Offsets:
+def remove_segment_log_and_next_batches(root: Path) -> Offsets:
     log_at(root, 48).unlink()
-    without(log_at(root, 72), 72, 75)
+    remove_offsets(log_at(root, 72), 72, 75)
     return [(48, 75)]
 
 
-def in_many_places(root: Path) -> Offsets:
-    without(log_at(root, 48), 60, 63)
-    without(log_at(root, 48), 68, 71)
-    without(log_at(root, 72), 76, 79)
+def remove_batches_of_two_segments(root: Path) -> Offsets:
+    remove_offsets(log_at(root, 48), 60, 63)
+    remove_offsets(log_at(root, 48), 68, 71)
+    remove_offsets(log_at(root, 72), 76, 79)
     return [(60, 63), (68, 71), (76, 79)]
 
 
-def head(root: Path) -> Offsets:
+def remove_log_start(root: Path) -> Offsets:
     log_at(root, 0).unlink()
     checkpoint(root, "log-start-offset-checkpoint", 7)
     return [(7, 23)]
 
 
-def tail(root: Path) -> Offsets:
-    without(log_at(root, 72), END - SPAN, END - 1)
+def remove_log_end(root: Path) -> Offsets:
+    remove_offsets(log_at(root, 72), END - SPAN, END - 1)
     checkpoint(root, "replication-offset-checkpoint", END)
     return [(END - SPAN, END - 1)]
 
@@ -150,7 +150,14 @@ def time_index_at(root: Path, base_offset: int) -> Path:
 
 
 #: What a cleaner cannot have made that has been below offset 48.
-PLACES: tuple[Place, ...] = (within, between, after_a_missing_log, in_many_places, head, tail)
+REMOVALS: tuple[Removal, ...] = (
+    remove_batches_of_a_segment,
+    remove_segment_log,
+    remove_segment_log_and_next_batches,
+    remove_batches_of_two_segments,
+    remove_log_start,
+    remove_log_end,
+)
 
 
 def verified(root: Path) -> tuple[int, Offsets]:

@@ -53,12 +53,12 @@ def ends(name: str, bad: bytes) -> Case:
     return Case(name, segment(open_transaction(), bad, AFTER), len(AFTER))
 
 
-def passes(name: str, *entries: bytes) -> Case:
+def accepted(name: str, *entries: bytes) -> Case:
     """Nothing is wrong with it as far as recovery looks."""
     return Case(name, segment(open_transaction(), *entries, AFTER), 0)
 
 
-def refused(name: str, error_class: str, *entries: bytes) -> Case:
+def rejected(name: str, error_class: str, *entries: bytes) -> Case:
     """The broker does not start."""
     return Case(name, segment(open_transaction(), *entries, AFTER), error_class)
 
@@ -80,76 +80,78 @@ def payload(data: bytes, *, count: int = 1, attributes: int = 0) -> bytes:
 _NOT_TRANSACTIONAL = batch(3, producer_id=PID, producer_epoch=0, base_sequence=3)
 
 TRANSACTIONS: tuple[Case, ...] = (
-    refused("non-transactional batch inside a transaction", STATE, _NOT_TRANSACTIONAL),
-    refused(
+    rejected("non-transactional batch inside a transaction", STATE, _NOT_TRANSACTIONAL),
+    rejected(
         "the same without records",
         STATE,
         batch(3, 0, producer_id=PID, producer_epoch=0, base_sequence=3),
     ),
-    refused(
+    rejected(
         "the same with a new producer epoch",
         STATE,
         batch(3, producer_id=PID, producer_epoch=1, base_sequence=0),
     ),
-    passes(
+    accepted(
         "non-transactional batch of another producer", batch(3, producer_id=OTHER, producer_epoch=0)
     ),
-    passes("non-transactional batch without a producer", batch(3)),
-    passes("after the commit", marker(3, PID, 0, commit=True), _NOT_TRANSACTIONAL),
-    passes("after the abort", marker(3, PID, 0, commit=False), _NOT_TRANSACTIONAL),
-    passes(
+    accepted("non-transactional batch without a producer", batch(3)),
+    accepted("after the commit", marker(3, PID, 0, commit=True), _NOT_TRANSACTIONAL),
+    accepted("after the abort", marker(3, PID, 0, commit=False), _NOT_TRANSACTIONAL),
+    accepted(
         "marker of an older producer epoch still ends it",
         marker(3, PID, -1, commit=True),
         _NOT_TRANSACTIONAL,
     ),
-    passes(
+    accepted(
         "marker without a transaction",
         marker(3, OTHER, 0, commit=False),
         marker(4, OTHER, 0, commit=False),
     ),
-    passes("transactional flag without a producer id", batch(3, transactional=True), batch(6)),
-    passes("producer epoch and sequence going backward", open_transaction(3), open_transaction(6)),
-    passes(
+    accepted("transactional flag without a producer id", batch(3, transactional=True), batch(6)),
+    accepted(
+        "producer epoch and sequence going backward", open_transaction(3), open_transaction(6)
+    ),
+    accepted(
         "sequence beyond Int32.max",
         batch(3, producer_id=OTHER, base_sequence=INT32_MAX, last_offset_delta=9),
     ),
-    passes(
+    accepted(
         "negative last offset delta of a producer",
         batch(9, producer_id=OTHER, base_sequence=1, last_offset_delta=-5),
     ),
-    passes(
+    accepted(
         "two transactions open at one offset, one ended",
         open_transaction(0, OTHER),
         marker(9, PID, 0, commit=True),
     ),
-    refused(
+    rejected(
         "two transactions open at one offset, both ended",
         ILLEGAL,
         open_transaction(0, OTHER),
         marker(9, PID, 0, commit=True),
         marker(10, OTHER, 0, commit=True),
     ),
-    refused(
+    rejected(
         "abort markers whose offsets go backward",
         ILLEGAL,
         open_transaction(3, OTHER),
         marker(10, PID, 0, commit=False),
         marker(9, OTHER, 0, commit=False),
     ),
-    refused(
+    rejected(
         "two abort markers at one offset",
         ILLEGAL,
         open_transaction(3, OTHER),
         marker(10, PID, 0, commit=False),
         marker(10, OTHER, 0, commit=False),
     ),
-    passes(
+    accepted(
         "commit markers whose offsets go backward",
         open_transaction(3, OTHER),
         marker(10, PID, 0, commit=True),
         marker(9, OTHER, 0, commit=True),
     ),
-    passes(
+    accepted(
         "backward abort marker of an empty transaction",
         marker(10, PID, 0, commit=False),
         marker(3, 9, 0, commit=False),
@@ -158,35 +160,35 @@ TRANSACTIONS: tuple[Case, ...] = (
 
 CONTROL: tuple[Case, ...] = (
     *(
-        refused(f"control type {t} with a producer id", ILLEGAL, control(control_key(t)))
+        rejected(f"control type {t} with a producer id", ILLEGAL, control(control_key(t)))
         for t in (-1, LEADER_CHANGE, 3, 4, 5, 6, 7, 100)
     ),
-    refused("control type 2 without a value", ILLEGAL, control(control_key(LEADER_CHANGE), None)),
+    rejected("control type 2 without a value", ILLEGAL, control(control_key(LEADER_CHANGE), None)),
     *(
-        passes(f"control type {t} without a producer id", control(control_key(t), producer_id=-1))
+        accepted(f"control type {t} without a producer id", control(control_key(t), producer_id=-1))
         for t in (0, 2, 7)
     ),
-    passes(
+    accepted(
         "nonsense in a control batch without a producer id", control(None, None, producer_id=-1)
     ),
-    passes(
+    accepted(
         "control batch without the transactional flag",
         control_batch(10, PID, 0, KEY, VALUE, transactional=False),
     ),
-    refused("key null", NULL, control(None)),
+    rejected("key null", NULL, control(None)),
     *(ends(f"key of {n} bytes", control(KEY[:n])) for n in (0, 1, 3)),
     ends("key of 0 bytes and no value", control(b"", None)),
-    passes("key of 9 bytes", control(KEY + bytes(5))),
+    accepted("key of 9 bytes", control(KEY + bytes(5))),
     ends("key version -1", control(control_key(COMMIT, -1))),
     ends("key version -1 of another type, no value", control(control_key(LEADER_CHANGE, -1), None)),
-    passes("key version 1", control(control_key(ABORT, 1))),
-    refused("value null", NULL, control(KEY, None)),
-    *(refused(f"value of {n} bytes", UNDERFLOW, control(KEY, VALUE[:n])) for n in range(6)),
+    accepted("key version 1", control(control_key(ABORT, 1))),
+    rejected("value null", NULL, control(KEY, None)),
+    *(rejected(f"value of {n} bytes", UNDERFLOW, control(KEY, VALUE[:n])) for n in range(6)),
     ends("value version -1", control(KEY, marker_value(version=-1))),
     ends("value version -1 of 2 bytes", control(KEY, b"\xff\xff")),
-    passes("value version 1", control(KEY, marker_value(version=1))),
-    refused("value version 1 of 2 bytes", UNDERFLOW, control(KEY, b"\0\1")),
-    passes("value of 9 bytes", control(KEY, VALUE + b"abc")),
+    accepted("value version 1", control(KEY, marker_value(version=1))),
+    rejected("value version 1 of 2 bytes", UNDERFLOW, control(KEY, b"\0\1")),
+    accepted("value of 9 bytes", control(KEY, VALUE + b"abc")),
 )
 
 _MAGIC_87 = bytearray(control(KEY, struct.pack(">h", -1)))
@@ -217,16 +219,16 @@ def body(*parts: bytes) -> bytes:
 
 
 RECORDS: tuple[Case, ...] = (
-    passes("control batch with zero records", payload(b"", count=0)),
-    passes("record count 0 with bytes behind the header", payload(b"\xff" * 9, count=0)),
+    accepted("control batch with zero records", payload(b"", count=0)),
+    accepted("record count 0 with bytes behind the header", payload(b"\xff" * 9, count=0)),
     ends("record count -1", payload(GOOD, count=-1)),
     ends("record count 1, no bytes", payload(b"")),
     ends("record count 1, one byte too many", payload(GOOD + b"\0")),
     ends("record count 1, two records", payload(GOOD * 2)),
-    passes("record count 2, one record", payload(GOOD, count=2)),
-    passes("record count 2, nonsense behind the first", payload(GOOD + b"\xff" * 9, count=2)),
+    accepted("record count 2, one record", payload(GOOD, count=2)),
+    accepted("record count 2, nonsense behind the first", payload(GOOD + b"\xff" * 9, count=2)),
     ends("record size cut short", payload(b"\x80")),
-    refused("record size of 6 bytes", ILLEGAL, payload(_LONG + GOOD)),
+    rejected("record size of 6 bytes", ILLEGAL, payload(_LONG + GOOD)),
     ends("record size larger than the batch", payload(varint(200) + GOOD[1:])),
     ends("record size one too large", payload(varint(len(GOOD)) + GOOD[1:])),
     ends("record size one too small", payload(varint(len(GOOD) - 2) + GOOD[1:])),
@@ -236,7 +238,7 @@ RECORDS: tuple[Case, ...] = (
         "timestamp delta of 11 bytes",
         payload(body(b"\0", b"\xff" * 10, b"\0", b"\0", _FIELDS, b"\0")),
     ),
-    passes(
+    accepted(
         "timestamp delta of 10 bytes",
         payload(body(b"\0", b"\xff" * 9, b"\1", b"\0", _FIELDS, b"\0")),
     ),
@@ -257,36 +259,38 @@ RECORDS: tuple[Case, ...] = (
         "header value size beyond the batch",
         payload(body(_START, _FIELDS, varint(1), varint(0), varint(9))),
     ),
-    passes(
+    accepted(
         "one header", payload(body(_START, _FIELDS, varint(1), varint(1), b"k", varint(1), b"v"))
     ),
-    passes(
+    accepted(
         "one header, value null", payload(body(_START, _FIELDS, varint(1), varint(0), varint(-1)))
     ),
-    passes("record attributes -1", payload(body(b"\xff\0\0", _FIELDS, b"\0"))),
+    accepted("record attributes -1", payload(body(b"\xff\0\0", _FIELDS, b"\0"))),
 )
 
 
-def squeezed(data: bytes, *, count: int = 1) -> bytes:
+def gzip_control_batch(data: bytes, *, count: int = 1) -> bytes:
     """A control batch whose records are really compressed with gzip."""
     return payload(gzip.compress(data, mtime=0), count=count, attributes=CODEC_GZIP)
 
 
 CODECS: tuple[Case, ...] = (
     *(
-        passes(f"codec {c} with zero records", payload(b"", count=0, attributes=c))
+        accepted(f"codec {c} with zero records", payload(b"", count=0, attributes=c))
         for c in range(1, 8)
     ),
-    *(refused(f"codec {c}", ILLEGAL, payload(GOOD, attributes=c)) for c in (5, 6, 7)),
-    refused("codec 7, record count -1", ILLEGAL, payload(GOOD, attributes=7, count=-1)),
+    *(rejected(f"codec {c}", ILLEGAL, payload(GOOD, attributes=c)) for c in (5, 6, 7)),
+    rejected("codec 7, record count -1", ILLEGAL, payload(GOOD, attributes=7, count=-1)),
 )
 
 #: What Kafka unpacks and a build refuses, whatever Kafka makes of it.
 COMPRESSED: tuple[Case, ...] = (
-    passes("control batch in gzip", squeezed(GOOD)),
-    refused("gzip bit over plain records", KAFKA, payload(GOOD, attributes=CODEC_GZIP)),
-    ends("gzip, record count -1", squeezed(GOOD, count=-1)),
-    refused("gzip with a value of 1 byte", UNDERFLOW, squeezed(record(0, 0, KEY, VALUE[:1]))),
+    accepted("control batch in gzip", gzip_control_batch(GOOD)),
+    rejected("gzip bit over plain records", KAFKA, payload(GOOD, attributes=CODEC_GZIP)),
+    ends("gzip, record count -1", gzip_control_batch(GOOD, count=-1)),
+    rejected(
+        "gzip with a value of 1 byte", UNDERFLOW, gzip_control_batch(record(0, 0, KEY, VALUE[:1]))
+    ),
 )
 
 

@@ -34,7 +34,7 @@ def step_back(choices: Choices, state: State) -> bytes:
     return data_batch(choices, state)
 
 
-def leap(choices: Choices, state: State) -> bytes:
+def jump_offsets(choices: Choices, state: State) -> bytes:
     """An entry far after the one before; a second leap leaves the segment's range."""
     state.next_offset += choices.between(2**29, 2**31)
     return data_batch(choices, state)
@@ -225,7 +225,7 @@ def crowd(choices: Choices, state: State) -> bytes:
     )
 
 
-def again(choices: Choices, state: State) -> bytes:
+def repeat_entry(choices: Choices, state: State) -> bytes:
     """A sound entry, twice."""
     return draw_entry(choices, state) * 2
 
@@ -241,7 +241,7 @@ ORDERLY_ODDITIES: tuple[Entry, ...] = (
     short_message,
     high_magic,
     wide_batch,
-    leap,
+    jump_offsets,
 )
 ODDITIES: tuple[Entry, ...] = (
     *ORDERLY_ODDITIES,
@@ -253,7 +253,7 @@ ODDITIES: tuple[Entry, ...] = (
     aborts_out_of_order,
     later_time_behind,
     crowd,
-    again,
+    repeat_entry,
 )
 
 

@@ -169,7 +169,7 @@ class Offsets(NamedTuple):
     end: int
 
 
-class Order:
+class BatchSequence:
     """The batches that come one after the other, given one by one."""
 
     def __init__(self, first_offset: int, end_offset: int | None) -> None:
@@ -202,12 +202,12 @@ def is_tail(log: bytes, position: int, offsets: Offsets) -> bool:
         return False
     if not _may_begin(rest, position, offsets):
         return False
-    if any(_is_sound(rest[:size]) for size in _other_sizes(rest)):
+    if any(_is_valid(rest[:size]) for size in _other_sizes(rest)):
         return False
     return not any(
         _is_plausible(log[at : at + _HEADER_BYTES], offsets)
         and at + 12 + (_int(log, at + 8, 4) or 0) <= len(log)
-        and _is_sound(log[at : at + 12 + (_int(log, at + 8, 4) or 0)])
+        and _is_valid(log[at : at + 12 + (_int(log, at + 8, 4) or 0)])
         for at in range(position + 1, len(log))
     )
 
@@ -282,7 +282,7 @@ def _is_message(entry: bytes) -> bool:
     return entry[16] < 2 or entry[16] > 127
 
 
-def _is_sound(entry: bytes) -> bool:
+def _is_valid(entry: bytes) -> bool:
     """Whether all of a batch is there, and its checksum right."""
     length = _int(entry, 8, 4)
     if length is None or len(entry) < 26:
@@ -293,7 +293,7 @@ def _is_sound(entry: bytes) -> bool:
     return stored == computed
 
 
-class Expected(NamedTuple):
+class ExpectedRecords(NamedTuple):
     """The records that readers deliver of a log of magic 2.
 
     `offsets`: of the records, each taken to be one of consecutive ones of its batch. `damage`:
@@ -307,9 +307,9 @@ class Expected(NamedTuple):
     first_damaged_offset: int | None
 
 
-def expected_read(log: bytes, base_offset: int) -> Expected:
+def expected_read(log: bytes, base_offset: int) -> ExpectedRecords:
     """The records that readers deliver of a log of one segment, and the damage they report."""
-    order = Order(base_offset, None)
+    order = BatchSequence(base_offset, None)
     offsets: list[int] = []
     damage: list[int] = []
     following, position, first_damaged = base_offset, 0, None
@@ -320,12 +320,12 @@ def expected_read(log: bytes, base_offset: int) -> Expected:
             break
         if not _is_message(entry) and len(entry) < _HEADER_BYTES:
             damage.append(position)
-            return Expected(offsets, damage, len(log), first_damaged)
-        if _is_sound(entry):
+            return ExpectedRecords(offsets, damage, len(log), first_damaged)
+        if _is_valid(entry):
             base, last = _offsets_of(entry)
             if not 0 <= last - base_offset < 2**31:
                 damage.append(position)
-                return Expected(offsets, damage, len(log), first_damaged)
+                return ExpectedRecords(offsets, damage, len(log), first_damaged)
             following = last + 1
             if order.is_kept(base, last):
                 own = range(base, last + 1)
@@ -339,7 +339,7 @@ def expected_read(log: bytes, base_offset: int) -> Expected:
     is_whole = position == len(log)
     if not is_whole and not is_tail(log, position, Offsets(following, base_offset + 2**31)):
         damage.append(position)
-    return Expected(offsets, damage, position, first_damaged)
+    return ExpectedRecords(offsets, damage, position, first_damaged)
 
 
 def _offsets_of(entry: bytes) -> tuple[int, int]:

@@ -87,7 +87,7 @@ def of_records(
     )
 
 
-def simple(base_offset: int, *times: int, **options: int) -> Batch:
+def batches_with_timestamps(base_offset: int, *times: int, **options: int) -> Batch:
     """A batch of a record for each of these timestamps, their offsets in a row."""
     return of_records(base_offset, list(enumerate(times)), **options)
 
@@ -282,7 +282,9 @@ def times_at(offset: int) -> list[int]:
 def segment_of(base_offset: int) -> Segment:
     """Three batches of two records each."""
     offsets = range(base_offset, base_offset + 6, 2)
-    return Segment(base_offset, tuple(simple(one, *times_at(one)) for one in offsets))
+    return Segment(
+        base_offset, tuple(batches_with_timestamps(one, *times_at(one)) for one in offsets)
+    )
 
 
 #: Offsets 0..5, 6..11, 12..17; the timestamp of each is 100 + 5 * offset.

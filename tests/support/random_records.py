@@ -59,7 +59,7 @@ _NAMES = (
 )
 
 
-class Drawing(random.Random):
+class LogGenerator(random.Random):
     """Draws of a log.
 
     `is_sound`: nothing may be wrong with it.
@@ -83,18 +83,18 @@ class RandomLog:
     is_orderly: bool
 
 
-def draw_log(generated: Drawing) -> RandomLog:
+def draw_log(generated: LogGenerator) -> RandomLog:
     """A partition of one to three segments, with anything that may be wrong."""
     return _draw(generated, generated.choice(((), (), ORDERLY_ODDITIES, ODDITIES)))
 
 
-def draw_sound_log(generated: Drawing) -> RandomLog:
+def draw_intact_log(generated: LogGenerator) -> RandomLog:
     """A partition of one to three segments as a broker and its cleaner write them."""
     generated.is_sound = True
     return _draw(generated, ())
 
 
-def _draw(generated: Drawing, oddities: tuple[Entry, ...]) -> RandomLog:
+def _draw(generated: LogGenerator, oddities: tuple[Entry, ...]) -> RandomLog:
     state = State(generated.choice(_BASES), generated.choice(CLOCKS), oddities)
     damages = 0 if generated.is_sound else generated.choice((0, 0, 1, 1, 3))
     forging = generated.random() < 0.7
@@ -111,7 +111,7 @@ def _draw(generated: Drawing, oddities: tuple[Entry, ...]) -> RandomLog:
     return RandomLog(segments, oddities is not ODDITIES)
 
 
-def _entry(generated: Drawing, state: State) -> bytes:
+def _entry(generated: LogGenerator, state: State) -> bytes:
     kind = generated.random()
     if kind < 0.5:
         return _batch(generated, state)
@@ -122,7 +122,7 @@ def _entry(generated: Drawing, state: State) -> bytes:
     return draw_entry(Choices(generated.randbytes(SPEC_BYTES)), state)
 
 
-def _field(generated: Drawing, *, is_large: bool = False) -> bytes | None:
+def _field(generated: LogGenerator, *, is_large: bool = False) -> bytes | None:
     kind = generated.random()
     if kind < 0.15:
         return None
@@ -137,7 +137,7 @@ def _field(generated: Drawing, *, is_large: bool = False) -> bytes | None:
     return bytes(_HUGE_BYTES)
 
 
-def _headers(generated: Drawing) -> tuple[tuple[bytes, bytes | None], ...]:
+def _headers(generated: LogGenerator) -> tuple[tuple[bytes, bytes | None], ...]:
     return tuple(
         (
             generated.choice(_NAMES)
@@ -149,7 +149,7 @@ def _headers(generated: Drawing) -> tuple[tuple[bytes, bytes | None], ...]:
     )
 
 
-def _batch(generated: Drawing, state: State) -> bytes:
+def _batch(generated: LogGenerator, state: State) -> bytes:
     count = generated.choice((0, 1, 1, 1, 2, 2, 3, 3, 5, 5, 10, 10, 40, 200))
     has_headers = generated.random() < 0.4
     records = []
@@ -200,7 +200,7 @@ def _batch(generated: Drawing, state: State) -> bytes:
     )
 
 
-def _damaged(generated: Drawing, records: list[bytes]) -> tuple[bytes, int]:
+def _damaged(generated: LogGenerator, records: list[bytes]) -> tuple[bytes, int]:
     """The records of a batch and their count, now and then with damage that no checksum covers."""
     kind = generated.random()
     count = len(records)
@@ -223,7 +223,7 @@ def _damaged(generated: Drawing, records: list[bytes]) -> tuple[bytes, int]:
     return payload, count
 
 
-def _squeezed(generated: Drawing, codec: int, payload: bytes) -> tuple[int, bytes]:
+def _squeezed(generated: LogGenerator, codec: int, payload: bytes) -> tuple[int, bytes]:
     """The codec in the header and the compressed records, now and then damaged."""
     if codec == SNAPPY:
         # Small chunks of many bytes are slow, and no more than few of them.
@@ -243,7 +243,7 @@ def _squeezed(generated: Drawing, codec: int, payload: bytes) -> tuple[int, byte
     return codec, squeezed
 
 
-def _wrapper(generated: Drawing, state: State) -> bytes:
+def _wrapper(generated: LogGenerator, state: State) -> bytes:
     """A message with others in it."""
     magic = generated.randrange(2)
     count = generated.choice((1, 2, 5, 60))
@@ -292,7 +292,7 @@ def _wrapper(generated: Drawing, state: State) -> bytes:
     )
 
 
-def _message(generated: Drawing, state: State) -> bytes:
+def _message(generated: LogGenerator, state: State) -> bytes:
     """A message by itself."""
     offset = state.next_offset
     state.next_offset += 1

@@ -61,7 +61,7 @@ def write_topic(root: Path, topic: str, records: Sequence[Written], base_offset:
     return root
 
 
-def schema_beside(path: Path) -> Path:
+def write_schema_next_to(path: Path) -> Path:
     """Write a file with a schema next to a path, for commands over dumps without ``_schemas``."""
     schema = path.parent / "schema.avsc"
     schema.write_text('"string"')

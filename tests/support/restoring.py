@@ -174,7 +174,7 @@ def damage(log: Path) -> None:
     log.write_bytes(data)
 
 
-def check_mountable_only_if_whole(written: dict[str, bytes], whole: dict[str, bytes]) -> None:
+def check_loadable_only_if_complete(written: dict[str, bytes], whole: dict[str, bytes]) -> None:
     """Check the files of `Places`: with an identity all is there, and with a marker so is that."""
     if "out/meta.properties" in written:
         # All that a broker reads is there, and all that was lost is told.

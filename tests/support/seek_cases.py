@@ -96,7 +96,7 @@ def longs(values: Iterable[int]) -> NDArray[np.int64]:
 
 
 @dataclass
-class Walked:
+class SeekResult:
     """The result of a walk, where it stopped, and the messages that had to be unpacked for it."""
 
     code: int
@@ -105,7 +105,7 @@ class Walked:
     unpacked: list[int]
 
 
-def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]) -> Walked:
+def seek_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]) -> SeekResult:
     """Walk as a segment does, and supply first offsets when they are asked for."""
     data = log.array
     batches = np.full(len(targets), UNTOUCHED, np.int64)
@@ -122,7 +122,7 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
             batches,
         )
         if code != batch_seek.SEEK_NEEDS_FIRST_OFFSET:
-            return Walked(code, int(state[batch_seek.STATE_QUERY]), batches.tolist(), unpacked)
+            return SeekResult(code, int(state[batch_seek.STATE_QUERY]), batches.tolist(), unpacked)
         position = int(state[batch_seek.STATE_POSITION])
         unpacked.append(position)
         first = log.first_offsets[position]
@@ -133,13 +133,13 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
             state[batch_seek.STATE_UNPACKED_FIRST_OFFSET] = first
 
 
-def walk_times(
+def seek_times(
     log: Log,
     targets: Sequence[int],
     entries: Sequence[TimeEntry],
     floors: Sequence[OffsetEntry],
     starting_offset: int = 0,
-) -> Walked:
+) -> SeekResult:
     data = log.array
     batches = np.full(len(targets), UNTOUCHED, np.int64)
     state = batch_seek.new_state()
@@ -156,7 +156,7 @@ def walk_times(
         state,
         batches,
     )
-    return Walked(code, int(state[batch_seek.STATE_QUERY]), batches.tolist(), [])
+    return SeekResult(code, int(state[batch_seek.STATE_QUERY]), batches.tolist(), [])
 
 
 def offset_answer(log: Log, start: int, target: int) -> int:

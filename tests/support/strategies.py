@@ -58,7 +58,7 @@ def segment_of(generated: bytes, *, damaged: bool | None = None) -> Segment:
     interval = choices.pick(_INTERVALS)
     clock = choices.pick(CLOCKS)
     index_bytes = choices.between(12, 130) if choices.once_in(8) else DEFAULT_INDEX_BYTES
-    state = State(base_offset, clock, draw_oddities(choices, ODDITIES, once_in=2))
+    state = State(base_offset, clock, draw_odd_entries(choices, ODDITIES, once_in=2))
     if damaged is None:
         damaged = choices.below(2) == 1
     damages = others[: choices.between(1, MAX_DAMAGES) if damaged else 0]
@@ -69,7 +69,7 @@ def segment_of(generated: bytes, *, damaged: bool | None = None) -> Segment:
     return Segment(b"".join(pieces), base_offset, interval, index_bytes, note)
 
 
-def draw_oddities(
+def draw_odd_entries(
     choices: Choices, oddities: Sequence[Entry], *, once_in: int
 ) -> tuple[Entry, ...]:
     """None, or the few kinds of odd entries that may be in a wild segment or partition."""

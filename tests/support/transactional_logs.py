@@ -111,7 +111,7 @@ _IDS = (0, 1, 16, 2**32, 5, 1 << 40 | 1)
 
 
 @st.composite
-def histories(draw: st.DrawFn, *, wild: bool = False) -> list[ProducerRow]:
+def random_histories(draw: st.DrawFn, *, wild: bool = False) -> list[ProducerRow]:
     """Batches of up to six producers; a wild history also holds what recovery refuses."""
     rows: list[ProducerRow] = []
     offset = draw(st.sampled_from((0, 7, 5000)))

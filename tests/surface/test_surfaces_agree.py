@@ -24,18 +24,18 @@ from kafka_index.cli.exit_status import ExitCode
 from kafka_index.commands.cat.request import CAT
 from kafka_index.commands.dump.request import DUMP
 from kafka_index.core.job.request import call
-from tests.support.child_processes import without_override
+from tests.support.child_processes import enforce_permissions
 from tests.support.command_line import run_here
 from tests.support.damaged_dumps import (
     damage_middle,
     garble_log_starts,
-    leave_whole,
+    leave_intact,
     log_path,
     make_log_a_folder,
     remove_segment,
     write_dump,
 )
-from tests.support.registry_records import schema_beside
+from tests.support.registry_records import write_schema_next_to
 
 QUERIES = pa.table({"topic": ["orders"] * 36, "partition": [0] * 36, "offset": range(36)})
 #: The answers that a lookup writes, and the function does not; the time of a backup.
@@ -55,7 +55,7 @@ def forbid_log(root: Path) -> None:
 
 #: Each kind of fault in log directories, and the exit code of every command.
 FAULTS: dict[Callable[[Path], None], ExitCode] = {
-    leave_whole: ExitCode.DONE,
+    leave_intact: ExitCode.DONE,
     put_pipe_for_log: ExitCode.DAMAGE,
     make_log_a_folder: ExitCode.DAMAGE,
     damage_middle: ExitCode.DAMAGE,
@@ -202,8 +202,10 @@ COMMANDS = {
         "parquet",
     ),
     "schemas": Command(
-        lambda output: ["--schemas", str(schema_beside(Path(output)))],
-        lambda root, output: kafka_index.read_schemas(root, schemas=schema_beside(Path(output))),
+        lambda output: ["--schemas", str(write_schema_next_to(Path(output)))],
+        lambda root, output: kafka_index.read_schemas(
+            root, schemas=write_schema_next_to(Path(output))
+        ),
         "",
     ),
     # Without --sizes checksums are not verified, and `damage_middle` is not found.
@@ -230,7 +232,7 @@ def test_fault_has_same_conclusion_on_every_surface(
     report = tmp_path / f"report.{command.ending}"
     files = ["--summary", str(summary), *(["--report", str(report)] if command.ending else [])]
     error: KafkaIndexError | None = None
-    with without_override() if fault in (forbid_log, forbid_table) else nullcontext():
+    with enforce_permissions() if fault in (forbid_log, forbid_table) else nullcontext():
         done = run_here(name, *command.inputs(root), *command.options(str(output)), *files)
         if output.exists():
             # Conclusions have the name of the output.

@@ -20,7 +20,7 @@ from kafka_index.commands.backup.request import (
 from kafka_index.commands.backup.result import ExpireBackupsResult, VerifyBackupsResult
 from kafka_index.core.fs.backup.manifest import Manifest, backup_id_at
 from kafka_index.core.logdir.data_directory import DataDirectory
-from tests.commands.backup.stand_in import make_in_steps
+from tests.commands.backup.fake_broker import make_in_steps
 from tests.support.restoring import copy_dump
 
 _HEADER = struct.Struct(">qi4xb6xi")

@@ -65,7 +65,7 @@ def backup(
         yield given
 
 
-def without_places(rows: Any) -> list[str]:
+def without_paths(rows: Any) -> list[str]:
     """Return rows as sorted texts, without the places of what they tell of."""
     if isinstance(rows, pa.Table):
         rows = [
@@ -95,7 +95,7 @@ def printed(command: str, *arguments: object) -> list[str]:
     assert "no_index" not in done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert rows
-    return without_places(rows)
+    return without_paths(rows)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_lookups_in_a_backup_equal_lookups_in_the_dump(backup: str) -> None:
     found, expected = (
         kafka_index.lookup_offsets(each, queries, resolve="record") for each in (backup, DUMP)
     )
-    assert without_places(pa.table(found)) == without_places(pa.table(expected))
+    assert without_paths(pa.table(found)) == without_paths(pa.table(expected))
 
     times = kafka_index.read_records(DUMP, topics="payments|page-views").read_all()
     moments = times.column("timestamp").cast(pa.int64()).to_pylist()
@@ -181,7 +181,7 @@ def test_lookups_in_a_backup_equal_lookups_in_the_dump(backup: str) -> None:
     found, expected = (
         kafka_index.lookup_timestamps(each, asked, resolve="record") for each in (backup, DUMP)
     )
-    assert without_places(pa.table(found)) == without_places(pa.table(expected))
+    assert without_paths(pa.table(found)) == without_paths(pa.table(expected))
 
 
 def test_verify_of_a_backup_reports_intact_logs(backup: str) -> None:
@@ -208,7 +208,7 @@ def test_export_of_a_backup_equals_export_of_the_dump(backup: str, tmp_path: Pat
     for name, given in (("backup", backup), ("dump", DUMP)):
         assert kafka_index.export_records(given, tmp_path / name, topics="payments|app-logs").ok
     found, expected = (pq.read_table(tmp_path / name) for name in ("backup", "dump"))
-    assert without_places(found) == without_places(expected)
+    assert without_paths(found) == without_paths(expected)
     # The export of a later run, or of the directory itself, goes on where that of a run ended.
     early = tmp_path / "early"
     first = kafka_index.export_records(
@@ -216,7 +216,7 @@ def test_export_of_a_backup_equals_export_of_the_dump(backup: str, tmp_path: Pat
     )
     assert first.ok
     assert kafka_index.export_records(backup, early, topics="payments|app-logs").ok
-    assert without_places(pq.read_table(early)) == without_places(expected)
+    assert without_paths(pq.read_table(early)) == without_paths(expected)
 
 
 def test_restored_backup_has_all_records_and_a_safe_start(backup: str, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def damaged(backup: str, tmp_path: Path, change: Callable[[str, bytes], None]) -
     return f"backup:{root}", path
 
 
-def cut_object(path: str, data: bytes) -> None:
+def truncate_object(path: str, data: bytes) -> None:
     """Cut an object."""
     store_of(path).put(path, data[:-10])
 
@@ -374,7 +374,7 @@ ALTERED = r"an object of backup 20251113T021320\.000Z is altered "
             remove_object,
             MISSING + r"\(expected \d+ bytes, found no object",
         ),
-        (cut_object, ALTERED + r"\(expected \d+ bytes, found \d+ bytes"),
+        (truncate_object, ALTERED + r"\(expected \d+ bytes, found \d+ bytes"),
         (
             alter_object,
             ALTERED + r"\(expected \w{8} as CRC-32, found \w{8} as CRC-32",

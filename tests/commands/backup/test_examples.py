@@ -76,7 +76,7 @@ def data(tmp_path: Path) -> Path:
     return root
 
 
-def moved(words: Sequence[str], data: Path, tmp_path: Path) -> list[str]:
+def with_local_paths(words: Sequence[str], data: Path, tmp_path: Path) -> list[str]:
     """Return a command with the paths of this machine; the dump has one broker."""
     places = {
         "/var/lib/kafka": str(data),
@@ -98,7 +98,7 @@ def moved(words: Sequence[str], data: Path, tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["crontab", SERVICE.name, "cronjob.yaml"])
 def test_backup_example_command_succeeds(name: str, data: Path, tmp_path: Path) -> None:
-    command = moved(command_of(name), data, tmp_path)
+    command = with_local_paths(command_of(name), data, tmp_path)
     done = subprocess.run(
         command,
         env=environment(),
@@ -115,7 +115,7 @@ def test_backup_example_command_succeeds(name: str, data: Path, tmp_path: Path) 
 
 
 def test_sidecar_keeps_running_and_its_probes_find_its_health(data: Path, tmp_path: Path) -> None:
-    command = moved(command_of("sidecar.yaml"), data, tmp_path)
+    command = with_local_paths(command_of("sidecar.yaml"), data, tmp_path)
     (container,) = pod_of("sidecar.yaml")["containers"]
     health = tmp_path / "health.json"
 

@@ -473,7 +473,7 @@ def orphans(local: str) -> Manifest:
     return own
 
 
-def put_back(repository: Repository, own: Manifest) -> None:
+def restore_objects(repository: Repository, own: Manifest) -> None:
     """Put the objects of a run again."""
     partition = own.partitions[0]
     for chunk, data in zip(partition.chunks, data_of(NOON - 2), strict=True):
@@ -557,7 +557,7 @@ def test_reused_old_object_is_kept(local: str, orphans: Manifest) -> None:
     assert again.newest(1) is None
     folder = orphans.partitions[0].folder
     assert again.names(folder) == set()
-    put_back(again, orphans)
+    restore_objects(again, orphans)
     assert expire(local).deleted_objects == 0
     assert len(again.names(folder)) == 2
 
@@ -623,7 +623,7 @@ def test_object_reused_before_its_deletion_is_kept(
     def commit_first(self: Repository, names: Mapping[str, Iterable[str]]) -> None:
         # An expiring has found old objects, and has not announced them yet.
         monkeypatch.undo()
-        put_back(again, orphans)
+        restore_objects(again, orphans)
         again.put_manifest(orphans)
         announce(self, names)
 

@@ -19,14 +19,14 @@ import pytest
 import kafka_index
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
-from tests.commands.backup.hasty_rules import HastyRules
+from tests.commands.backup.fake_broker import PARTITIONS, StoppedBroker
 from tests.commands.backup.repositories import verify
-from tests.commands.backup.stand_in import PARTITIONS, StoppedBroker
+from tests.commands.backup.unsafe_expiration import UnsafeExpiration
 from tests.servers.faults import MANY, NONE, FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.campaign import sample_size
 from tests.support.command_line import SETTINGS, Argument
-from tests.support.killed_runs import Ended, Failure, KilledRuns
+from tests.support.killed_runs import EndedRun, Failure, KilledRuns
 from tests.support.remote import new_bucket
 from tests.support.restoring import contents
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -38,9 +38,9 @@ _OTHERS = ("list", "verify", "expire", "restore", "read")
 _KEEP = ("--keep-last", 2, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
 _ROUNDS = sample_size(60, one_in=60)
 _STEPS = sample_size(240, one_in=40)
-_PREPARED = ("tests.commands.backup.hasty_rules", "tests.servers.no_waits")
+_PREPARED = ("tests.commands.backup.unsafe_expiration", "tests.servers.no_waits")
 #: Objects are deleted, too, once there were rounds for a minute.
-_RULES = HastyRules(longest_run=30, clocks=10, settled=0.3)
+_RULES = UnsafeExpiration(longest_run=30, clocks=10, settled=0.3)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class _Faulty:
     count: int = 0
     complaints: list[str] = field(default_factory=list)
 
-    def run(self, *arguments: Argument, process: int = 0) -> Ended:
+    def run(self, *arguments: Argument, process: int = 0) -> EndedRun:
         """Run a command, which ends by itself, and fails at most for its environment."""
         limit = int(TIMEOUT_SECONDS * 100)
         ended = self.processes[process].failing(Path("/"), limit, Failure.TIME, *arguments)
@@ -118,7 +118,7 @@ class _Faulty:
                     store_of(self.root).read(f"{self.root}/{each.folder}/{chunk.object_name}")
                     for chunk in each.chunks
                 )
-                assert data == broker.stand_in.logs[each.topic_partition.directory_name]
+                assert data == broker.fake_broker.logs[each.topic_partition.directory_name]
             assert len(found.partitions) == len(PARTITIONS)
 
 
@@ -130,7 +130,7 @@ def faulty(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_
     with (
         _RULES.apply(),
         fault_proxy(s3.endpoint) as proxy,
-        new_bucket(s3.through(proxy.endpoint)) as bucket,
+        new_bucket(s3.behind(proxy.endpoint)) as bucket,
         ExitStack() as stack,
         ThreadPoolExecutor() as pool,
     ):

@@ -115,7 +115,9 @@ def test_manifest_of_another_format_version_is_rejected() -> None:
         parse_manifest(encode(msgspec.structs.replace(manifest(), format=FORMAT + 1)), "m")
 
 
-def cut_at(node_id: int, first_ms: int, others_ms: int, members: tuple[int, ...] = ()) -> Manifest:
+def manifest_captured_at(
+    node_id: int, first_ms: int, others_ms: int, members: tuple[int, ...] = ()
+) -> Manifest:
     found = manifest()
     times = {
         "coordinators_captured_ms": first_ms,
@@ -129,10 +131,10 @@ def cut_at(node_id: int, first_ms: int, others_ms: int, members: tuple[int, ...]
 @pytest.mark.parametrize(
     ("first", "second", "is_kept"),
     [
-        (cut_at(1, 5, 8), cut_at(2, 7, 9), True),
-        (cut_at(1, 5, 8), cut_at(2, 8, 9), False),
-        (cut_at(1, 5, 8, (1, 2)), cut_at(2, 90, 91, (1, 2)), True),
-        (cut_at(1, 5, 8, (1, 2)), cut_at(2, 90, 91, (2,)), False),
+        (manifest_captured_at(1, 5, 8), manifest_captured_at(2, 7, 9), True),
+        (manifest_captured_at(1, 5, 8), manifest_captured_at(2, 8, 9), False),
+        (manifest_captured_at(1, 5, 8, (1, 2)), manifest_captured_at(2, 90, 91, (1, 2)), True),
+        (manifest_captured_at(1, 5, 8, (1, 2)), manifest_captured_at(2, 90, 91, (2,)), False),
     ],
 )
 def test_backup_is_consistent_if_brokers_synchronized_or_clocks_show_it(

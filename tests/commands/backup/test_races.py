@@ -25,9 +25,9 @@ import kafka_index
 from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.fs.registry import store_of
-from tests.commands.backup.hasty_rules import HastyRules
+from tests.commands.backup.fake_broker import PARTITIONS, StoppedBroker
 from tests.commands.backup.repositories import NEWEST_ONLY, expire, verify
-from tests.commands.backup.stand_in import PARTITIONS, StoppedBroker
+from tests.commands.backup.unsafe_expiration import UnsafeExpiration
 from tests.support.campaign import sample_size
 from tests.support.command_line import Argument
 from tests.support.killed_runs import Failure, KilledRuns
@@ -38,8 +38,8 @@ _SECONDS = sample_size(640, one_in=70)
 _PLACES = ("folder", "bucket")[: sample_size(2, one_in=2)]
 #: In full, slower ones, for a busy machine.
 _RULES = (
-    HastyRules(longest_run=3, clocks=1.2, settled=1),
-    HastyRules(longest_run=10, clocks=4, settled=3),
+    UnsafeExpiration(longest_run=3, clocks=1.2, settled=1),
+    UnsafeExpiration(longest_run=10, clocks=4, settled=3),
 )[sample_size(2, one_in=2) - 1]
 _KEEP = ("--keep-last", 1, "--keep-daily", 0, "--keep-weekly", 0, "--keep-monthly", 0)
 _DONE, _ENVIRONMENT = 0, 3
@@ -51,7 +51,7 @@ _NEVER = 1_000_000
 
 
 @dataclass
-class _Beside:
+class _ConcurrentLoops:
     """Loops beside each other, until a time and all that is wanted has come, or a fault."""
 
     seconds: float
@@ -138,7 +138,7 @@ def root(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def rules() -> Iterator[HastyRules]:
+def rules() -> Iterator[UnsafeExpiration]:
     """Rules by which a day lasts some seconds."""
     with _RULES.apply():
         yield _RULES
@@ -147,7 +147,7 @@ def rules() -> Iterator[HastyRules]:
 class _Race:
     """All that is done to a repository, each in a loop of its own."""
 
-    def __init__(self, root: str, rules: HastyRules, folder: Path) -> None:
+    def __init__(self, root: str, rules: UnsafeExpiration, folder: Path) -> None:
         self.root, self.rules = root, rules
         self.counts: Counter[str] = Counter()
         self.brokers = [StoppedBroker(folder / f"broker{n}", n, random.Random(n)) for n in (1, 2)]
@@ -225,11 +225,11 @@ class _Race:
 
 
 def test_listed_backup_stays_complete_under_concurrent_expiration(
-    root: str, rules: HastyRules, tmp_path: Path
+    root: str, rules: UnsafeExpiration, tmp_path: Path
 ) -> None:
     race = _Race(root, rules, tmp_path)
     warm_up = race.brokers[0].command(tmp_path / "warm-up", "1")
-    prepared = ["tests.commands.backup.hasty_rules"]
+    prepared = ["tests.commands.backup.unsafe_expiration"]
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
         started = [
             stack.enter_context(each)
@@ -237,7 +237,7 @@ def test_listed_backup_stays_complete_under_concurrent_expiration(
         ]
         killed = [_Killed(each, root, random.Random(n)) for n, each in enumerate(started)]
         assert killed[0].whole(*race.brokers[0].command(root, "1")) == _DONE
-        beside = _Beside(_SECONDS, lambda: all(race.counts[name] for name in _WANTED))
+        beside = _ConcurrentLoops(_SECONDS, lambda: all(race.counts[name] for name in _WANTED))
         for broker, runs in zip(race.brokers, killed, strict=False):
             beside.loop(partial(race.back_up, broker, runs))
         beside.loop(partial(race.expire_killed, killed[2]))

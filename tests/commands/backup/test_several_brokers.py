@@ -30,7 +30,7 @@ from kafka_index.core.fs.backup.store import Backup
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.parameters import KafkaSettings
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
-from tests.commands.backup.stand_in import manifest_of
+from tests.commands.backup.fake_broker import manifest_of
 from tests.commands.backup.test_unchanged_directories import SETTLED_S
 from tests.support.command_line import COMMAND, DUMP, environment, run_here
 from tests.support.restoring import restore

@@ -24,11 +24,11 @@ from kafka_index.core.fs.local_store import LocalStore
 from kafka_index.core.fs.paths import open_repository
 from kafka_index.core.job.result import RunOutcome
 from kafka_index.core.parameters import KafkaSettings
-from tests.commands.backup import stand_in
-from tests.commands.backup.stand_in import (
+from tests.commands.backup import fake_broker
+from tests.commands.backup.fake_broker import (
     IDS,
     RECORDS,
-    StandIn,
+    FakeBroker,
     back_up,
     bytes_of,
     partition_in,
@@ -41,7 +41,7 @@ ORDERS = "orders-0"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Any:
-    with StandIn(tmp_path, 2) as found:
+    with FakeBroker(tmp_path, 2) as found:
         found.create(ORDERS)
         found.append(ORDERS, 5)
         yield found
@@ -60,7 +60,7 @@ def has(repository: Path, manifest: Manifest, name: str, expected: bytes) -> boo
 # ------------------------------------------------------------------------------- appended logs
 
 
-def test_second_backup_stores_only_new_data(broker: StandIn, repository: Path) -> None:
+def test_second_backup_stores_only_new_data(broker: FakeBroker, repository: Path) -> None:
     first, _ = back_up(broker, repository)
     appended = broker.append(ORDERS, 2)
     second, manifest = back_up(broker, repository)
@@ -72,7 +72,7 @@ def test_second_backup_stores_only_new_data(broker: StandIn, repository: Path) -
     assert second.high_watermarks_from == "checkpoint"
 
 
-def test_unchanged_directory_is_not_read_again(broker: StandIn, repository: Path) -> None:
+def test_unchanged_directory_is_not_read_again(broker: FakeBroker, repository: Path) -> None:
     back_up(broker, repository)
     names = set(repository.rglob("*.log"))
     result, manifest = back_up(broker, repository)
@@ -82,7 +82,7 @@ def test_unchanged_directory_is_not_read_again(broker: StandIn, repository: Path
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_torn_tail_is_stored_once_it_is_complete(broker: StandIn, repository: Path) -> None:
+def test_torn_tail_is_stored_once_it_is_complete(broker: FakeBroker, repository: Path) -> None:
     whole = broker.logs[ORDERS]
     torn = batch(15, RECORDS)
     log = broker.last_log(ORDERS)
@@ -97,7 +97,7 @@ def test_torn_tail_is_stored_once_it_is_complete(broker: StandIn, repository: Pa
 
 
 def test_preallocated_log_that_shrinks_during_a_read_is_accepted(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
     os.truncate(log, 1 << 20)
@@ -112,7 +112,9 @@ def test_preallocated_log_that_shrinks_during_a_read_is_accepted(
     assert result.sizes_bytes["log_read"] == 0
 
 
-def test_preallocated_log_ends_at_the_captured_position(broker: StandIn, repository: Path) -> None:
+def test_preallocated_log_ends_at_the_captured_position(
+    broker: FakeBroker, repository: Path
+) -> None:
     log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
     os.truncate(log, 1 << 20)
     later = [batch(15, RECORDS), batch(18, RECORDS)]
@@ -140,7 +142,7 @@ def test_preallocated_log_ends_at_the_captured_position(broker: StandIn, reposit
     assert result.sizes_bytes["new"] == 0
 
 
-def test_capture_continues_in_the_rolled_segment(broker: StandIn, repository: Path) -> None:
+def test_capture_continues_in_the_rolled_segment(broker: FakeBroker, repository: Path) -> None:
     before = broker.logs[ORDERS]
     _, manifest = back_up(
         broker,
@@ -158,7 +160,7 @@ def test_capture_continues_in_the_rolled_segment(broker: StandIn, repository: Pa
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_empty_active_segment_determines_the_log_end(broker: StandIn, repository: Path) -> None:
+def test_empty_active_segment_determines_the_log_end(broker: FakeBroker, repository: Path) -> None:
     (broker.path_of(ORDERS) / f"{0:020d}.log").unlink()
     broker.roll(ORDERS)
     _, manifest = back_up(broker, repository)
@@ -167,7 +169,7 @@ def test_empty_active_segment_determines_the_log_end(broker: StandIn, repository
 
 
 def test_only_records_below_the_high_watermark_are_stored(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     broker.high_watermarks[ORDERS] = 9
     _, manifest = back_up(broker, repository)
@@ -178,7 +180,7 @@ def test_only_records_below_the_high_watermark_are_stored(
 
 
 def test_chunks_are_bounded_unless_a_batch_is_larger(
-    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_index.commands.backup.chunks.MAX_CHUNK_BYTES", 4000)
     broker.append(ORDERS, 2, value_size=5000)
@@ -193,13 +195,13 @@ def test_chunks_are_bounded_unless_a_batch_is_larger(
 # --------------------------------------------------------------------- what brokers delete
 
 
-def delete_first(broker: StandIn) -> None:
+def delete_first(broker: FakeBroker) -> None:
     """Retention deletes the first log: it is renamed, and gone later."""
     log = min(broker.path_of(ORDERS).glob("*.log"))
     log.rename(f"{log}.deleted").unlink()
 
 
-def test_small_chunks_are_merged(broker: StandIn, repository: Path) -> None:
+def test_small_chunks_are_merged(broker: FakeBroker, repository: Path) -> None:
     counts, new = [], 0
     for _ in range(40):
         broker.append(ORDERS, 1)
@@ -215,7 +217,7 @@ def test_small_chunks_are_merged(broker: StandIn, repository: Path) -> None:
     ]
 
 
-def test_small_chunks_of_deleted_segments_are_kept(broker: StandIn, repository: Path) -> None:
+def test_small_chunks_of_deleted_segments_are_kept(broker: FakeBroker, repository: Path) -> None:
     for _ in range(16):
         broker.append(ORDERS, 1)
         _, manifest = back_up(broker, repository)
@@ -231,7 +233,7 @@ def test_small_chunks_of_deleted_segments_are_kept(broker: StandIn, repository: 
     assert has(repository, manifest, ORDERS, expected + appended)
 
 
-def test_log_deleted_after_the_capture_is_stored(broker: StandIn, repository: Path) -> None:
+def test_log_deleted_after_the_capture_is_stored(broker: FakeBroker, repository: Path) -> None:
     broker.roll(ORDERS)
     broker.append(ORDERS)
     _, manifest = back_up(broker, repository, before={"store": lambda: delete_first(broker)})
@@ -241,7 +243,7 @@ def test_log_deleted_after_the_capture_is_stored(broker: StandIn, repository: Pa
     assert (found.start_offset, len(found.chunks)) == (15, 1)
 
 
-def test_log_deleted_before_the_capture_is_not_stored(broker: StandIn, repository: Path) -> None:
+def test_log_deleted_before_the_capture_is_not_stored(broker: FakeBroker, repository: Path) -> None:
     broker.roll(ORDERS)
     data = broker.append(ORDERS)
     _, manifest = back_up(
@@ -252,7 +254,7 @@ def test_log_deleted_before_the_capture_is_not_stored(broker: StandIn, repositor
 
 
 def test_logs_above_the_open_file_limit_are_opened_on_read(
-    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "_FREE_DESCRIPTORS", 1 << 40)
     broker.roll(ORDERS)
@@ -276,7 +278,7 @@ def test_logs_above_the_open_file_limit_are_opened_on_read(
     ]
 
 
-def test_log_start_offset_is_read_before_the_capture(broker: StandIn, repository: Path) -> None:
+def test_log_start_offset_is_read_before_the_capture(broker: FakeBroker, repository: Path) -> None:
     def delete_records(offset: int) -> None:
         broker.checkpoint("log-start-offset-checkpoint", {ORDERS: offset})
 
@@ -291,7 +293,7 @@ def test_log_start_offset_is_read_before_the_capture(broker: StandIn, repository
     assert found.start_offset == found.end_offset == 15
 
 
-def recreate(broker: StandIn, topic_id: int, batches: int) -> None:
+def recreate(broker: FakeBroker, topic_id: int, batches: int) -> None:
     """Delete the topic, and create another one of its name."""
     path = broker.path_of(ORDERS)
     path.rename(path.with_name(f"orders-0.{'0' * 32}-delete"))
@@ -301,7 +303,7 @@ def recreate(broker: StandIn, topic_id: int, batches: int) -> None:
 
 @pytest.mark.parametrize("step", ["inspect", "capture_coordinators", "capture_others"])
 def test_topic_recreated_before_the_capture_has_only_its_records(
-    broker: StandIn, repository: Path, step: str
+    broker: FakeBroker, repository: Path, step: str
 ) -> None:
     back_up(broker, repository)
     _, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 3)})
@@ -312,7 +314,7 @@ def test_topic_recreated_before_the_capture_has_only_its_records(
 
 @pytest.mark.parametrize("step", ["await_high_watermarks", "store"])
 def test_topic_deleted_after_the_capture_is_not_mixed_with_its_successor(
-    broker: StandIn, repository: Path, step: str
+    broker: FakeBroker, repository: Path, step: str
 ) -> None:
     result, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 30)})
     assert [each.topic_id for each in manifest.partitions] == []
@@ -323,7 +325,7 @@ def test_topic_deleted_after_the_capture_is_not_mixed_with_its_successor(
 
 
 def test_log_start_offset_of_a_deleted_topic_is_ignored(
-    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.checkpoint("log-start-offset-checkpoint", {ORDERS: 12})
     recreate(broker, 2, 5)
@@ -336,7 +338,7 @@ def test_log_start_offset_of_a_deleted_topic_is_ignored(
 
 
 def test_partition_without_a_topic_id_is_reported_and_stored_later(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     metadata = broker.path_of(ORDERS) / "partition.metadata"
     text = metadata.read_text()
@@ -355,7 +357,7 @@ def test_partition_without_a_topic_id_is_reported_and_stored_later(
 
 
 def test_partition_without_a_high_watermark_is_reported_as_missing(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     broker.high_watermarks[ORDERS] = None
     result, _ = back_up(broker, repository)
@@ -364,7 +366,7 @@ def test_partition_without_a_high_watermark_is_reported_as_missing(
 
 
 def test_damage_below_the_high_watermark_is_reported_at_once(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     broker.create("payments-0", 2)
     broker.append("payments-0", 3)
@@ -380,7 +382,7 @@ def test_damage_below_the_high_watermark_is_reported_at_once(
 
 
 def test_unreadable_log_is_reported_as_a_fault(
-    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -392,7 +394,7 @@ def test_unreadable_log_is_reported_as_a_fault(
     assert result.outcome is RunOutcome.ENVIRONMENT
 
 
-def test_overlapping_logs_are_reported_as_missing(broker: StandIn, repository: Path) -> None:
+def test_overlapping_logs_are_reported_as_missing(broker: FakeBroker, repository: Path) -> None:
     shutil.copy(broker.last_log(ORDERS), broker.path_of(ORDERS) / f"{9:020d}.log")
     result, _ = back_up(broker, repository)
     assert "overlap" in (result.skipped_partitions[0].reason or "")
@@ -401,7 +403,7 @@ def test_overlapping_logs_are_reported_as_missing(broker: StandIn, repository: P
 # ----------------------------------------------------------------------------- cleaned logs
 
 
-def fill_cleaned(broker: StandIn) -> list[bytes]:
+def fill_cleaned(broker: FakeBroker) -> list[bytes]:
     """Give the topic two logs of many batches; return those of the first."""
     broker.append(ORDERS, 300, value_size=700)
     broker.roll(ORDERS)
@@ -415,7 +417,7 @@ def fill_cleaned(broker: StandIn) -> list[bytes]:
     return batches
 
 
-def clean(broker: StandIn, batches: list[bytes]) -> None:
+def clean(broker: FakeBroker, batches: list[bytes]) -> None:
     """Replace the first log as a cleaner does: with its time of modification."""
     log = min(broker.path_of(ORDERS).glob("*.log"))
     before = log.stat()
@@ -427,7 +429,7 @@ def clean(broker: StandIn, batches: list[bytes]) -> None:
 
 
 def test_cleaned_log_reuses_stored_chunks_of_equal_batches(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     batches = fill_cleaned(broker)
     broker.checkpoint("cleaner-offset-checkpoint", {ORDERS: 0})
@@ -442,7 +444,9 @@ def test_cleaned_log_reuses_stored_chunks_of_equal_batches(
     assert 0 < result.sizes_bytes["new"] < len(b"".join(kept)) * 0.8
 
 
-def test_cleaned_log_of_equal_size_and_time_is_detected(broker: StandIn, repository: Path) -> None:
+def test_cleaned_log_of_equal_size_and_time_is_detected(
+    broker: FakeBroker, repository: Path
+) -> None:
     batches = fill_cleaned(broker)
     broker.checkpoint("cleaner-offset-checkpoint", {ORDERS: 0})
     back_up(broker, repository)
@@ -456,7 +460,7 @@ def test_cleaned_log_of_equal_size_and_time_is_detected(broker: StandIn, reposit
     assert has(repository, manifest, ORDERS, b"".join(batches) + tail)
 
 
-def test_unfinished_segment_replacement_is_awaited(broker: StandIn) -> None:
+def test_unfinished_segment_replacement_is_awaited(broker: FakeBroker) -> None:
     batches = fill_cleaned(broker)
     log = min(broker.path_of(ORDERS).glob("*.log"))
     swap = log.with_name(f"{log.name}.swap")
@@ -479,7 +483,7 @@ def test_unfinished_segment_replacement_is_awaited(broker: StandIn) -> None:
 
 
 def test_endless_segment_replacement_is_reported_as_missing(
-    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capture, "_ATTEMPT_PAUSE_S", 0)
     broker.last_log(ORDERS).with_name(f"{0:020d}.log.swap").touch()
@@ -491,7 +495,7 @@ def test_endless_segment_replacement_is_reported_as_missing(
 
 
 def test_moved_partition_is_stored_once_and_reuses_its_chunks(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     back_up(broker, repository)
     source = broker.path_of(ORDERS)
@@ -509,7 +513,7 @@ def test_moved_partition_is_stored_once_and_reuses_its_chunks(
 
 
 def test_partition_in_two_directories_is_awaited(
-    broker: StandIn, repository: Path, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = broker.path_of(ORDERS)
     shutil.copytree(source, broker.paths[1] / ORDERS)
@@ -523,7 +527,7 @@ def test_partition_in_two_directories_is_awaited(
     assert partition_in(manifest, ORDERS).directory == 1
 
 
-def test_truncated_log_starts_a_new_history(broker: StandIn, repository: Path) -> None:
+def test_truncated_log_starts_a_new_history(broker: FakeBroker, repository: Path) -> None:
     for _ in range(3):
         back_up(broker, repository)
         broker.append(ORDERS, 4)
@@ -542,7 +546,7 @@ def test_truncated_log_starts_a_new_history(broker: StandIn, repository: Path) -
 
 
 def test_log_of_a_new_history_that_shrinks_before_its_read_is_accepted(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     back_up(broker, repository)
     log, kept = broker.last_log(ORDERS), len(broker.logs[ORDERS]) // 5 * 2
@@ -558,7 +562,7 @@ def test_log_of_a_new_history_that_shrinks_before_its_read_is_accepted(
 
 
 def test_every_second_replacement_of_a_directory_is_detected(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     broker.is_paused = True
     broker.create("payments-0", 2, directory=1)
@@ -581,7 +585,7 @@ def test_every_second_replacement_of_a_directory_is_detected(
     assert [partition_in(manifest, name).end_offset for name in (ORDERS, "payments-0")] == [9, 12]
 
 
-def test_stopped_broker_is_not_awaited(broker: StandIn, repository: Path) -> None:
+def test_stopped_broker_is_not_awaited(broker: FakeBroker, repository: Path) -> None:
     broker.is_paused = True
     for path in broker.paths:
         (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":5}')
@@ -591,7 +595,7 @@ def test_stopped_broker_is_not_awaited(broker: StandIn, repository: Path) -> Non
 
 
 def test_backup_of_a_killed_broker_has_its_written_records(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     broker.is_paused = True
     broker.checkpoint("replication-offset-checkpoint", {ORDERS: 12})
@@ -603,7 +607,7 @@ def test_backup_of_a_killed_broker_has_its_written_records(
 
 
 def test_replacement_finished_before_the_capture_is_not_awaited(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     _, manifest = back_up(
         broker, repository, before={"capture_others": lambda: broker.append(ORDERS, 2)}
@@ -619,7 +623,7 @@ def test_replacement_finished_before_the_capture_is_not_awaited(
 
 
 def test_internal_topics_are_captured_first_and_the_metadata_log_last(
-    broker: StandIn, repository: Path
+    broker: FakeBroker, repository: Path
 ) -> None:
     topics = ["__transaction_state-0", "__consumer_offsets-3", "zebra-0", "__cluster_metadata-0"]
     for name in topics:
@@ -648,7 +652,7 @@ def test_internal_topics_are_captured_first_and_the_metadata_log_last(
 # ------------------------------------------------------------------- nothing of it is touched
 
 
-def test_backup_changes_no_file_of_the_broker(broker: StandIn, repository: Path) -> None:
+def test_backup_changes_no_file_of_the_broker(broker: FakeBroker, repository: Path) -> None:
     broker.is_paused = True
     for path in broker.paths:
         (path / ".kafka_cleanshutdown").touch()
@@ -658,7 +662,7 @@ def test_backup_changes_no_file_of_the_broker(broker: StandIn, repository: Path)
     assert {path: states_of(path) for path in broker.paths} == before
 
 
-def test_repository_within_a_data_directory_is_rejected(broker: StandIn) -> None:
+def test_repository_within_a_data_directory_is_rejected(broker: FakeBroker) -> None:
     with pytest.raises(InputError, match="lies inside the input"):
         back_up(broker, broker.paths[0] / "backups")
 
@@ -666,7 +670,7 @@ def test_repository_within_a_data_directory_is_rejected(broker: StandIn) -> None
 # --------------------------------------------------------------------------- killed and failed
 
 
-def test_objects_of_a_killed_backup_are_reused(broker: StandIn, repository: Path) -> None:
+def test_objects_of_a_killed_backup_are_reused(broker: FakeBroker, repository: Path) -> None:
     broker.append(ORDERS, 2000, value_size=500)
 
     def die() -> None:
@@ -684,14 +688,14 @@ def test_objects_of_a_killed_backup_are_reused(broker: StandIn, repository: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Repository, "put", note)
         patch.setattr(Repository, "put_manifest", lambda *_: None)
-        patch.setattr(stand_in, "manifest_of", lambda _: None)
+        patch.setattr(fake_broker, "manifest_of", lambda _: None)
         result, _ = back_up(broker, repository)
     assert (put, result.sizes_bytes["new"]) == ([], 0)
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_failing_store_leaves_the_repository_unchanged(
-    broker: StandIn, repository: Path, number: int
+    broker: FakeBroker, repository: Path, number: int
 ) -> None:
     broker.create("payments-0", 2)
     broker.append("payments-0", 3)
@@ -717,7 +721,7 @@ def test_failing_store_leaves_the_repository_unchanged(
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
-def test_missing_data_directory_ends_the_backup(broker: StandIn, repository: Path) -> None:
+def test_missing_data_directory_ends_the_backup(broker: FakeBroker, repository: Path) -> None:
     back_up(broker, repository)
     runs = list(open_repository(str(repository)).brokers_by_backup())
 

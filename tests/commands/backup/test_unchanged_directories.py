@@ -22,7 +22,7 @@ from kafka_index.commands.backup.result import BackupResult
 from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC
 from kafka_index.core.fs.backup.manifest import PartitionBackup
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
-from tests.commands.backup.stand_in import RECORDS, StandIn, manifest_of
+from tests.commands.backup.fake_broker import RECORDS, FakeBroker, manifest_of
 from tests.support.command_line import DUMP
 from tests.support.segments import batch
 
@@ -149,8 +149,8 @@ def test_directory_of_a_recreated_topic_is_listed_again(data: Path) -> None:
     assert second.topic_id in (other / "partition.metadata").read_text()
 
 
-def looked_at(
-    broker: StandIn, looked: InspectedPartitions
+def inspect_partitions(
+    broker: FakeBroker, looked: InspectedPartitions
 ) -> tuple[InspectedPartitions, list[int]]:
     """Look at partitions and cut them; return them, and how many of their logs are open."""
     paths = [str(path) for path in broker.paths]
@@ -168,7 +168,7 @@ def state(logs: list[CapturedLog]) -> list[tuple[object, ...]]:
     return [msgspec.structs.astuple(log)[:-1] for log in logs]  # but the descriptors
 
 
-def replace_first(broker: StandIn, name: str) -> None:
+def replace_first(broker: FakeBroker, name: str) -> None:
     """Replace the first log as a cleaner does that keeps all: size and time of modification."""
     log = min(broker.path_of(name).glob("*.log"))
     swap = log.with_suffix(".log.cleaned")
@@ -176,7 +176,7 @@ def replace_first(broker: StandIn, name: str) -> None:
     swap.replace(log)
 
 
-def hide_change(broker: StandIn, name: str) -> None:
+def hide_change(broker: FakeBroker, name: str) -> None:
     """Roll, and set the directory's time of modification back."""
     path = broker.path_of(name)
     before = path.stat()
@@ -184,12 +184,12 @@ def hide_change(broker: StandIn, name: str) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def preallocate(broker: StandIn, name: str) -> None:
+def preallocate(broker: FakeBroker, name: str) -> None:
     with broker.last_log(name).open("r+b") as log:
         log.truncate(max(log.seek(0, os.SEEK_END), 1 << 16))
 
 
-def append(broker: StandIn, name: str) -> None:
+def append(broker: FakeBroker, name: str) -> None:
     """Append after the last batch, where a preallocated log has zeros."""
     with broker.last_log(name).open("r+b") as log:
         end = 0
@@ -200,30 +200,30 @@ def append(broker: StandIn, name: str) -> None:
     broker.ends[name] += RECORDS
 
 
-def truncate(broker: StandIn, name: str) -> None:
+def truncate(broker: FakeBroker, name: str) -> None:
     os.truncate(broker.last_log(name), 0)
 
 
-def delete_first(broker: StandIn, name: str) -> None:
+def delete_first(broker: FakeBroker, name: str) -> None:
     logs = sorted(broker.path_of(name).glob("*.log"))
     if len(logs) > 1:
         logs[0].unlink()
 
 
-def recreate(broker: StandIn, name: str) -> None:
+def recreate(broker: FakeBroker, name: str) -> None:
     shutil.rmtree(broker.path_of(name))
     broker.create(name, 2)
 
 
-def move(broker: StandIn, name: str) -> None:
+def move(broker: FakeBroker, name: str) -> None:
     source = broker.path_of(name)
     target = next(path for path in broker.paths if path != source.parent)
     shutil.copytree(source, target / name)
     shutil.rmtree(source)
 
 
-CHANGES: list[Callable[[StandIn, str], object]] = [
-    *(append, StandIn.roll, replace_first, hide_change, preallocate, truncate, delete_first),
+CHANGES: list[Callable[[FakeBroker, str], object]] = [
+    *(append, FakeBroker.roll, replace_first, hide_change, preallocate, truncate, delete_first),
     *(recreate, move),
 ]
 
@@ -234,7 +234,7 @@ def test_incremental_listing_equals_a_full_listing(
     """Whatever has changed since the look that a process remembers."""
     monkeypatch.setattr(capture, "_TICK_NS", 10_000_000)
     rng = random.Random(20261123)
-    broker = StandIn(tmp_path, 2)
+    broker = FakeBroker(tmp_path, 2)
     names = [f"orders-{number}" for number in range(4)]
     for name in names:
         broker.create(name)
@@ -248,8 +248,8 @@ def test_incremental_listing_equals_a_full_listing(
                 rng.choice(CHANGES)(broker, name)
         time.sleep(0.02)
         before = {*map(id, looked.values())}
-        again, _ = looked_at(broker, looked)
-        first, _ = looked_at(broker, {})
+        again, _ = inspect_partitions(broker, looked)
+        first, _ = inspect_partitions(broker, {})
         assert [*again] == [*first]
         for one, other in zip(again.values(), first.values(), strict=True):
             assert state(one.logs) == state(other.logs)
@@ -261,33 +261,33 @@ def test_incremental_listing_equals_a_full_listing(
 
 
 def test_incremental_listing_opens_active_and_cleaned_logs_only(tmp_path: Path) -> None:
-    broker = StandIn(tmp_path)
+    broker = FakeBroker(tmp_path)
     for name in ("cleaned-0", "plain-0"):
         broker.create(name)
         for _ in range(3):
             broker.append(name)
             broker.roll(name)
     time.sleep(SETTLED_S)
-    looked, counts = looked_at(broker, {})
+    looked, counts = inspect_partitions(broker, {})
     assert counts == [4, 4]
     next(each for each in looked.values() if each.partition.topic == "cleaned").is_cleaned = True
-    again, counts = looked_at(broker, looked)
+    again, counts = inspect_partitions(broker, looked)
     assert counts == [4, 1]
     assert [*map(id, again.values())] == [*map(id, looked.values())]
     assert all(log.descriptor < 0 for each in again.values() for log in each.logs)
 
 
 def test_preallocated_log_of_equal_size_is_measured(tmp_path: Path) -> None:
-    broker = StandIn(tmp_path)
+    broker = FakeBroker(tmp_path)
     broker.create("orders-0")
     preallocate(broker, "orders-0")
     append(broker, "orders-0")
     time.sleep(SETTLED_S)
-    looked, _ = looked_at(broker, {})
+    looked, _ = inspect_partitions(broker, {})
     ((before, found),) = ((each.logs[0].end_bytes, each.logs[0]) for each in looked.values())
     append(broker, "orders-0")
     # As if both had been written between two ticks of the clock.
     found.ctime_ns = broker.last_log("orders-0").stat().st_ctime_ns
-    again, _ = looked_at(broker, looked)
+    again, _ = inspect_partitions(broker, looked)
     assert [*map(id, again.values())] == [*map(id, looked.values())]
     assert (found.end_bytes, found.settled_bytes) == (2 * before, 2 * before)

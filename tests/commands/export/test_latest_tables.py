@@ -20,8 +20,8 @@ from tests.support.campaign import sample_size
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.lake_tables import (
     FORMATS,
-    DeltaOfTest,
-    LakeOfTest,
+    DeltaTables,
+    ExportedLake,
     as_records,
     duckdb_rows,
     newest_records,
@@ -70,11 +70,11 @@ class Newest:
 
 
 @pytest.fixture(params=FORMATS)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeOfTest:
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> ExportedLake:
     return FORMATS[request.param](tmp_path / "lakes", "latest")
 
 
-def export(code: int, dump: Path, lake: LakeOfTest, *more: Argument) -> str:
+def export(code: int, dump: Path, lake: ExportedLake, *more: Argument) -> str:
     done = run_here("export", "--input", dump, *lake.options, *more)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout + done.stderr
@@ -99,7 +99,7 @@ def log_of(records: list[Record], size: int = 7) -> list[bytes]:
 
 @pytest.mark.parametrize("number", range(sample_size(30)))
 def test_random_histories_in_runs_give_the_rows_of_a_dictionary(
-    tmp_path: Path, lake: LakeOfTest, number: int
+    tmp_path: Path, lake: ExportedLake, number: int
 ) -> None:
     """Between runs, retention and compaction remove records that were exported."""
     draw = random.Random(f"latest {number}")
@@ -139,7 +139,7 @@ def write_segments(dump: Path, partition: int, segments: dict[int, list[bytes]])
     write_partition(dump, logs, folder.name)
 
 
-def test_run_with_only_tombstones_is_committed(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_run_with_only_tombstones_is_committed(tmp_path: Path, lake: ExportedLake) -> None:
     dump, batches = tmp_path / "in", []
     for number, value in enumerate([None, b"v", None, b"w"]):
         batches += log_of([Record(number, 0, b"k", value)])
@@ -151,7 +151,7 @@ def test_run_with_only_tombstones_is_committed(tmp_path: Path, lake: LakeOfTest)
 
 @pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
 def test_tables_of_a_dump_have_its_newest_records_in_every_reader(
-    lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch, by_date: tuple[str, ...]
+    lake: ExportedLake, monkeypatch: pytest.MonkeyPatch, by_date: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     topics = ("imported-history", "customer-profiles", "payments", "__transaction_state")
@@ -170,7 +170,7 @@ NEW = random_records(random.Random("new"), 0, 91)
 @pytest.mark.parametrize("choice", ["continue", "restart"])
 @pytest.mark.parametrize("agreed", [0, 28], ids=["made anew", "cut and grown"])
 def test_latest_rows_of_a_diverged_log_are_replaced_by_the_newest_earlier_values(
-    tmp_path: Path, lake: LakeOfTest, choice: str, agreed: int
+    tmp_path: Path, lake: ExportedLake, choice: str, agreed: int
 ) -> None:
     dump, newest = tmp_path / "in", Newest()
     for end in (28, 49, len(OLD)):
@@ -192,7 +192,7 @@ def test_latest_rows_of_a_diverged_log_are_replaced_by_the_newest_earlier_values
 
 
 def test_offsets_deleted_before_their_export_delete_no_rows(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     dump, newest = tmp_path / "in", Newest()
     write(dump, {0: b"".join(log_of(OLD))})
@@ -206,7 +206,7 @@ def test_offsets_deleted_before_their_export_delete_no_rows(
 
 @pytest.mark.parametrize("damaged", range(sample_size(40)))
 def test_repaired_old_batch_restores_no_deleted_key_and_overwrites_no_newer_row(
-    tmp_path: Path, lake: LakeOfTest, damaged: int
+    tmp_path: Path, lake: ExportedLake, damaged: int
 ) -> None:
     dump, newest = tmp_path / "in", Newest()
     batches = log_of(OLD)
@@ -228,7 +228,7 @@ def test_repaired_old_batch_restores_no_deleted_key_and_overwrites_no_newer_row(
 
 @pytest.mark.parametrize("first", ["full", "latest"])
 def test_table_of_a_diverged_log_is_rejected_before_a_file_is_written(
-    tmp_path: Path, lake: LakeOfTest, first: str
+    tmp_path: Path, lake: ExportedLake, first: str
 ) -> None:
     dump = tmp_path / "in"
     write(dump, {0: b"".join(log_of(OLD[:28]))})
@@ -245,13 +245,15 @@ def test_table_of_a_diverged_log_is_rejected_before_a_file_is_written(
         assert set(lake.output.rglob("*")) == paths
 
 
-def test_missing_history_file_ends_a_run_that_requires_it(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_missing_history_file_ends_a_run_that_requires_it(
+    tmp_path: Path, lake: ExportedLake
+) -> None:
     dump = tmp_path / "in"
     for end in (28, len(OLD)):
         write(dump, {0: b"".join(log_of(OLD[:end]))})
         export(0, dump, lake)
     before = lake.values("topic")
-    if isinstance(lake, DeltaOfTest):
+    if isinstance(lake, DeltaTables):
         unused = lake.table("topic").vacuum(0, dry_run=True, enforce_retention_duration=False)
         assert [Path(path).parts[0] for path in unused] == ["data"]
     min(lake.folder_of(0).glob("*.parquet")).unlink()
@@ -276,7 +278,7 @@ def value_schema(names: Iterable[str]) -> dict[str, object]:
 
 @pytest.mark.parametrize("columns", [(), ("--columns", "offset,key.id,value,value_schema_id")])
 def test_decoded_rows_are_merged_by_the_bytes_of_their_keys(
-    tmp_path: Path, lake: LakeOfTest, columns: tuple[str, ...]
+    tmp_path: Path, lake: ExportedLake, columns: tuple[str, ...]
 ) -> None:
     first, second = value_schema(["a", "b"]), value_schema(["c", "b", "a"])
     line = {"a": 3, "b": 4}

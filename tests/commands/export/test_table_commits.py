@@ -28,7 +28,7 @@ from kafka_index.core.query.records import list_partitions
 from tests.support.campaign import sample_size
 from tests.support.command_line import COMMAND, Argument, environment, run_here
 from tests.support.killed_runs import Failure, KilledRuns
-from tests.support.lake_tables import FORMATS, DeltaOfTest, IcebergOfTest, LakeOfTest
+from tests.support.lake_tables import FORMATS, DeltaTables, ExportedLake, IcebergTables
 from tests.support.record_tables import batch_of, write_partition
 
 MODULES = (
@@ -38,7 +38,7 @@ MODULES = (
 
 
 @pytest.fixture(params=[(form, history) for form in FORMATS for history in History], ids=" ".join)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeOfTest:
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> ExportedLake:
     form, history = request.param
     return FORMATS[form](tmp_path / "lakes", history)
 
@@ -65,7 +65,7 @@ def write(root: Path, log: bytes, partitions: int = 2) -> None:
         write_partition(root, {0: log}, f"topic-{number}")
 
 
-def values_of(root: Path, lake: LakeOfTest) -> list[tuple[int, bytes]]:
+def values_of(root: Path, lake: ExportedLake) -> list[tuple[int, bytes]]:
     """Return the rows of the table of a dump, by partition and offset."""
     columns = ("partition", "offset", "key", "value")
     rows = kafka_index.read_records(root, columns=columns).read_all().to_pylist()
@@ -107,7 +107,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledRuns]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_rerun_completes_a_killed_commit(
-    tmp_path: Path, lake: LakeOfTest, runs: KilledRuns, scenario: str
+    tmp_path: Path, lake: ExportedLake, runs: KilledRuns, scenario: str
 ) -> None:
     before, log, options = SCENARIOS[scenario]
     dump, template = tmp_path / "in", tmp_path / "template"
@@ -137,7 +137,7 @@ def test_rerun_completes_a_killed_commit(
         assert len(set(lake.files("topic"))) == len(lake.files("topic")), (failure, step)
 
 
-def test_three_concurrent_runs_add_each_record_once(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_three_concurrent_runs_add_each_record_once(tmp_path: Path, lake: ExportedLake) -> None:
     dump = tmp_path / "in"
     command = [*COMMAND, "export", "--input", str(dump), *map(str, lake.options)]
     write(dump, log_of(range(900)))
@@ -152,7 +152,7 @@ def test_three_concurrent_runs_add_each_record_once(tmp_path: Path, lake: LakeOf
     assert lake.values("topic") == values_of(dump, lake)
 
 
-def open_tables(dump: Path, lake: LakeOfTest) -> Tables:
+def open_tables(dump: Path, lake: ExportedLake) -> Tables:
     """Open the tables of an export as a run does, without its lock."""
     given = dict(zip(lake.options[::2], map(str, lake.options[1::2]), strict=True))
     names = ("format", "output", "catalog", "namespace", "history")
@@ -166,7 +166,7 @@ def open_tables(dump: Path, lake: LakeOfTest) -> Tables:
 
 
 def test_data_file_removed_before_its_commit_ends_the_run(
-    complete_files: Path, lake: LakeOfTest
+    complete_files: Path, lake: ExportedLake
 ) -> None:
     before = lake.values("topic")
     folder = lake.folder_of(1)
@@ -187,9 +187,9 @@ def test_data_file_removed_before_its_commit_ends_the_run(
 
 
 def test_recreated_table_without_its_data_files_is_rejected(
-    complete_files: Path, lake: LakeOfTest
+    complete_files: Path, lake: ExportedLake
 ) -> None:
-    if isinstance(lake, IcebergOfTest):
+    if isinstance(lake, IcebergTables):
         lake.catalog.drop_table(lake.table("topic").name())
     else:
         shutil.rmtree(lake.output / "topic" / "_delta_log")
@@ -200,7 +200,7 @@ def test_recreated_table_without_its_data_files_is_rejected(
 
 
 @pytest.fixture
-def complete_files(tmp_path: Path, lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch) -> Path:
+def complete_files(tmp_path: Path, lake: ExportedLake, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A dump whose files are complete, up to offset 500 committed, and not after it."""
     dump = tmp_path / "in"
     write(dump, log_of(range(500)))
@@ -235,12 +235,12 @@ def on_commit(
         table.commit = first  # type: ignore[method-assign]
 
 
-def test_three_writers_of_one_version_commit_once(complete_files: Path, lake: LakeOfTest) -> None:
+def test_three_writers_of_one_version_commit_once(complete_files: Path, lake: ExportedLake) -> None:
     version = lake.version("topic")
     barrier = threading.Barrier(3)
     conflicts = []
 
-    def together(
+    def run_concurrently(
         _table: LakeTable, change: TableChange, own: Callable[[TableChange], None]
     ) -> None:
         barrier.wait()
@@ -253,7 +253,7 @@ def test_three_writers_of_one_version_commit_once(complete_files: Path, lake: La
     writers = []
     for _ in range(3):
         tables = open_tables(complete_files, lake)
-        on_commit(tables, together)
+        on_commit(tables, run_concurrently)
         writers.append(threading.Thread(target=commit, args=(tables,)))
     for writer in writers:
         writer.start()
@@ -266,16 +266,18 @@ def test_three_writers_of_one_version_commit_once(complete_files: Path, lake: La
 
 @pytest.mark.parametrize("error", [CommitConflictError, PublishError])
 def test_commit_with_a_lost_response_is_not_repeated(
-    complete_files: Path, lake: LakeOfTest, error: type[PublishError]
+    complete_files: Path, lake: ExportedLake, error: type[PublishError]
 ) -> None:
     version = lake.version("topic")
 
-    def lose(_table: LakeTable, change: TableChange, own: Callable[[TableChange], None]) -> None:
+    def lose_response(
+        _table: LakeTable, change: TableChange, own: Callable[[TableChange], None]
+    ) -> None:
         own(change)
         raise error("the connection was closed")
 
     tables = open_tables(complete_files, lake)
-    on_commit(tables, lose)
+    on_commit(tables, lose_response)
     commit(tables)
     assert lake.version("topic") == version + 1
     assert lake.values("topic") == values_of(complete_files, lake)
@@ -283,7 +285,7 @@ def test_commit_with_a_lost_response_is_not_repeated(
 
 @pytest.mark.parametrize("error", [CommitConflictError, PublishError])
 def test_rerun_completes_a_run_whose_commits_all_failed(
-    tmp_path: Path, lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch, error: type[PublishError]
+    tmp_path: Path, lake: ExportedLake, monkeypatch: pytest.MonkeyPatch, error: type[PublishError]
 ) -> None:
     dump = tmp_path / "in"
     write(dump, log_of(range(500)))
@@ -293,7 +295,7 @@ def test_rerun_completes_a_run_whose_commits_all_failed(
         raise error("no answer", path=self.name)
 
     with monkeypatch.context() as patch:
-        name = "delta._DeltaTable" if isinstance(lake, DeltaOfTest) else "iceberg._IcebergTable"
+        name = "delta._DeltaTable" if isinstance(lake, DeltaTables) else "iceberg._IcebergTable"
         patch.setattr(f"kafka_index.commands.export.{name}.commit", fail)
         patch.setattr("kafka_index.commands.export.table_commit.time.sleep", lambda _seconds: None)
         done = run_here("export", *command)
@@ -305,7 +307,7 @@ def test_rerun_completes_a_run_whose_commits_all_failed(
 
 
 def test_rows_added_concurrently_by_another_tool_are_kept(
-    complete_files: Path, lake: LakeOfTest
+    complete_files: Path, lake: ExportedLake
 ) -> None:
     other = lake.read("topic").slice(0, 1)
     number = other.schema.get_field_index("partition")
@@ -325,7 +327,7 @@ def test_rows_added_concurrently_by_another_tool_are_kept(
 
 
 def test_files_rewritten_concurrently_by_another_tool_duplicate_no_row(
-    tmp_path: Path, lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lake: ExportedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dump = tmp_path / "in"
     for count in (500, 900):
@@ -348,7 +350,7 @@ def test_files_rewritten_concurrently_by_another_tool_duplicate_no_row(
 
 
 def test_rows_without_a_partition_are_kept_when_files_are_replaced(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     """Another tool has added them to the table, and compacted it."""
     dump = tmp_path / "in"
@@ -368,7 +370,7 @@ def test_rows_without_a_partition_are_kept_when_files_are_replaced(
 
 
 def test_rewriting_files_neither_loses_nor_duplicates_rows(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     """Other tools compact tables, and a restart then replaces rows of merged files."""
     dump = tmp_path / "in"

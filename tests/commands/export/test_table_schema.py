@@ -21,7 +21,7 @@ from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import LakeTable, TableChange
 from kafka_index.commands.export.table_schema import table_batch, table_schema
 from kafka_index.core.errors import InputError
-from tests.support.lake_tables import FORMATS, NAMESPACE, IcebergOfTest, LakeOfTest
+from tests.support.lake_tables import FORMATS, NAMESPACE, ExportedLake, IcebergTables
 
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=dt.UTC)
 NO_ZONE = NOON.replace(tzinfo=None, microsecond=123000)
@@ -69,18 +69,18 @@ class DecodedSettings(ExportSettings):
 
 
 @pytest.fixture(params=FORMATS)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeOfTest:
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> ExportedLake:
     return FORMATS[request.param](tmp_path / "lakes")
 
 
-def open_table(lake: LakeOfTest, schema: pa.Schema) -> tuple[LakeTable, DecodedSettings]:
-    form = ExportFormat.ICEBERG if isinstance(lake, IcebergOfTest) else ExportFormat.DELTA
+def open_table(lake: ExportedLake, schema: pa.Schema) -> tuple[LakeTable, DecodedSettings]:
+    form = ExportFormat.ICEBERG if isinstance(lake, IcebergTables) else ExportFormat.DELTA
     settings = DecodedSettings(str(lake.output), form, schema=schema)
-    lakes = IcebergLake(lake.uri, NAMESPACE) if isinstance(lake, IcebergOfTest) else DeltaLake()
+    lakes = IcebergLake(lake.uri, NAMESPACE) if isinstance(lake, IcebergTables) else DeltaLake()
     return lakes.open("topic", str(lake.output / "topic"), settings), settings
 
 
-def commit(lake: LakeOfTest, rows: pa.Table, version: int) -> None:
+def commit(lake: ExportedLake, rows: pa.Table, version: int) -> None:
     """Write rows to a file, and commit it."""
     table, settings = open_table(lake, rows.schema)
     path = lake.output / "topic" / "partition-0" / f"{version:020d}-{version:020d}.parquet"
@@ -91,7 +91,7 @@ def commit(lake: LakeOfTest, rows: pa.Table, version: int) -> None:
     table.commit(TableChange((), (str(path),), {"kafka-index:test:topic-0": version}))
 
 
-def exact_rows(lake: LakeOfTest) -> list[dict[str, Any]]:
+def exact_rows(lake: ExportedLake) -> list[dict[str, Any]]:
     """Return the rows of a table from its files: pyiceberg reads null lists as empty ones."""
     with duckdb.connect() as connection:
         query = 'SELECT * FROM read_parquet($files, union_by_name = true) ORDER BY "offset"'
@@ -100,7 +100,7 @@ def exact_rows(lake: LakeOfTest) -> list[dict[str, Any]]:
         return found
 
 
-def remove(lake: LakeOfTest, schema: pa.Schema, *offsets: int) -> None:
+def remove(lake: ExportedLake, schema: pa.Schema, *offsets: int) -> None:
     """Remove rows, and so rewrite their files."""
     table, settings = open_table(lake, schema)
     removed, added = replace_rows(
@@ -137,7 +137,9 @@ def nested(kind: pa.DataType, value: Any, depth: str) -> pa.Array:
 
 
 @pytest.mark.parametrize("depth", ["column", "struct", "list", "map"])
-def test_every_column_type_is_read_back_in_both_table_formats(lake: LakeOfTest, depth: str) -> None:
+def test_every_column_type_is_read_back_in_both_table_formats(
+    lake: ExportedLake, depth: str
+) -> None:
     columns = {f"c{number}": nested(one[0], one[1], depth) for number, one in enumerate(TYPES)}
     rows = rows_of(0, **columns)
     commit(lake, pa.concat_tables([rows, rows_of(2, **columns)]), 2)
@@ -154,13 +156,13 @@ def found_type(value: Any) -> pa.DataType:
     return pa.string() if value is None else pa.scalar(value).type
 
 
-def test_column_types_equal_those_documented(lake: LakeOfTest) -> None:
+def test_column_types_equal_those_documented(lake: ExportedLake) -> None:
     schema = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
     for number, (kind, *_) in enumerate(TYPES):
         schema = schema.append(pa.field(f"c{number}", kind))
     open_table(lake, schema)
     table = lake.table("topic")
-    if isinstance(lake, IcebergOfTest):
+    if isinstance(lake, IcebergTables):
         found = {each.name: str(each.field_type) for each in table.schema().fields}
         own, place = "int", 3
     else:
@@ -173,7 +175,7 @@ def test_column_types_equal_those_documented(lake: LakeOfTest) -> None:
     }
 
 
-def test_new_columns_are_added_at_every_depth(lake: LakeOfTest) -> None:
+def test_new_columns_are_added_at_every_depth(lake: ExportedLake) -> None:
     first: dict[str, list[Any]] = {"value": [{"a": 1, "items": [{"n": 1}]}]}
     new = {"a": 2, "b": "x", "items": [{"n": 2, "m": 3}]}
     second: dict[str, list[Any]] = {
@@ -194,7 +196,7 @@ def test_new_columns_are_added_at_every_depth(lake: LakeOfTest) -> None:
     assert values[3] == values[0]
 
 
-def test_rewritten_files_of_earlier_columns_keep_their_rows(lake: LakeOfTest) -> None:
+def test_rewritten_files_of_earlier_columns_keep_their_rows(lake: ExportedLake) -> None:
     """Members of the second file have another order, and some are new."""
     old = pa.struct([("n", pa.int64()), ("o", pa.string())])
     new = pa.struct([("m", pa.int64()), ("o", pa.string()), ("n", pa.int64())])
@@ -223,7 +225,7 @@ def test_rewritten_files_of_earlier_columns_keep_their_rows(lake: LakeOfTest) ->
     ],
 )
 def test_changed_type_is_rejected_with_the_column_and_both_types(
-    lake: LakeOfTest, kind: pa.DataType, column: str, types: tuple[str, str]
+    lake: ExportedLake, kind: pa.DataType, column: str, types: tuple[str, str]
 ) -> None:
     own = [("partition", pa.int32()), ("offset", pa.int64())]
     known = pa.struct([("a", pa.int64()), ("n", pa.list_(pa.float64()))])
@@ -253,11 +255,11 @@ def test_unknown_columns_of_a_table_are_rejected(
         table_schema(pa.schema(list(schema.items())), form)
 
 
-def test_only_iceberg_tables_widen_column_types(lake: LakeOfTest) -> None:
+def test_only_iceberg_tables_widen_column_types(lake: ExportedLake) -> None:
     own = [("partition", pa.int32()), ("offset", pa.int64())]
     lake.create("topic", pa.schema([*own, ("a", pa.int32()), ("b", pa.float32())]))
     wide = pa.schema([*own, ("a", pa.int64()), ("b", pa.float64())])
-    if isinstance(lake, IcebergOfTest):
+    if isinstance(lake, IcebergTables):
         commit(lake, rows_of(0, a=pa.array([2**40]), b=pa.array([0.1])), 1)
         assert lake.read("topic").select(["a", "b"]).to_pylist() == [{"a": 2**40, "b": 0.1}]
     else:

@@ -18,8 +18,8 @@ from tests.servers.s3 import S3Server
 from tests.support.command_line import COMMAND, DUMP, Argument, run_here, run_program
 from tests.support.lake_tables import (
     FORMATS,
-    DeltaOfTest,
-    LakeOfTest,
+    DeltaTables,
+    ExportedLake,
     as_records,
     duckdb_rows,
     polars_rows,
@@ -35,11 +35,11 @@ from .test_data_loss import CUT_AND_GROWN, DELETED, MADE_ANEW, log_of, rows_of, 
 
 
 @pytest.fixture(params=FORMATS)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeOfTest:
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> ExportedLake:
     return FORMATS[request.param](tmp_path / "lakes")
 
 
-def export(code: int, dump: Path, lake: LakeOfTest, *more: Argument) -> str:
+def export(code: int, dump: Path, lake: ExportedLake, *more: Argument) -> str:
     done = run_here("export", "--input", dump, *lake.options, *more)
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout + done.stderr
@@ -47,7 +47,7 @@ def export(code: int, dump: Path, lake: LakeOfTest, *more: Argument) -> str:
 
 @pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
 def test_tables_of_a_dump_equal_its_records_in_every_reader(
-    lake: LakeOfTest, monkeypatch: pytest.MonkeyPatch, by_date: tuple[str, ...]
+    lake: ExportedLake, monkeypatch: pytest.MonkeyPatch, by_date: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     # Among them are headers, compacted gaps, and timestamps outside of the calendar.
@@ -62,7 +62,7 @@ def test_tables_of_a_dump_equal_its_records_in_every_reader(
     assert "committed" not in export(0, DUMP, lake, *chosen, *by_date)
 
 
-def test_rerun_commits_new_records_only(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_rerun_commits_new_records_only(tmp_path: Path, lake: ExportedLake) -> None:
     dump = tmp_path / "in"
     for count, versions in ((500, 1), (500, 1), (1000, 2)):
         write(dump, {0: log_of(range(count))})
@@ -79,7 +79,7 @@ def test_rerun_commits_new_records_only(tmp_path: Path, lake: LakeOfTest) -> Non
 )
 def test_rows_of_a_diverged_log_are_replaced_in_one_commit(
     tmp_path: Path,
-    lake: LakeOfTest,
+    lake: ExportedLake,
     segments: dict[int, bytes],
     choice: str,
     by_date: tuple[str, ...],
@@ -102,7 +102,9 @@ def test_rows_of_a_diverged_log_are_replaced_in_one_commit(
     assert lake.values("topic") == rows_of(dump)
 
 
-def test_offsets_deleted_before_their_export_are_skipped(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_offsets_deleted_before_their_export_are_skipped(
+    tmp_path: Path, lake: ExportedLake
+) -> None:
     dump = tmp_path / "in"
     write(dump, {0: log_of(range(500))})
     export(0, dump, lake)
@@ -114,7 +116,7 @@ def test_offsets_deleted_before_their_export_are_skipped(tmp_path: Path, lake: L
 
 @pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
 def test_export_of_a_repaired_batch_replaces_the_rows_of_its_range(
-    tmp_path: Path, lake: LakeOfTest, by_date: tuple[str, ...]
+    tmp_path: Path, lake: ExportedLake, by_date: tuple[str, ...]
 ) -> None:
     dump = tmp_path / "in"
     damaged = bytearray(log_of(range(500)))
@@ -132,7 +134,7 @@ def test_export_of_a_repaired_batch_replaces_the_rows_of_its_range(
 
 
 def test_files_have_the_statistics_of_times_and_lie_within_a_day(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     day = 24 * 3600 * 1000
     log = b"".join(batch_of(at, [(at // 2 * day + at, b"%d" % at, b"v")]) for at in range(6))
@@ -143,7 +145,7 @@ def test_files_have_the_statistics_of_times_and_lie_within_a_day(
         group = pq.ParquetFile(path).metadata.row_group(0)
         columns = {group.column(at).path_in_schema: at for at in range(group.num_columns)}
         assert all(group.column(columns[name]).is_stats_set for name in ("key", "timestamp"))
-    if isinstance(lake, DeltaOfTest):
+    if isinstance(lake, DeltaTables):
         rows = pa.table(lake.table("topic").get_add_actions(flatten=True)).to_pylist()
         names = ("partition.date", "min.offset", "max.offset")
         bounds = {tuple(str(one[name]) for name in names) for one in rows}
@@ -206,7 +208,7 @@ def test_catalog_by_name_has_a_default_output_in_its_warehouse(
     assert file.parent == tmp_path / "lakes" / "raw" / "kafka" / "topic" / "partition-0"
 
 
-def test_table_that_is_ahead_of_its_output_is_rejected(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_table_that_is_ahead_of_its_output_is_rejected(tmp_path: Path, lake: ExportedLake) -> None:
     dump = tmp_path / "in"
     write(dump, {0: log_of(range(500))})
     export(0, dump, lake)
@@ -220,7 +222,7 @@ def test_table_that_is_ahead_of_its_output_is_rejected(tmp_path: Path, lake: Lak
     assert sorted(folder.iterdir()) == files
 
 
-def test_table_with_rows_of_another_output_is_rejected(tmp_path: Path, lake: LakeOfTest) -> None:
+def test_table_with_rows_of_another_output_is_rejected(tmp_path: Path, lake: ExportedLake) -> None:
     dump = tmp_path / "in"
     write(dump, {0: log_of(range(500))})
     export(0, dump, lake)
@@ -234,7 +236,7 @@ def test_table_with_rows_of_another_output_is_rejected(tmp_path: Path, lake: Lak
 
 
 def test_table_with_other_columns_or_partitions_is_rejected_before_a_file_is_written(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     dump = tmp_path / "in"
     write(dump, {0: log_of(range(20))})
@@ -323,7 +325,7 @@ def test_missing_library_is_named_with_its_extra(tmp_path: Path, form: str, libr
 
 
 def test_decoded_values_of_two_schema_versions_are_rows_of_one_table(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     values = [{"id": 1, "old": "o"}, {"id": 2, "status": "NEW", "currency": "EUR"}]
     names = ({"id", "old"}, {"id", "status", "currency"})
@@ -347,7 +349,7 @@ def test_decoded_values_of_two_schema_versions_are_rows_of_one_table(
 
 
 def test_decoded_date_outside_the_calendar_sets_the_error_column_of_its_row(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     day = {"type": "int", "logicalType": "date"}
     schema = {"type": "record", "name": "Day", "fields": [{"name": "on", "type": day}]}

@@ -79,7 +79,7 @@ def put(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def asked(path: Path, by: By = By.OFFSET) -> list[tuple[str | None, int | None, int | None]]:
+def query_keys(path: Path, by: By = By.OFFSET) -> list[tuple[str | None, int | None, int | None]]:
     """Topic, partition and key of each query."""
     return [
         query

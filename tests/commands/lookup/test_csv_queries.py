@@ -16,7 +16,7 @@ from kafka_index.commands.lookup import queries
 from kafka_index.commands.lookup.queries import open_queries, read_split
 from kafka_index.core.errors import InputError
 from kafka_index.core.query.choices import By
-from tests.commands.lookup.building import asked, put
+from tests.commands.lookup.building import put, query_keys
 
 HEADER = "topic,partition,offset,note\n"
 
@@ -33,7 +33,7 @@ def cells(path: Path) -> list[tuple[Any, ...]]:
 
 def test_csv_query_keeps_its_cells(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", HEADER + 't,0,5,"a, ""b"""\nu,1, 7 ,  x  \nu,+1,07,""\n')
-    assert asked(path) == [("t", 0, 5), ("u", 1, 7), ("u", 1, 7)]
+    assert query_keys(path) == [("t", 0, 5), ("u", 1, 7), ("u", 1, 7)]
     assert cells(path) == [
         ("t", "0", "5", 'a, "b"'),
         ("u", "1", " 7 ", "  x  "),
@@ -44,14 +44,14 @@ def test_csv_query_keeps_its_cells(tmp_path: Path) -> None:
 def test_csv_columns_are_accepted_in_any_order(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "note,offset,topic,partition\nx,5,t,0\n")
     put(tmp_path / "b.csv", HEADER + "u,1,6,y\n")
-    assert asked(tmp_path) == [("t", 0, 5), ("u", 1, 6)]
+    assert query_keys(tmp_path) == [("t", 0, 5), ("u", 1, 6)]
     assert cells(tmp_path) == [("x", "5", "t", "0"), ("y", "6", "u", "1")]
 
 
 def test_empty_key_cell_is_an_invalid_query(tmp_path: Path) -> None:
     rows = ["t,0,,", ",0,1,", "t,x,1,", "t,0,99999999999999999999,", "t,99999999999,1,"]
     path = put(tmp_path / "q.csv", HEADER + "\n".join(rows))
-    assert asked(path) == [
+    assert query_keys(path) == [
         ("t", 0, None),
         (None, 0, 1),
         ("t", None, 1),
@@ -89,7 +89,7 @@ def test_malformed_csv_row_is_rejected_with_its_line(
 ) -> None:
     path = put(tmp_path / "q.csv", (HEADER + rows).encode("latin-1"))
     with pytest.raises(InputError, match=message) as caught:
-        asked(path)
+        query_keys(path)
     assert caught.value.path == str(path)
 
 
@@ -97,7 +97,7 @@ def test_malformed_csv_row_is_rejected_with_its_line(
 def test_csv_accepts_any_line_ends_and_skips_empty_lines(tmp_path: Path, end: str) -> None:
     text = "\n" + HEADER + "\n\nt,0,1,a\n\n\nt,0,2,b\nt,0,3,c"
     path = put(tmp_path / "q.csv", text.replace("\n", end))
-    assert asked(path) == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
+    assert query_keys(path) == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
 
 
 def test_quoted_csv_row_can_span_lines(tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_quoted_csv_row_can_span_lines(tmp_path: Path) -> None:
 
 def test_csv_byte_order_mark_is_not_part_of_a_column_name(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", b"\xef\xbb\xbf" + HEADER.encode() + b"t,0,1,\n")
-    assert asked(path) == [("t", 0, 1)]
+    assert query_keys(path) == [("t", 0, 1)]
 
 
 def test_csv_column_names_can_be_quoted_and_other_columns_duplicated(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", '"topic","partition","offset","a\nb",x,x\nt,0,1,2,3,4\n')
     (split,) = open_queries(str(path), By.OFFSET).splits
     assert split.columns == ("topic", "partition", "offset", "a\nb", "x", "x")
-    assert asked(path) == [("t", 0, 1)]
+    assert query_keys(path) == [("t", 0, 1)]
 
 
 def test_empty_trailing_csv_cell_is_ignored(tmp_path: Path) -> None:
@@ -124,43 +124,43 @@ def test_empty_trailing_csv_cell_is_ignored(tmp_path: Path) -> None:
 
 def test_compressed_csv_is_read(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv.gz", gzip.compress((HEADER + "t,0,1,\n").encode()))
-    assert asked(path) == [("t", 0, 1)]
+    assert query_keys(path) == [("t", 0, 1)]
 
 
 def test_truncated_compressed_csv_is_rejected(tmp_path: Path) -> None:
     data = gzip.compress((HEADER + "t,0,1,\n" * 100_000).encode())
     path = put(tmp_path / "q.csv.gz", data[: len(data) // 2])
     with pytest.raises(InputError, match="cannot read the queries"):
-        asked(path)
+        query_keys(path)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", HEADER, HEADER.strip(), HEADER + "\n\n"])
 def test_query_file_without_queries_is_accepted(tmp_path: Path, text: str) -> None:
-    assert asked(put(tmp_path / "q.csv", text)) == []
+    assert query_keys(put(tmp_path / "q.csv", text)) == []
 
 
 def test_empty_files_next_to_others_can_have_any_columns(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "")
     put(tmp_path / "b.csv", HEADER + "t,0,1,\n")
-    assert asked(tmp_path) == [("t", 0, 1)]
+    assert query_keys(tmp_path) == [("t", 0, 1)]
 
 
 def test_csv_times_are_parsed(tmp_path: Path) -> None:
     text = "topic,partition,timestamp\nt,0,2024-05-01T00:00:00.0001Z\nt,0,17\nt,0,soon\n"
     path = put(tmp_path / "q.csv", text)
-    assert [row[2] for row in asked(path, By.TIMESTAMP)] == [1_714_521_600_001, 17, None]
+    assert [row[2] for row in query_keys(path, By.TIMESTAMP)] == [1_714_521_600_001, 17, None]
 
 
 def test_csv_cell_of_megabytes_is_read_but_a_cell_above_the_block_size_is_rejected(
     tmp_path: Path,
 ) -> None:
     path = put(tmp_path / "q.csv", HEADER + f"t,0,1,{'x' * (8 << 20)}\nt,0,2,\n")
-    assert asked(path) == [("t", 0, 1), ("t", 0, 2)]
+    assert query_keys(path) == [("t", 0, 1), ("t", 0, 2)]
     put(path, HEADER + f"t,0,1,{'x' * (40 << 20)}\n")
     with pytest.raises(
         InputError, match="row 2, with the header, does not parse: Maximum line size"
     ):
-        asked(path)
+        query_keys(path)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_csv_cell_of_megabytes_is_read_but_a_cell_above_the_block_size_is_reject
 def test_malformed_csv_file_is_rejected(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = put(tmp_path / "q.csv", text)
     with pytest.raises(InputError, match=message) as caught:
-        asked(path)
+        query_keys(path)
     assert caught.value.path == str(path)
 
 
@@ -184,7 +184,7 @@ def test_query_files_with_different_columns_are_rejected(tmp_path: Path) -> None
     put(tmp_path / "a.csv", HEADER)
     put(tmp_path / "b.csv", "topic,partition,offset\n")
     with pytest.raises(InputError, match=r"not the columns of .*a.csv: no note"):
-        asked(tmp_path)
+        query_keys(tmp_path)
 
 
 def test_query_file_that_grew_after_its_check_is_rejected(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_query_file_that_grew_after_its_check_is_rejected(tmp_path: Path) -> Non
 def test_csv_path_with_duckdb_glob_characters_is_read(tmp_path: Path) -> None:
     put(tmp_path / "q*.csv", HEADER + "t,0,1,\n")
     put(tmp_path / "q1.csv", HEADER + "t,0,2,\n")
-    assert asked(tmp_path) == [("t", 0, 1), ("t", 0, 2)]
+    assert query_keys(tmp_path) == [("t", 0, 1), ("t", 0, 2)]
 
 
 CELL = st.text(st.sampled_from('ab ,"\n;\\é'), max_size=6)

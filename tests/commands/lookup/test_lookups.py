@@ -47,7 +47,7 @@ def only_status(status: Status, resolve: Resolve) -> Row:
 
 
 @cache
-def alone(directory: Path, by: By, resolve: Resolve, key: int) -> Row:
+def single_answer(directory: Path, by: By, resolve: Resolve, key: int) -> Row:
     """The answer of one partition to one question."""
     with PartitionLog.open(directory) as log:
         asked = np.array([key])
@@ -94,7 +94,7 @@ def test_bulk_answers_equal_single_answers(
         elif f"{topic}-{partition}" not in PARTITIONS:
             expected.append(only_status(Status.UNKNOWN_PARTITION, resolve))
         else:
-            expected.append(alone(dump / f"{topic}-{partition}", by, resolve, key))
+            expected.append(single_answer(dump / f"{topic}-{partition}", by, resolve, key))
     assert ask(dump, by, queries, resolve) == expected
 
 
@@ -198,14 +198,17 @@ def test_answers_of_several_threads_equal_those_of_one(
         Keys(random.integers(-5, 1160, 500), random.random(500) < 0.98),
     )
     with (
-        Lookups(inventory, settings) as alone,
+        Lookups(inventory, settings) as single_answer,
         DividedLookups(inventory, settings, threads) as divided,
     ):
-        expected, found = alone.answer(QueryBatch(*asked)), divided.answer(QueryBatch(*asked))
+        expected, found = (
+            single_answer.answer(QueryBatch(*asked)),
+            divided.answer(QueryBatch(*asked)),
+        )
         assert found.to_arrow().equals(expected.to_arrow())
         for code in range(inventory.partitions.num_rows):
-            assert divided.end_offset(code) == alone.end_offset(code)
-        assert set(divided.drain_findings()) == set(alone.drain_findings())
+            assert divided.end_offset(code) == single_answer.end_offset(code)
+        assert set(divided.drain_findings()) == set(single_answer.drain_findings())
 
 
 SETTINGS = LookupSettings(By.OFFSET, Resolve.BATCH)

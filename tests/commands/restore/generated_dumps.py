@@ -105,7 +105,7 @@ class Dump:
         """All batches of the history."""
         return [each for segment in self.history for each in segment]
 
-    def held(self) -> Segments:
+    def intact_batches(self) -> Segments:
         """The oracle: of each segment, the batches that any copy holds byte for byte."""
         logs = [log.read_bytes() for copy in self.copies for log in copy.glob(f"{NAME}/*.log")]
         return [
@@ -298,7 +298,7 @@ def kept_batches(directory: Path) -> list[bytes]:
 def faults(dump: Dump, salvage: Salvage) -> Iterator[str]:
     """Restore the copies in every order; yield a message for each error."""
     by_content = {each.content: each for each in dump.batches}
-    held = dump.held()
+    held = dump.intact_batches()
     outcomes = []
     for order, copies in enumerate(permutations(dump.copies)):
         output = dump.root / f"out-{salvage}-{order}"
@@ -352,7 +352,7 @@ def _faults_of(
     ]
     missing = [
         one
-        for one in _wanted(dump, salvage, held)
+        for one in _expected_batches(dump, salvage, held)
         if one not in there
         and not (one.is_transactional and any(one.first in span for span in left_out))
     ]
@@ -395,7 +395,7 @@ def _is_new_marker(entry: bytes, held_offsets: set[int]) -> bool:
     return is_control and int.from_bytes(entry[:8]) not in held_offsets
 
 
-def _wanted(dump: Dump, salvage: Salvage, held: Segments) -> Iterator[Batch]:
+def _expected_batches(dump: Dump, salvage: Salvage, held: Segments) -> Iterator[Batch]:
     """Yield the batches that must be restored: the first bad batch may end a segment."""
     for segment, original in zip(held, dump.history, strict=True):
         if salvage is not Salvage.PREFIX:

@@ -29,7 +29,7 @@ _IDENTITY = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\n"
 _TOPIC_IDS = {"t": "AAAAAAAAAAAAAAAAAAAAAg", "__transaction_state": "AAAAAAAAAAAAAAAAAAAAAw"}
 
 
-class _Backed:
+class _BackedUpHistory:
     """A history of transactions with two runs, and the cluster as it was at the second."""
 
     def __init__(self, root: Path, seed: int) -> None:
@@ -130,7 +130,7 @@ def _runbook(output: Path) -> str:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_logs_of_a_backup_end_at_its_transaction_boundary(tmp_path: Path, seed: int) -> None:
-    backed = _Backed(tmp_path, seed)
+    backed = _BackedUpHistory(tmp_path, seed)
     done = restore(backed.input, tmp_path / "out")
     assert done.code == 0, done.done.stderr
     ends = _ends(done)
@@ -146,7 +146,7 @@ def test_logs_of_a_backup_end_at_its_transaction_boundary(tmp_path: Path, seed: 
 def test_transactions_across_a_time_are_kept_or_removed_completely(
     tmp_path: Path, seed: int
 ) -> None:
-    backed = _Backed(tmp_path, seed)
+    backed = _BackedUpHistory(tmp_path, seed)
     done = restore(
         *(backed.input, tmp_path / "out", "--until", f"ms:{backed.until_ms}", "--create-time"),
         "--consistent",
@@ -162,7 +162,7 @@ def test_transactions_across_a_time_are_kept_or_removed_completely(
 
 
 def test_time_selects_the_following_backup(tmp_path: Path) -> None:
-    backed = _Backed(tmp_path, 1)
+    backed = _BackedUpHistory(tmp_path, 1)
     second = backup_id_at(backed.begun_ms)
     backed.history.run(40)
     backed.take(5)
@@ -178,7 +178,7 @@ def test_time_selects_the_following_backup(tmp_path: Path) -> None:
 def test_backup_after_a_time_is_selected_by_its_cutoff(
     tmp_path: Path, begun_ms: int, taken: int
 ) -> None:
-    backed = _Backed(tmp_path, 1)
+    backed = _BackedUpHistory(tmp_path, 1)
     until_ms = backed.until_ms
     runs = [backup_id_at(until_ms - 50), backup_id_at(backed.begun_ms)]
     repository = backed.repository

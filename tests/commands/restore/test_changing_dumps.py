@@ -39,7 +39,7 @@ def dump(tmp_path: Path) -> Path:
     return copy_dump(tmp_path / "dump", CHANGED, OTHER)
 
 
-def cut_short(log: Path) -> None:
+def truncate_log(log: Path) -> None:
     log.write_bytes(log.read_bytes()[:-1])
 
 
@@ -52,7 +52,7 @@ def removed(log: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [Link.COPY, Link.HARD])
-@pytest.mark.parametrize("change", [cut_short, grown, removed])
+@pytest.mark.parametrize("change", [truncate_log, grown, removed])
 def test_log_changed_before_it_is_read_fails_its_partition(
     tmp_path: Path, dump: Path, link: Link, change: Callable[[Path], None]
 ) -> None:

@@ -560,12 +560,12 @@ def test_metadata_output_is_locked(tmp_path: Path, dump: Path, metadata: Path) -
     )
     locked: list[bool] = []
 
-    def look(*_: object) -> None:
+    def record_lock(*_: object) -> None:
         locked.append((tmp_path / "new/.lock").exists())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        RestoreJob.prepare(request).run(look)
+        RestoreJob.prepare(request).run(record_lock)
 
     assert locked == [True]
 

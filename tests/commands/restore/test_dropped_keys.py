@@ -37,7 +37,7 @@ def rows(root: Path) -> list[dict[str, Any]]:
     return [row for row in found if not row["topic"].startswith("__")]
 
 
-def without(found: list[dict[str, Any]], keys: list[bytes]) -> list[dict[str, Any]]:
+def without_keys(found: list[dict[str, Any]], keys: list[bytes]) -> list[dict[str, Any]]:
     dropped = set(keys)
     return [row for row in found if row["is_control"] or row["key"] not in dropped]
 
@@ -66,16 +66,16 @@ def keys(dump: Path) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(dump: Path, keys: list[bytes]) -> dict[str, bytes]:
+def plain_files(dump: Path, keys: list[bytes]) -> dict[str, bytes]:
     """The files of a restore that nothing interrupts."""
-    output = dump.parent / "whole"
+    output = dump.parent / "plain_files"
     run = restore(dump, output, "--drop-keys", file_of(dump.parent, keys))
     assert run.code == 0, run.done.stdout + run.done.stderr
     return contents(output)
 
 
 def test_restore_with_drop_keys_equals_a_restored_rewrite(
-    dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path
+    dump: Path, keys: list[bytes], plain_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     path = file_of(tmp_path, keys)
     clean = run_here(
@@ -84,16 +84,16 @@ def test_restore_with_drop_keys_equals_a_restored_rewrite(
     assert clean.returncode == 0, clean.stderr
     restore(tmp_path / "clean", tmp_path / "out")
     both = contents(tmp_path / "out")
-    names = {name for name in whole if name.startswith(NAMES)}
+    names = {name for name in plain_files if name.startswith(NAMES)}
     assert names == {name for name in both if name.startswith(NAMES)}
-    assert [name for name in sorted(names) if whole[name] != both[name]] == []
+    assert [name for name in sorted(names) if plain_files[name] != both[name]] == []
     logs_of = [name for name in names if name.endswith(".log")]
-    assert any(whole[name] != (dump / name).read_bytes() for name in logs_of)
+    assert any(plain_files[name] != (dump / name).read_bytes() for name in logs_of)
 
 
 @pytest.mark.parametrize("link", ["copy", "hard"])
 def test_other_records_keep_their_offsets_and_the_dump_is_unchanged(
-    dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path, link: str
+    dump: Path, keys: list[bytes], plain_files: dict[str, bytes], tmp_path: Path, link: str
 ) -> None:
     before = contents(dump)
     run = restore(
@@ -102,9 +102,9 @@ def test_other_records_keep_their_offsets_and_the_dump_is_unchanged(
     )
     assert run.code == 0, run.done.stderr
     assert contents(dump) == before
-    assert rows(tmp_path / "out") == without(rows(dump), keys)
+    assert rows(tmp_path / "out") == without_keys(rows(dump), keys)
     found = contents(tmp_path / "out")
-    assert {name: found[name] for name in whole} == whole
+    assert {name: found[name] for name in plain_files} == plain_files
     for name in INTERNAL[:2]:
         assert {path.name for path in logs(tmp_path / "out" / name)}
         for log in logs(dump / name):
@@ -118,7 +118,7 @@ def test_number_of_dropped_records_is_in_rows_summary_and_runbook(
 ) -> None:
     path, out = file_of(tmp_path, keys), tmp_path / "out"
     run = restore(dump, out, "--drop-keys", path, "--summary", tmp_path / "summary.json")
-    expected = len(rows(dump)) - len(without(rows(dump), keys))
+    expected = len(rows(dump)) - len(without_keys(rows(dump), keys))
     assert expected
     by_row = {f"{row['topic']}-{row['partition']}": row["dropped"] for row in run.rows}
     assert sum(filter(None, by_row.values())) == expected
@@ -168,7 +168,7 @@ def test_key_files_that_a_rewrite_rejects_are_rejected(
 
 
 def test_list_of_keys_equals_a_key_file(
-    dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path
+    dump: Path, keys: list[bytes], plain_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     given: list[list[str | bytes] | Path] = [[*keys], file_of(tmp_path, keys)]
     for number, drop_keys in enumerate(given):
@@ -178,7 +178,7 @@ def test_list_of_keys_equals_a_key_file(
         assert result.counts["records_dropped"] == sum(
             each.dropped or 0 for each in result.partitions
         )
-        assert {name: contents(output)[name] for name in whole} == whole
+        assert {name: contents(output)[name] for name in plain_files} == plain_files
     for wrong, kind in (([], InputError), (7, ConfigError), ([7], ConfigError)):
         with pytest.raises(kind):
             kafka_index.restore_dump(dump, tmp_path / "no", drop_keys=wrong)  # type: ignore[arg-type]
@@ -200,12 +200,12 @@ def test_log_end_of_until_does_not_depend_on_dropped_keys(
         return [(row["topic"], row["partition"], *map(row.get, names)) for row in found]
 
     assert facts(run.rows) == facts(plain.rows)
-    assert rows(tmp_path / "out") == without(rows(tmp_path / "plain"), keys)
+    assert rows(tmp_path / "out") == without_keys(rows(tmp_path / "plain"), keys)
     for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
         assert (tmp_path / "out" / name).read_text() == (tmp_path / "plain" / name).read_text()
 
 
-@pytest.mark.parametrize("part", ["whole", "until"])
+@pytest.mark.parametrize("part", ["plain_files", "until"])
 def test_backup_is_restored_without_the_keys(
     dump: Path, keys: list[bytes], tmp_path: Path, part: str
 ) -> None:
@@ -226,8 +226,8 @@ def test_backup_is_restored_without_the_keys(
     ]
     assert ends[0] == ends[1]
     kept = rows(tmp_path / "plain")
-    assert rows(tmp_path / "out") == without(kept, keys)
-    assert len(without(kept, keys)) < len(kept)
+    assert rows(tmp_path / "out") == without_keys(kept, keys)
+    assert len(without_keys(kept, keys)) < len(kept)
     assert (len(kept) < len(rows(dump))) == (part == "until")
     for name in INTERNAL[:2]:
         found, expected = (contents(tmp_path / each / name) for each in ("out", "plain"))
@@ -319,7 +319,7 @@ def test_batches_of_another_copy_are_restored_without_the_keys(
     path = file_of(tmp_path, keys)
     run = restore(first, tmp_path / "out", "--input", second, "--drop-keys", path)
     assert run.code == 0, run.done.stdout
-    assert rows(tmp_path / "out") == without(rows(second), keys)
+    assert rows(tmp_path / "out") == without_keys(rows(second), keys)
 
 
 def test_salvaged_partition_is_restored_without_the_keys(keys: list[bytes], tmp_path: Path) -> None:
@@ -330,12 +330,12 @@ def test_salvaged_partition_is_restored_without_the_keys(keys: list[bytes], tmp_
     run = restore(source, tmp_path / "out", *how, "--drop-keys", file_of(tmp_path, keys))
     assert run.code == plain.code == 1
     assert run.lost == plain.lost
-    assert rows(tmp_path / "out") == without(rows(tmp_path / "plain"), keys)
+    assert rows(tmp_path / "out") == without_keys(rows(tmp_path / "plain"), keys)
 
 
 @pytest.mark.parametrize("number", range(_RANDOM_CASES))
 def test_killed_restore_is_completed_only_with_the_same_keys(
-    dump: Path, keys: list[bytes], whole: dict[str, bytes], tmp_path: Path, number: int
+    dump: Path, keys: list[bytes], plain_files: dict[str, bytes], tmp_path: Path, number: int
 ) -> None:
     path = file_of(tmp_path, keys)
 
@@ -352,7 +352,7 @@ def test_killed_restore_is_completed_only_with_the_same_keys(
         return
     for log in out.glob("[a-z]*-[0-9]/*.log"):
         # What has its name is whole.
-        assert log.read_bytes() == whole[str(log.relative_to(out))]
+        assert log.read_bytes() == plain_files[str(log.relative_to(out))]
     if (out / STATE_FILE).exists():
         (tmp_path / "other").write_text("other\n")
         other = restore(dump, out, "--drop-keys", tmp_path / "other")
@@ -360,4 +360,4 @@ def test_killed_restore_is_completed_only_with_the_same_keys(
         assert "another input or other options" in other.done.stderr
     run = restore(dump, out, "--drop-keys", path)
     assert run.code == 0, run.done.stderr
-    assert {name: contents(out)[name] for name in whole} == whole
+    assert {name: contents(out)[name] for name in plain_files} == plain_files

@@ -16,7 +16,7 @@ from tests.support.command_line import run_here
 from tests.support.restoring import (
     MARKER,
     Places,
-    check_mountable_only_if_whole,
+    check_loadable_only_if_complete,
     contents,
     copy_dump,
     damaged_dump,
@@ -35,7 +35,7 @@ _PAGE = 4096
 
 def test_full_disk_leaves_no_clean_shutdown_file_and_a_rerun_completes(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "audit.trail-0", "payments-0", "orders.eu-west-1")
-    restore(dump, tmp_path / "whole")
+    restore(dump, tmp_path / "complete_files")
     with small_disk(tmp_path / "small", "256k") as mounted:
         run = restore(dump, mounted / "out")
 
@@ -48,7 +48,7 @@ def test_full_disk_leaves_no_clean_shutdown_file_and_a_rerun_completes(tmp_path:
         run = restore(dump, mounted / "out")
 
         assert run.code == 0, run.done.stdout + run.done.stderr
-        assert contents(mounted / "out") == contents(tmp_path / "whole")
+        assert contents(mounted / "out") == contents(tmp_path / "complete_files")
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(dump: Path) -> dict[str, bytes]:
+def complete_files(dump: Path) -> dict[str, bytes]:
     """The files of a restore with enough room."""
-    return Places(dump.parent / "whole").restored(dump)
+    return Places(dump.parent / "complete_files").restored(dump)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def whole(dump: Path) -> dict[str, bytes]:
     ids=lambda number: f"case-{number}",
 )
 def test_full_disks_leave_no_partial_restore_on_which_a_broker_starts(
-    tmp_path: Path, dump: Path, whole: dict[str, bytes], number: int
+    tmp_path: Path, dump: Path, complete_files: dict[str, bytes], number: int
 ) -> None:
     order, rooms = _CASES[number]
     draw = random.Random(number)
@@ -80,7 +80,9 @@ def test_full_disks_leave_no_partial_restore_on_which_a_broker_starts(
         places = Places(root).make()
         before = places.written()
         for name, room in zip(_DISKS, rooms, strict=True):
-            needed = sum(len(data) for path, data in whole.items() if path.startswith(f"{name}/"))
+            needed = sum(
+                len(data) for path, data in complete_files.items() if path.startswith(f"{name}/")
+            )
             part = draw.randrange(0, needed) if room == "part" else 0
             if room != "all":
                 _resize(root / name, _used_bytes(root / name) + part)
@@ -88,12 +90,12 @@ def test_full_disks_leave_no_partial_restore_on_which_a_broker_starts(
             run = run_here(*map(str, places.command(dump)))
             assert run.returncode in (_DAMAGE, _ENVIRONMENT), run.stderr
             if places.written() != before:
-                check_mountable_only_if_whole(places.written(), whole)
+                check_loadable_only_if_complete(places.written(), complete_files)
             if run.returncode == _DAMAGE:
                 break
             assert freed is not None, run.stderr
             _resize(root / freed, 64 << 20)
-        assert {name: places.written().get(name) for name in whole} == whole
+        assert {name: places.written().get(name) for name in complete_files} == complete_files
 
 
 def _used_bytes(disk: Path) -> int:

@@ -387,7 +387,7 @@ def test_gap_in_the_cleaned_part_is_no_loss(tmp_path: Path, dump: Path) -> None:
     assert restore(dump, tmp_path / "out").code == 0
 
 
-def repeat_batch(log: Path, number: int) -> None:
+def duplicate_batch(log: Path, number: int) -> None:
     """Let a batch follow itself: whole, with the right checksum, and offsets that go back."""
     position, size, _ = places(log)[number]
     data = log.read_bytes()
@@ -402,7 +402,7 @@ def test_batch_with_decreasing_offsets_is_damage(
 ) -> None:
     log = logs(dump / PARTITION)[segment]
     sound, (position, *_) = log.read_bytes(), places(log)[number]
-    repeat_batch(log, number)
+    duplicate_batch(log, number)
 
     kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
     prefix = restore(dump, tmp_path / "prefix")
@@ -442,7 +442,7 @@ def test_repeated_batch_is_repaired_from_a_copy_without_it(tmp_path: Path, dump:
     whole = copy_dump(tmp_path / "whole", PARTITION)
     log = logs(dump / PARTITION)[1]
     sound = log.read_bytes()
-    repeat_batch(log, 3)
+    duplicate_batch(log, 3)
 
     run = restore(dump, tmp_path / "out", "--input", whole)
 

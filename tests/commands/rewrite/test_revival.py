@@ -210,13 +210,13 @@ def test_rewrite_is_rejected_exactly_if_readers_of_either_isolation_level_see_ol
 
         if code:
             assert run_here(*command, "--allow-revive").returncode == 0
-        levels = [_is_back(source, output, level) for level in _LEVELS]
+        levels = [_reappears(source, output, level) for level in _LEVELS]
         assert code == (2 if any(levels) else 0), where
         outcomes.add((*levels,))
     assert len(outcomes) > 2
 
 
-def _is_back(source: Path, output: Path, isolation: str) -> bool:
+def _reappears(source: Path, output: Path, isolation: str) -> bool:
     before, after = (
         dict(zip(table["key"].to_pylist(), table["offset"].to_pylist(), strict=True))
         for table in (

@@ -21,13 +21,13 @@ from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError
 from kafka_index.core.log.retention import count_expired_uploads
 from tests.support.campaign import sample_size
-from tests.support.child_processes import without_override
+from tests.support.child_processes import enforce_permissions
 from tests.support.command_line import DUMP, run_here
 from tests.support.damaged_dumps import (
     append_early_batch,
     damage_middle,
     flip,
-    leave_whole,
+    leave_intact,
     log_path,
     make_log_a_folder,
     records_of,
@@ -35,7 +35,7 @@ from tests.support.damaged_dumps import (
     write_dump,
 )
 from tests.support.metadata import write_log
-from tests.support.random_records import Drawing, draw_log, draw_sound_log
+from tests.support.random_records import LogGenerator, draw_intact_log, draw_log
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import GZIP, batch, marker, wrapper
 from tests.support.tiered import ENCRYPTED, setting
@@ -94,7 +94,7 @@ def test_stats_of_a_dump_equal_its_export(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", range(_LOGS))
 def test_stats_of_random_logs_equal_their_export(tmp_path: Path, number: int) -> None:
-    log = draw_sound_log(Drawing(_SEED + number))
+    log = draw_intact_log(LogGenerator(_SEED + number))
     write_partition(tmp_path / "data", log.segments)
 
     assert_agrees_with_export(tmp_path / "data", tmp_path / "out")
@@ -104,7 +104,7 @@ def test_stats_of_random_logs_equal_their_export(tmp_path: Path, number: int) ->
 def test_stats_of_damaged_random_logs_equal_records_and_outcome_of_an_export(
     tmp_path: Path, number: int
 ) -> None:
-    log = draw_log(Drawing(9000 + number))
+    log = draw_log(LogGenerator(9000 + number))
     write_partition(tmp_path / "data", log.segments)
     columns = ["offset", "key"]
     export = kafka_index.export_records(tmp_path / "data", tmp_path / "out", columns=columns)
@@ -244,7 +244,7 @@ def test_each_replica_has_a_row_but_its_records_are_counted_once(tmp_path: Path)
 @pytest.mark.parametrize(
     ("damage", "headers", "records"),
     [
-        (leave_whole, "", ""),
+        (leave_intact, "", ""),
         (remove_segment, "offsets 12 to 23", "offsets 12 to 23"),
         # Checksums are not verified if only headers are read.
         (damage_middle, "", "bad_crc"),
@@ -386,7 +386,7 @@ def test_compaction_keeps_the_last_record_of_each_key_below_the_active_segment(
 
 def test_replica_that_cannot_be_read_has_no_prediction(tmp_path: Path) -> None:
     write_dump(tmp_path / "data")
-    with without_override():
+    with enforce_permissions():
         log_path(tmp_path / "data", 12).chmod(0)
         stats = kafka_index.read_stats(tmp_path / "data", topics="orders", retention_bytes=1)
     assert rows(stats, "records", "status", "stays_bytes") == [(24, "failed", None)]

@@ -17,7 +17,7 @@ from kafka_index import verify
 from kafka_index.cli.exit_status import ExitCode
 from kafka_index.commands.verify.result import VERIFY_SCHEMA, FileClass, FileKind, Verification
 from tests.support.builds import finish, small_disk, start
-from tests.support.child_processes import open_to_all
+from tests.support.child_processes import allow_other_users
 from tests.support.command_line import (
     COMMAND,
     DUMP,
@@ -171,7 +171,7 @@ def test_log_changed_during_verification_is_reported_as_retriable(
 
 def unprivileged(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
     """Verify without privileges; return the exit code, the output, and the report."""
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
     out = tmp_path / "out"
     out.mkdir()
     out.chmod(0o777)

@@ -15,7 +15,12 @@ from kafka_index.core.log.missing_offsets import Cleaning
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.partition_files import SegmentFile
 from tests.support.command_line import DUMP, run_here
-from tests.support.missing_offsets import CleanedLogs, read_cleaned_logs, within, write_partition
+from tests.support.missing_offsets import (
+    CleanedLogs,
+    read_cleaned_logs,
+    remove_batches_of_a_segment,
+    write_partition,
+)
 from tests.support.restoring import copy_dump
 from tests.support.segments import batch, packed_batch, wrapper
 
@@ -131,7 +136,7 @@ def test_records_missing_above_the_cleaner_checkpoint_are_a_difference(
 ) -> None:
     before = write_partition(tmp_path / "before", form.before)
     after = write_partition(tmp_path / "after", form.after, form.cleaned_to)
-    within(after)
+    remove_batches_of_a_segment(after)
 
     done = run_here("verify", "--input", before, "--against", after)
 

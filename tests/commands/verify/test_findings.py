@@ -77,7 +77,7 @@ def findings(data: Path, *, fast: bool = False) -> list[Finding]:
     ]
 
 
-def only(data: Path) -> Finding:
+def single_finding(data: Path) -> Finding:
     (row,) = findings(data)
     return row
 
@@ -359,7 +359,7 @@ def test_index_is_equivalent_if_its_entries_point_to_batches(
     path = logs(data)[0].with_suffix(suffix)
     change(path)
 
-    row = only(data)
+    row = single_finding(data)
 
     assert (row.path, row.file_class, row.harmful) == (str(path), file_class, harmful)
     assert row.effect
@@ -368,11 +368,11 @@ def test_index_is_equivalent_if_its_entries_point_to_batches(
 def test_index_of_the_active_segment_that_a_start_rebuilds_is_harmless(data: Path) -> None:
     path = logs(data)[-1].with_suffix(".timeindex")
     pad(path)
-    assert only(data).harmful
+    assert single_finding(data).harmful
 
     (data / MARKER).unlink()
 
-    assert not only(data).harmful
+    assert not single_finding(data).harmful
 
 
 def transactions(data: Path) -> Path:
@@ -413,7 +413,7 @@ def test_missing_snapshots_after_a_clean_shutdown_lose_the_producers(data: Path)
     for path in (data / PAYMENTS).glob("*.snapshot"):
         path.unlink()
 
-    row = only(data)
+    row = single_finding(data)
 
     assert (row.kind, row.file_class, row.harmful) == (FileKind.SNAPSHOT, FileClass.MISSING, True)
 
@@ -422,7 +422,7 @@ def test_snapshot_with_a_wrong_checksum_is_skipped(data: Path) -> None:
     path = max((data / PAYMENTS).glob("*.snapshot"))
     flip(path, path.stat().st_size - 1)
 
-    row = only(data)
+    row = single_finding(data)
 
     assert (row.path, row.file_class, row.harmful) == (str(path), FileClass.CORRUPT, False)
     assert (row.expected or "").startswith("0x")
@@ -453,7 +453,7 @@ def test_leader_epochs_that_differ_from_the_batches_are_reported(data: Path, tex
     path = data / PARTITION / "leader-epoch-checkpoint"
     path.write_text(text)
 
-    row = only(data)
+    row = single_finding(data)
 
     assert (row.path, row.harmful) == (str(path), True)
 
@@ -461,7 +461,7 @@ def test_leader_epochs_that_differ_from_the_batches_are_reported(data: Path, tex
 def test_partition_without_its_metadata_is_stray(data: Path) -> None:
     (data / PARTITION / "partition.metadata").unlink()
 
-    row = only(data)
+    row = single_finding(data)
 
     assert (row.kind, row.file_class, row.harmful) == (FileKind.METADATA, FileClass.MISSING, True)
 
@@ -521,7 +521,7 @@ def test_files_without_a_segment_are_reported(
 ) -> None:
     (data / PARTITION / name).write_bytes(b"")
 
-    row = only(data)
+    row = single_finding(data)
 
     assert (row.file_class, row.harmful) == (file_class, harmful)
 
@@ -552,7 +552,7 @@ def test_empty_time_index_lacks_entries(data: Path) -> None:
     path = logs(data)[0].with_suffix(".timeindex")
     path.write_bytes(b"")
 
-    row = only(data)
+    row = single_finding(data)
 
     assert (row.file_class, row.harmful) == (FileClass.INCOMPLETE, True)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_index.core.fs.paths import open_repository
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import Client
 from .three_brokers import (
     COPIES,
@@ -32,9 +32,9 @@ from .three_brokers import (
     PLAIN,
     PROFILES,
     TOPICS,
-    Got,
     Ledger,
-    Three,
+    LoadRecord,
+    ThreeBrokerCluster,
     await_load,
     committed,
     consumed,
@@ -66,7 +66,7 @@ _PRODUCERS = "6"
 
 
 @dataclass(frozen=True)
-class Taken:
+class RecordedBackup:
     """A run, and the sizes of the ledgers before it began."""
 
     name: str
@@ -74,7 +74,7 @@ class Taken:
 
 
 @dataclass
-class Backed:
+class BackedUpCluster:
     """A cluster that was backed up: its repository, what it had acknowledged, and its runs."""
 
     root: Path
@@ -82,7 +82,7 @@ class Backed:
     features: Mapping[str, int]
     #: The folder or the URI of the repository.
     repository: str
-    runs: list[Taken] = field(default_factory=list)
+    runs: list[RecordedBackup] = field(default_factory=list)
     #: How often there was a change of each kind, or an agent was killed.
     changes: Counter[str] = field(default_factory=Counter)
 
@@ -91,7 +91,7 @@ class Backed:
         """The acknowledged records of both loads."""
         return self.root / "load.ledger", self.root / "bank.ledger"
 
-    def known(self, taken: Taken) -> list[Ledger]:
+    def known(self, taken: RecordedBackup) -> list[Ledger]:
         """The records that were acknowledged before a run began."""
         return [
             Ledger.read(path, size) for path, size in zip(self.ledgers, taken.sizes, strict=True)
@@ -106,20 +106,20 @@ def _cluster(
     own = {
         node: {
             **_SETTINGS,
-            "log.dirs": ",".join(map(str, _directories(Home(root / str(node))))),
+            "log.dirs": ",".join(map(str, _directories(BrokerFolders(root / str(node))))),
             **more,
         }
         for node in nodes
     }
     if len(nodes) == 1:
-        with Broker(Home(root / "1"), more_settings=own[1], features=features) as broker:
+        with Broker(BrokerFolders(root / "1"), more_settings=own[1], features=features) as broker:
             yield broker.bootstrap, [broker]
     else:
-        with Three(root, own, features) as cluster:
+        with ThreeBrokerCluster(root, own, features) as cluster:
             yield cluster.bootstrap, cluster.brokers
 
 
-def _directories(home: Home) -> list[Path]:
+def _directories(home: BrokerFolders) -> list[Path]:
     return [home.data, home.second]
 
 
@@ -144,10 +144,10 @@ def back_up(
     features: Mapping[str, int] | None = None,
     settings: Mapping[str, str] | None = None,
     repository: str | None = None,
-) -> Backed:
+) -> BackedUpCluster:
     """Run a cluster under load, and take so many runs; one agent in three is killed."""
     rng = random.Random(seed)
-    backed = Backed(root, nodes, features or {}, repository or str(root / "repository"))
+    backed = BackedUpCluster(root, nodes, features or {}, repository or str(root / "repository"))
     root.mkdir()
     cluster = _cluster(root / "cluster", nodes, backed.features, settings or {})
     with cluster as (bootstrap, brokers), Client(bootstrap, root) as client:
@@ -162,7 +162,9 @@ def back_up(
     return backed
 
 
-def _attempt(backed: Backed, brokers: Sequence[Broker], client: Client, rng: random.Random) -> None:
+def _attempt(
+    backed: BackedUpCluster, brokers: Sequence[Broker], client: Client, rng: random.Random
+) -> None:
     sizes = tuple(path.stat().st_size for path in backed.ledgers)
     agents = [
         subprocess.Popen(
@@ -184,10 +186,10 @@ def _attempt(backed: Backed, brokers: Sequence[Broker], client: Client, rng: ran
     repository = open_repository(backed.repository)
     for name, found in sorted(repository.brokers_by_backup().items()):
         if name not in before and repository.complete_manifests(name, found):
-            backed.runs.append(Taken(name, (sizes[0], sizes[1])))
+            backed.runs.append(RecordedBackup(name, (sizes[0], sizes[1])))
 
 
-def _change(backed: Backed, brokers: Sequence[Broker], client: Client, seed: int) -> None:
+def _change(backed: BackedUpCluster, brokers: Sequence[Broker], client: Client, seed: int) -> None:
     """Move replicas, kill a broker and start it again, or expire runs, beside the agents."""
     rng = random.Random(seed)
     kinds = ["moved", "expired"]
@@ -213,7 +215,7 @@ def _change(backed: Backed, brokers: Sequence[Broker], client: Client, seed: int
             _expire(backed)
 
 
-def _expire(backed: Backed) -> None:
+def _expire(backed: BackedUpCluster) -> None:
     command = (sys.executable, "-m", "kafka_index", "backups", "expire", backed.repository)
     keep = ("--keep-last", "20", *(f"--keep-{each}=0" for each in ("daily", "weekly", "monthly")))
     done = subprocess.run([*command, *keep], capture_output=True, text=True, check=False)
@@ -221,7 +223,7 @@ def _expire(backed: Backed) -> None:
     assert done.returncode in (0, 2), done.stdout + done.stderr
 
 
-def _agent(backed: Backed, home: Home) -> list[str]:
+def _agent(backed: BackedUpCluster, home: BrokerFolders) -> list[str]:
     return [
         *(sys.executable, "-m", "kafka_index", "backup", "--quiet"),
         *("--input", *map(str, _directories(home)), str(home.metadata)),
@@ -235,8 +237,8 @@ def _agent(backed: Backed, home: Home) -> list[str]:
 class Point:
     """A run to restore, perhaps up to a time after the run before it."""
 
-    taken: Taken
-    before: Taken | None = None
+    taken: RecordedBackup
+    before: RecordedBackup | None = None
     until_ms: int | None = None
 
     def __str__(self) -> str:
@@ -246,17 +248,17 @@ class Point:
         )
 
     @property
-    def certain(self) -> Taken:
+    def certain(self) -> RecordedBackup:
         """The run whose acknowledged records are all there."""
         return self.taken if self.before is None else self.before
 
 
-def restored(backed: Backed, point: Point, root: Path) -> list[dict[str, Any]]:
+def restored(backed: BackedUpCluster, point: Point, root: Path) -> list[dict[str, Any]]:
     """Restore a point to a fresh broker, go on with the load there, and check all; return rows.
 
     The restored cluster is one broker.
     """
-    home = Home(root / "1")
+    home = BrokerFolders(root / "1")
     broker = Broker(home, more_settings=_SETTINGS, features=backed.features)
     rows = _restore(backed, point, root, home)
     with broker:
@@ -279,7 +281,7 @@ def restored(backed: Backed, point: Point, root: Path) -> list[dict[str, Any]]:
         for one in found
     ]
     _check_once(got, set(aborted))
-    _check_whole(got)
+    _check_complete_transactions(got)
     _check_groups(got, groups, known)
     if point.until_ms is not None:
         late = [
@@ -292,7 +294,9 @@ def restored(backed: Backed, point: Point, root: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _restore(backed: Backed, point: Point, root: Path, home: Home) -> list[dict[str, Any]]:
+def _restore(
+    backed: BackedUpCluster, point: Point, root: Path, home: BrokerFolders
+) -> list[dict[str, Any]]:
     report = root / "restored.json"
     more: list[str] = []
     source = f"backup:{backed.repository}@{point.taken.name}"
@@ -368,7 +372,7 @@ def _check_once(got: Ledger, aborted: set[str]) -> None:
             assert {one.id for one in found} & aborted == set(), partition
 
 
-def _check_whole(got: Ledger) -> None:
+def _check_complete_transactions(got: Ledger) -> None:
     """Each transaction is there as a whole: transfers sum to 0, payments are nine."""
     sums: dict[str, int] = defaultdict(int)
     payments: Counter[str] = Counter()
@@ -401,5 +405,5 @@ def _check_groups(
         assert copies == plain, number
 
 
-def _in_order(got: Ledger, topic: str, number: int) -> list[Got]:
+def _in_order(got: Ledger, topic: str, number: int) -> list[LoadRecord]:
     return sorted(got.records["got"][topic, number])

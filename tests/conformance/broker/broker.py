@@ -1,6 +1,6 @@
 """A Kafka broker in a process of its own: started, stopped, killed, and started again.
 
-A `Home` is what such a broker leaves on disk, and can be copied; a `Broker` runs on one.
+A `BrokerFolders` is what such a broker leaves on disk, and can be copied; a `Broker` runs on one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BrokerError(Exception):
 
 
 @dataclass(frozen=True)
-class Home:
+class BrokerFolders:
     """The folders of a broker."""
 
     root: Path
@@ -71,9 +71,9 @@ class Home:
         """The cluster's metadata log, which is not a topic."""
         return self.root / "metadata"
 
-    def copy_to(self, root: Path) -> Home:
+    def copy_to(self, root: Path) -> BrokerFolders:
         """Copy the folders, as a stopped broker left them."""
-        copy = Home(root)
+        copy = BrokerFolders(root)
         # Pages of zeros stay unwritten: a killed broker leaves 20 MiB of them for each partition.
         root.mkdir()
         command = ["cp", "-a", "--sparse=always", str(self.data), str(self.metadata), str(root)]
@@ -111,7 +111,9 @@ def _broker_classes(version: str) -> Path:
 
     def run_broker() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            formatted = Broker(Home(Path(folder)), java_options=QUICK_START, version=version).home
+            formatted = Broker(
+                BrokerFolders(Path(folder)), java_options=QUICK_START, version=version
+            ).home
             options = (*QUICK_START, *dumping(archive))
             with Broker(formatted, java_options=options, version=version):
                 pass
@@ -157,7 +159,7 @@ class Broker:
 
     def __init__(
         self,
-        home: Home,
+        home: BrokerFolders,
         node_id: int = 1,
         controller_port: int | None = None,
         java_options: tuple[str, ...] | None = None,

@@ -22,9 +22,9 @@ from tests.conformance.kafka_jars import (
 )
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import ISOLATIONS, Client, Digest, Producer
-from .files import is_cleaned, keep_only_logs
+from .files import is_cleaned, remove_all_but_logs
 from .topics import FOLLOWED, KILLED, TOPICS, TRIMMED, TRIMMED_TO, write_index_settings
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class Written:
     producers, by partition.
     """
 
-    leader: Home
-    follower: Home
+    leader: BrokerFolders
+    follower: BrokerFolders
     digests: dict[str, dict[str, Digest]]
     producers: dict[str, set[Producer]]
     config: Path
@@ -58,13 +58,13 @@ class Written:
 class Recovered:
     """A data directory before a broker started on it, and after that broker's clean stop."""
 
-    before: Home
-    after: Home
+    before: BrokerFolders
+    after: BrokerFolders
     log_text: str
 
 
 @pytest.fixture(scope="session")
-def room(scratch: Path) -> Path:
+def broker_root(scratch: Path) -> Path:
     """A folder for brokers; skips where none can run, and fails instead where one has to."""
     with needing_kafka():
         for version in (DEFAULT_VERSION, OLD_VERSION):
@@ -77,12 +77,12 @@ def room(scratch: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def running(request: pytest.FixtureRequest, room: Path) -> Iterator[dict[str, Future[Any]]]:
+def running(request: pytest.FixtureRequest, broker_root: Path) -> Iterator[dict[str, Future[Any]]]:
     """The traffic that the tests of this session need, all of it under way, by fixture."""
     needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     with ThreadPoolExecutor() as threads:
         yield {
-            name: threads.submit(traffic, room)
+            name: threads.submit(traffic, broker_root)
             for name, traffic in _TRAFFIC.items()
             if name in needed
         }
@@ -95,9 +95,9 @@ def written(running: dict[str, Future[Written]]) -> Written:
 
 
 @pytest.fixture(scope="session")
-def older(running: dict[str, Future[Home]]) -> Home:
+def older_directory(running: dict[str, Future[BrokerFolders]]) -> BrokerFolders:
     """A directory as a broker of an older version left it at a clean stop, never restarted."""
-    return running["older"].result()
+    return running["older_directory"].result()
 
 
 @pytest.fixture(scope="session")
@@ -107,26 +107,26 @@ def killed(running: dict[str, Future[Recovered]]) -> Recovered:
 
 
 @pytest.fixture(scope="session")
-def rebuilt(written: Written, room: Path) -> Recovered:
+def rebuilt(written: Written, broker_root: Path) -> Recovered:
     """A broker starts on nothing but logs, and stops."""
-    logs = written.leader.copy_to(room / "logs")
-    keep_only_logs(logs.data)
-    home = logs.copy_to(room / "rebuilt")
+    logs = written.leader.copy_to(broker_root / "logs")
+    remove_all_but_logs(logs.data)
+    home = logs.copy_to(broker_root / "rebuilt")
     with Broker(home) as broker:
         pass
     return Recovered(logs, home, broker.log_text())
 
 
-def _write(room: Path) -> Written:
-    config = room / "index.properties"
+def _write(broker_root: Path) -> Written:
+    config = broker_root / "index.properties"
     write_index_settings((*TOPICS, *FOLLOWED, *KILLED), config)
-    leader = Broker(Home(room / "leader"))
-    with leader, Client(leader.bootstrap, room) as client:
+    leader = Broker(BrokerFolders(broker_root / "leader"))
+    with leader, Client(leader.bootstrap, broker_root) as client:
         for topic in TOPICS:
             client.create(topic)
             client.fill(topic)
         client.delete_records(TRIMMED.name, 0, TRIMMED_TO)
-        follower = Broker(Home(room / "follower"), 2, leader.controller_port)
+        follower = Broker(BrokerFolders(broker_root / "follower"), 2, leader.controller_port)
         with follower:
             client.reassign((1, 2), _NAMES)
             client.await_in_sync(2, _NAMES)
@@ -142,9 +142,9 @@ def _write(room: Path) -> Written:
     return Written(leader.home, follower.home, digests, producers, config)
 
 
-def _write_older(room: Path) -> Home:
-    broker = Broker(Home(room / "older"), version=OLD_VERSION)
-    with broker, Client(broker.bootstrap, room) as client:
+def _write_older(broker_root: Path) -> BrokerFolders:
+    broker = Broker(BrokerFolders(broker_root / "older_directory"), version=OLD_VERSION)
+    with broker, Client(broker.bootstrap, broker_root) as client:
         for topic in TOPICS:
             client.create(topic.for_older_brokers())
             client.fill(topic)
@@ -152,24 +152,24 @@ def _write_older(room: Path) -> Home:
     return broker.home
 
 
-def _kill(room: Path) -> Recovered:
-    broker = Broker(Home(room / "killed"))
+def _kill(broker_root: Path) -> Recovered:
+    broker = Broker(BrokerFolders(broker_root / "killed"))
     broker.start()
     try:
-        with Client(broker.bootstrap, room) as client:
+        with Client(broker.bootstrap, broker_root) as client:
             for topic in KILLED:
                 client.create(topic)
                 client.fill(topic)
             broker.kill()
     finally:
         broker.kill()
-    home = broker.home.copy_to(room / "recovered")
+    home = broker.home.copy_to(broker_root / "recovered")
     with Broker(home) as recovering:
         pass
     return Recovered(broker.home, home, recovering.log_text())
 
 
-_TRAFFIC = {"written": _write, "older": _write_older, "killed": _kill}
+_TRAFFIC = {"written": _write, "older_directory": _write_older, "killed": _kill}
 
 
 def _wait_for(what: str, done: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from kafka_index.core.format.names import (
     parse_partition_directory,
 )
 from kafka_index.core.log.read.partition_log import PartitionLog
-from tests.support.builds import with_rows
+from tests.support.builds import build_with_report
 from tests.support.command_line import build_here
 
 from .broker import CLEAN_SHUTDOWN
@@ -42,7 +42,9 @@ _TRANSIENT = ("*/*.deleted", "*/*.cleaned", "*/*.swap", "*-delete")
 def build(data: Path, config: Path, output: Path | None = None) -> list[dict[str, Any]]:
     """Build into a folder, or in place; return the rows of the report."""
     target = ("--in-place",) if output is None else ("--output", output)
-    done, rows = with_rows(build_here, config.parent, "--input", data, *target, "--config", config)
+    done, rows = build_with_report(
+        build_here, config.parent, "--input", data, *target, "--config", config
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return rows
 
@@ -106,7 +108,7 @@ def changed_logs(before: Path, after: Path) -> set[Path]:
     return {name for name in names if not _is_same_log(before / name, after / name)}
 
 
-def keep_only_logs(data: Path) -> None:
+def remove_all_but_logs(data: Path) -> None:
     """Take away what a broker can find again in the logs, and its word that they are whole."""
     remove_index_files(data)
     for word in (RECOVERY_POINT_CHECKPOINT, CLEAN_SHUTDOWN):

@@ -8,7 +8,7 @@ What a broker rebuilds has no exceptions. What it wrote has these:
 
 - An epoch in which no record came yet is in its checkpoint alone (``differences``).
 - Snapshots and transaction indexes of compacted topics, and snapshots below a moved log start
-  (`is_known_to_live_brokers_alone`).
+  (`is_written_only_by_live_brokers`).
 - A follower may note a later last stable offset with an aborted transaction than its leader.
 - When a broker is killed, the indexes of last segments end in zeros, the time index may lack the
   entry that is made when a segment is closed, and the snapshot at the log's end is not made yet.
@@ -48,7 +48,7 @@ from .files import (
 from .topics import FOLLOWED, KILLED, TOPICS, TRIMMED, TRIMMED_TO
 
 if TYPE_CHECKING:
-    from .broker import Home
+    from .broker import BrokerFolders
     from .conftest import Recovered, Written
 
 #: An index file that is appended to has its largest size, in whole entries.
@@ -58,7 +58,7 @@ STATE_SUFFIXES = (SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 COMPACTED = {topic.name for topic in (*TOPICS, *FOLLOWED) if topic.is_compacted}
 
 
-def is_remembered_past_compaction(name: Path) -> bool:
+def is_kept_after_compaction(name: Path) -> bool:
     """Whether a file holds producers and transactions that compaction may have removed.
 
     Snapshots and transaction indexes were written when the batches were there. Compaction removes
@@ -67,7 +67,7 @@ def is_remembered_past_compaction(name: Path) -> bool:
     return name.suffix in STATE_SUFFIXES and topic_of(name) in COMPACTED
 
 
-def is_known_to_live_brokers_alone(name: Path) -> bool:
+def is_written_only_by_live_brokers(name: Path) -> bool:
     """Whether a live broker's file may differ from what its logs give.
 
     A snapshot from before the records that were deleted may, too: a broker drops it at its next
@@ -75,7 +75,7 @@ def is_known_to_live_brokers_alone(name: Path) -> bool:
     """
     is_snapshot = name.suffix == SNAPSHOT_SUFFIX and topic_of(name) == TRIMMED.name
     is_before_start = is_snapshot and int(name.stem) <= TRIMMED_TO
-    return is_before_start or is_remembered_past_compaction(name)
+    return is_before_start or is_kept_after_compaction(name)
 
 
 def topic_of(name: Path) -> str:
@@ -103,7 +103,7 @@ def test_every_topic_has_rolled_on_leader_and_follower(written: Written) -> None
 
 def test_files_of_a_live_leader_equal_built_files(written: Written, tmp_path: Path) -> None:
     build(written.leader.data, written.config, tmp_path)
-    assert not differences(written.leader.data, tmp_path, is_known_to_live_brokers_alone)
+    assert not differences(written.leader.data, tmp_path, is_written_only_by_live_brokers)
 
 
 def test_files_of_a_live_leader_equal_files_built_with_its_metadata_settings(
@@ -112,14 +112,14 @@ def test_files_of_a_live_leader_equal_files_built_with_its_metadata_settings(
     leader = written.leader
     build_indexes([leader.data, leader.metadata], tmp_path)
     shutil.rmtree(tmp_path / "__cluster_metadata-0")
-    assert not differences(leader.data, tmp_path, is_known_to_live_brokers_alone)
+    assert not differences(leader.data, tmp_path, is_written_only_by_live_brokers)
 
 
 def test_files_of_a_live_follower_equal_built_files(written: Written, tmp_path: Path) -> None:
     build(written.follower.data, written.config, tmp_path)
 
     def excluded(name: Path) -> bool:
-        return name.suffix == TXN_INDEX_SUFFIX or is_known_to_live_brokers_alone(name)
+        return name.suffix == TXN_INDEX_SUFFIX or is_written_only_by_live_brokers(name)
 
     assert not differences(written.follower.data, tmp_path, excluded)
 
@@ -131,7 +131,7 @@ def test_aborted_transactions_of_a_live_follower_equal_built_ones_except_last_st
     build(written.follower.data, written.config, tmp_path)
     names = {*partition_files(written.follower.data, (TXN_INDEX_SUFFIX,))}
     names |= {*partition_files(tmp_path, (TXN_INDEX_SUFFIX,))}
-    names = {name for name in names if not is_remembered_past_compaction(name)}
+    names = {name for name in names if not is_kept_after_compaction(name)}
     assert names
     for name in names:
         followers, ours = aborted(written.follower.data / name), aborted(tmp_path / name)
@@ -171,9 +171,9 @@ def test_live_broker_keeps_producers_and_transactions_removed_by_compaction(
 ) -> None:
     data = written.leader.data
     build(data, written.config, tmp_path)
-    different = differences(data, tmp_path, lambda name: not is_remembered_past_compaction(name))
+    different = differences(data, tmp_path, lambda name: not is_kept_after_compaction(name))
     assert different
-    for name in filter(is_remembered_past_compaction, partition_files(tmp_path, STATE_SUFFIXES)):
+    for name in filter(is_kept_after_compaction, partition_files(tmp_path, STATE_SUFFIXES)):
         if name.suffix == SNAPSHOT_SUFFIX:
             ids = [
                 decode_snapshot((at / name).read_bytes())["producer_id"] for at in (data, tmp_path)
@@ -185,11 +185,13 @@ def test_live_broker_keeps_producers_and_transactions_removed_by_compaction(
 
 
 def test_files_of_a_live_older_broker_equal_built_files(
-    written: Written, older: Home, tmp_path: Path
+    written: Written, older_directory: BrokerFolders, tmp_path: Path
 ) -> None:
-    assert set(segments_by_partition(older.data)) >= {f"{topic.name}-0" for topic in TOPICS}
-    build(older.data, written.config, tmp_path)
-    assert not differences(older.data, tmp_path, is_known_to_live_brokers_alone)
+    assert set(segments_by_partition(older_directory.data)) >= {
+        f"{topic.name}-0" for topic in TOPICS
+    }
+    build(older_directory.data, written.config, tmp_path)
+    assert not differences(older_directory.data, tmp_path, is_written_only_by_live_brokers)
 
 
 def test_files_rebuilt_by_a_broker_equal_built_files(

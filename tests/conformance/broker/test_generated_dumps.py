@@ -20,7 +20,7 @@ from tests.conformance.test_generated_dumps import committed_offsets, consumed
 from tests.support.campaign import sample_size
 from tests.support.missing_offsets import NAME, write_partition
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import ISOLATIONS, Client, Digest
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def digest(records: Iterable[ConsumedRecord]) -> Digest:
 
 
 def test_consumers_get_the_intact_records_of_generated_dumps(
-    reference: KafkaReference, room: Path, tmp_path: Path
+    reference: KafkaReference, broker_root: Path, tmp_path: Path
 ) -> None:
-    home = Home(room / "generated-dumps")
+    home = BrokerFolders(broker_root / "generated-dumps")
     Broker(home)  # formats its directories
     dumps = {f"g{at}": draw_dump(tmp_path / f"g{at}", f"{SEED}-{at}") for at in range(DUMPS)}
     homes = merge(dumps, tmp_path / "homes")
@@ -116,7 +116,7 @@ def test_consumers_get_the_intact_records_of_generated_dumps(
         expected[ISOLATIONS[1]][f"{topic}-0"] = digest(
             one for one in served if one.offset in committed
         )
-    with Broker(home) as broker, Client(broker.bootstrap, room) as client:
+    with Broker(home) as broker, Client(broker.bootstrap, broker_root) as client:
         topics = [name.removesuffix("-0") for name in expected[ISOLATIONS[0]]]
         assert len(topics) > DUMPS // 2
         client.await_in_sync(1, topics)

@@ -15,7 +15,7 @@ from kafka_index.core.records.record_batch import (
     write_record_batch,
 )
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import Client
 from .topics import Topic, Traffic
 
@@ -62,14 +62,14 @@ def write_on(directory: Path) -> tuple[int, int]:
         return log.log_end_offset, len(log.segments)
 
 
-def is_doubt(line: str) -> bool:
+def reports_corruption(line: str) -> bool:
     """Whether a line of a broker's log reports that a log was not as it should be."""
     return any(word in line for word in ("WARN", "ERROR", "Recovering", "orrupt"))
 
 
-def test_broker_appends_to_a_log_grown_by_the_append_module(room: Path) -> None:
-    home = Home(room / "grown")
-    with Broker(home) as broker, Client(broker.bootstrap, room) as client:
+def test_broker_appends_to_a_log_grown_by_the_append_module(broker_root: Path) -> None:
+    home = BrokerFolders(broker_root / "grown")
+    with Broker(home) as broker, Client(broker.bootstrap, broker_root) as client:
         client.create(_TOPIC)
         client.fill(_TOPIC)
         before = client.digests("read_uncommitted", ["grown"])["grown-0"]
@@ -81,7 +81,7 @@ def test_broker_appends_to_a_log_grown_by_the_append_module(room: Path) -> None:
     end_offset, segments = write_on(directory)
     assert segments > 1
 
-    with Broker(home) as broker, Client(broker.bootstrap, room) as client:
+    with Broker(home) as broker, Client(broker.bootstrap, broker_root) as client:
         every = client.digests("read_uncommitted", ["grown"])["grown-0"]
         committed = client.digests("read_committed", ["grown"])["grown-0"]
         known = {one.producer_id for one in client.producers(["grown"])["grown-0"]}
@@ -90,6 +90,8 @@ def test_broker_appends_to_a_log_grown_by_the_append_module(room: Path) -> None:
     assert every.records == before.records + _BATCHES + 1
     assert committed.records == every.records - 1
     assert {_PRODUCER, _ABORTED} <= known
-    assert not [line for line in text.splitlines() if "grown-0" in line and is_doubt(line)]
+    assert not [
+        line for line in text.splitlines() if "grown-0" in line and reports_corruption(line)
+    ]
     with PartitionLogWriter(directory, _SETTINGS) as log:
         assert log.log_end_offset > end_offset

@@ -28,7 +28,7 @@ from tests.support.command_line import COMMAND, environment
 from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.restoring import MARKER, contents
 
-from .broker import Broker, BrokerError, Home
+from .broker import Broker, BrokerError, BrokerFolders
 from .client import ISOLATIONS, Client, Digest
 from .started_directories import Started, readable, topic_fields
 from .topics import Topic, Traffic, Transactions
@@ -53,7 +53,7 @@ class Dump:
     `steps` is how many file system calls a restore makes at which it can be killed.
     """
 
-    home: Home
+    home: BrokerFolders
     cluster: ClusterImage
     digests: dict[str, dict[str, Digest]]
     written: dict[str, set[int]]
@@ -66,7 +66,7 @@ class Dump:
         return [name for name, data in self.files.items() if found.get(name) != data]
 
 
-def command(dump: Home, root: Path, *more: object) -> list[str]:
+def command(dump: BrokerFolders, root: Path, *more: object) -> list[str]:
     inputs = ("restore", "--input", dump.data, dump.metadata, "--cluster", "same", "--quiet")
     output = ("--output", root / "data", "--metadata-output", root / "metadata")
     return [str(one) for one in (*inputs, *output, *more)]
@@ -79,11 +79,11 @@ def runs() -> Iterator[KilledRuns]:
 
 
 @pytest.fixture(scope="module")
-def dump(room: Path, runs: KilledRuns) -> Dump:
-    broker = Broker(Home(room / "restores-killed"))
+def dump(broker_root: Path, runs: KilledRuns) -> Dump:
+    broker = Broker(BrokerFolders(broker_root / "restores-killed"))
     broker.start()
     try:
-        with Client(broker.bootstrap, room) as client:
+        with Client(broker.bootstrap, broker_root) as client:
             for topic in TOPICS:
                 client.create(topic)
                 client.fill(topic)
@@ -91,9 +91,9 @@ def dump(room: Path, runs: KilledRuns) -> Dump:
     finally:
         broker.kill()
     home = broker.home
-    whole = room / "restores-whole"
+    whole = broker_root / "restores-whole"
     whole.mkdir()
-    counted = room / "restores-counted"
+    counted = broker_root / "restores-counted"
     counted.mkdir()
     steps = runs.failing(
         counted, 1 << 30, Failure.KILL, *command(home, counted, "--threads", 1)
@@ -138,7 +138,7 @@ def check_broker(dump: Dump, root: Path, *, is_over: bool) -> None:
     copy = root.with_name(f"{root.name}-started")
     shutil.copytree(root, copy)
     (copy / "data").mkdir(exist_ok=True)
-    broker = Broker(Home(copy))
+    broker = Broker(BrokerFolders(copy))
     try:
         broker.start()
     except BrokerError:

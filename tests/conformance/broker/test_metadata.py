@@ -30,7 +30,7 @@ from kafka_index.core.records.decompression import DecompressionBudget
 from tests.conformance.java_program import JavaProgram
 from tests.conformance.kafka_jars import class_path, tool
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import run_program
 
 #: So that there are snapshots of the metadata log, and share groups on one broker.
@@ -60,16 +60,16 @@ _HIDDEN = ("USER_SCRAM_CREDENTIAL_RECORD", "DELEGATION_TOKEN_RECORD")
 class Written:
     """The files that a broker wrote, and its description of them before it stopped."""
 
-    home: Home
+    home: BrokerFolders
     answer: dict[str, Any]
     found: ClusterMetadata
     described: str
 
 
 @pytest.fixture(scope="module")
-def written(room: Path) -> Written:
+def written(broker_root: Path) -> Written:
     """A broker with groups of all protocols, transactions, credentials, changed topics."""
-    home = Home(room / "metadata")
+    home = BrokerFolders(broker_root / "metadata")
     broker = Broker(home)
     settings = home.root / "server.properties"
     settings.write_text(settings.read_text() + _SETTINGS)

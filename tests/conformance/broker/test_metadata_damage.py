@@ -21,7 +21,7 @@ from tests.conformance.kafka_reference import KafkaReference
 from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 
-from .broker import Broker, BrokerError, Home
+from .broker import Broker, BrokerError, BrokerFolders
 from .client import Client
 from .metadata_damage import METADATA_LOG, METADATA_LOGS, QUORUM_STATES, Damage
 from .topics import Topic, Traffic
@@ -38,10 +38,10 @@ _STARTED = [*METADATA_LOGS, *(name for name in list(QUORUM_STATES)[::5])] if _IN
 
 
 @pytest.fixture(scope="module")
-def stopped(room: Path) -> Home:
+def stopped(broker_root: Path) -> BrokerFolders:
     """A controller and broker with a snapshot of its metadata log that stopped cleanly."""
-    broker = Broker(Home(room / "metadata-damage"), more_settings=SETTINGS)
-    with broker, Client(broker.bootstrap, room) as client:
+    broker = Broker(BrokerFolders(broker_root / "metadata-damage"), more_settings=SETTINGS)
+    with broker, Client(broker.bootstrap, broker_root) as client:
         client.create(TOPIC)
         client.fill(TOPIC)
         for number in range(9):
@@ -57,13 +57,13 @@ def raft() -> Iterator[KafkaReference]:
         yield reference
 
 
-def damaged(stopped: Home, root: Path, damage: Damage) -> Home:
+def damaged(stopped: BrokerFolders, root: Path, damage: Damage) -> BrokerFolders:
     home = stopped.copy_to(root)
     damage(home.metadata / METADATA_LOG)
     return home
 
 
-def starts(raft: KafkaReference, home: Home) -> bool:
+def starts(raft: KafkaReference, home: BrokerFolders) -> bool:
     copy = home.copy_to(home.root.with_name(f"{home.root.name}-copy"))
     reply = raft.demand("start-raft", 1, copy.metadata, copy.data)
     # What a start deletes later may still be under way.
@@ -71,7 +71,7 @@ def starts(raft: KafkaReference, home: Home) -> bool:
     return reply[1] == "starts"
 
 
-def check_commands(home: Home, output: Path, *, is_started: bool) -> None:
+def check_commands(home: BrokerFolders, output: Path, *, is_started: bool) -> None:
     """Compare what predict, verify and restore say with what a node does."""
     config = stopped_settings(home)
     directories = (home.data, home.metadata)
@@ -90,7 +90,7 @@ def check_commands(home: Home, output: Path, *, is_started: bool) -> None:
         assert not output.exists()
 
 
-def stopped_settings(home: Home) -> Path:
+def stopped_settings(home: BrokerFolders) -> Path:
     path = home.root / "server.properties"
     path.write_text(f"node.id=1\nlog.dirs={home.data}\nmetadata.log.dir={home.metadata}\n")
     return path
@@ -98,7 +98,7 @@ def stopped_settings(home: Home) -> Path:
 
 @pytest.mark.parametrize("name", list(QUORUM_STATES)[::_EVERY])
 def test_quorum_state_is_read_as_kafka_reads_it(
-    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
+    tmp_path: Path, stopped: BrokerFolders, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
     is_started = starts(raft, home)
@@ -110,7 +110,7 @@ def test_quorum_state_is_read_as_kafka_reads_it(
 
 @pytest.mark.parametrize("name", list(QUORUM_STATES)[2 :: 5 * _EVERY])
 def test_commands_predict_node_starts_on_quorum_states(
-    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
+    tmp_path: Path, stopped: BrokerFolders, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
     check_commands(home, tmp_path / "out", is_started=starts(raft, home))
@@ -118,7 +118,7 @@ def test_commands_predict_node_starts_on_quorum_states(
 
 @pytest.mark.parametrize("name", list(METADATA_LOGS)[2::_EVERY])
 def test_commands_predict_node_starts_on_metadata_logs(
-    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
+    tmp_path: Path, stopped: BrokerFolders, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", METADATA_LOGS[name])
     is_started = name not in _LOADER_EXITS and starts(raft, home)
@@ -127,7 +127,7 @@ def test_commands_predict_node_starts_on_metadata_logs(
 
 @pytest.mark.parametrize("name", _STARTED)
 def test_broker_starts_on_quorum_states_as_the_reference_does(
-    tmp_path: Path, stopped: Home, raft: KafkaReference, name: str
+    tmp_path: Path, stopped: BrokerFolders, raft: KafkaReference, name: str
 ) -> None:
     home = damaged(stopped, tmp_path / "case", METADATA_LOGS.get(name) or QUORUM_STATES[name])
     is_started = name not in _LOADER_EXITS and starts(raft, home)
@@ -143,7 +143,7 @@ def test_broker_starts_on_quorum_states_as_the_reference_does(
 
 @pytest.mark.parametrize("is_after_snapshot", [True, False])
 def test_broker_truncates_its_metadata_log_at_the_predicted_offset(
-    tmp_path: Path, stopped: Home, *, is_after_snapshot: bool
+    tmp_path: Path, stopped: BrokerFolders, *, is_after_snapshot: bool
 ) -> None:
     home = stopped.copy_to(tmp_path / "case")
     folder = home.metadata / METADATA_LOG

@@ -124,7 +124,7 @@ def lookup(data: Path, by: str, queries: list[Query], config: Path) -> list[dict
 
 
 @dataclass(frozen=True)
-class Mounted:
+class StartedBroker:
     """The log and the answers of a broker on our index files, and the answers of our lookups."""
 
     log_text: str
@@ -137,8 +137,8 @@ class Mounted:
 
 
 @pytest.fixture(scope="module")
-def mounted(written: Written, room: Path) -> Mounted:
-    home = written.leader.copy_to(room / "mounted")
+def started_broker(written: Written, broker_root: Path) -> StartedBroker:
+    home = written.leader.copy_to(broker_root / "started_broker")
     remove_index_files(home.data)
     assert {row["status"] for row in build(home.data, written.config)} == {"built"}
     assert (home.data / CLEAN_SHUTDOWN).exists()
@@ -161,13 +161,13 @@ def mounted(written: Written, room: Path) -> Mounted:
 
     names = [topic.name for topic in _MOUNTED]
     broker = Broker(home)
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
         client.await_in_sync(1, names)
         digests = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
         producers = client.producers(names)
         broker_times = client.times(times)
         broker_offsets = client.offsets(offsets)
-    return Mounted(
+    return StartedBroker(
         broker.log_text(),
         files_before,
         _index_files(home.data),
@@ -178,9 +178,9 @@ def mounted(written: Written, room: Path) -> Mounted:
     )
 
 
-def test_broker_on_built_indexes_recovers_no_segment(mounted: Mounted) -> None:
-    assert _BELIEVED in mounted.log_text
-    assert not _reading_again(mounted.log_text)
+def test_broker_on_built_indexes_recovers_no_segment(started_broker: StartedBroker) -> None:
+    assert _BELIEVED in started_broker.log_text
+    assert not _reading_again(started_broker.log_text)
 
 
 def test_broker_on_logs_without_indexes_recovers_each_segment(rebuilt: Recovered) -> None:
@@ -189,28 +189,28 @@ def test_broker_on_logs_without_indexes_recovers_each_segment(rebuilt: Recovered
     assert len(_reading_again(rebuilt.log_text)) > segments
 
 
-def test_broker_keeps_built_files_except_for_a_new_epoch(mounted: Mounted) -> None:
-    assert mounted.files_before
+def test_broker_keeps_built_files_except_for_a_new_epoch(started_broker: StartedBroker) -> None:
+    assert started_broker.files_before
     changed = {
         name
-        for name, content in mounted.files_before.items()
-        if mounted.files_after.get(name) != content
+        for name, content in started_broker.files_before.items()
+        if started_broker.files_after.get(name) != content
     }
     assert not changed
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_consumers_of_the_restored_cluster_read_the_same_records_as_before(
-    written: Written, mounted: Mounted, isolation: str
+    written: Written, started_broker: StartedBroker, isolation: str
 ) -> None:
-    before, now = written.digests[isolation], mounted.digests[isolation]
+    before, now = written.digests[isolation], started_broker.digests[isolation]
     assert now == {name: before[name] for name in now}
     assert len(now) == sum(topic.partitions for topic in _MOUNTED)
     assert all(digest.records for digest in now.values())
 
 
 def test_restarted_leader_has_the_same_producers_as_before(
-    written: Written, mounted: Mounted
+    written: Written, started_broker: StartedBroker
 ) -> None:
     # Where records were compacted, so were producers; and some records are from long ago.
     expired = time.time() * 1000 - _PRODUCER_EXPIRATION_MS
@@ -219,26 +219,26 @@ def test_restarted_leader_has_the_same_producers_as_before(
         for partition in range(topic.partitions):
             name = f"{topic.name}-{partition}"
             before = {one for one in written.producers[name] if one.last_timestamp_ms > expired}
-            assert mounted.producers[name] == before, name
+            assert started_broker.producers[name] == before, name
             known += len(before)
     assert known > len(_MOUNTED)
 
 
-def test_broker_and_lookup_return_equal_offsets_for_times(mounted: Mounted) -> None:
-    assert len(mounted.times) > 100 * len(_MOUNTED)
+def test_broker_and_lookup_return_equal_offsets_for_times(started_broker: StartedBroker) -> None:
+    assert len(started_broker.times) > 100 * len(_MOUNTED)
     different = [
         (query, broker, ours)
-        for query, broker, ours in mounted.times
-        if broker.split()[: _told_of(query)] != _time_answer(query, ours)
+        for query, broker, ours in started_broker.times
+        if broker.split()[: _compared_answer(query)] != _time_answer(query, ours)
     ]
     assert not different, _summary(different)
 
 
-def test_broker_and_lookup_return_equal_records_for_offsets(mounted: Mounted) -> None:
-    assert len({broker for _, broker, _ in mounted.offsets}) > 100
+def test_broker_and_lookup_return_equal_records_for_offsets(started_broker: StartedBroker) -> None:
+    assert len({broker for _, broker, _ in started_broker.offsets}) > 100
     different = [
         (query, broker, ours)
-        for query, broker, ours in mounted.offsets
+        for query, broker, ours in started_broker.offsets
         if broker != _offset_answer(ours)
     ]
     assert not different, _summary(different)
@@ -265,7 +265,7 @@ def _reading_again(log_text: str) -> list[str]:
     ]
 
 
-def _told_of(query: Query) -> int:
+def _compared_answer(query: Query) -> int:
     """The part of an answer that is compared: the offset of a start or end, as its epoch is new."""
     return 1 if query[2] in SPECIAL_TIMES[:2] else 3
 
@@ -275,7 +275,7 @@ def _time_answer(query: Query, ours: dict[str, object]) -> list[str]:
     if ours["status"] == "no_record_at_or_after":
         return ["-", "-", "-"]
     assert ours["status"] == "found", ours
-    return [str(ours[name]) for name in names][: _told_of(query)]
+    return [str(ours[name]) for name in names][: _compared_answer(query)]
 
 
 def _offset_answer(ours: dict[str, object]) -> str:

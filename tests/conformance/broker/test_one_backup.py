@@ -20,7 +20,7 @@ from kafka_index.commands.backup.broker_backup import INTERVAL_SETTING
 from kafka_index.core.fs.backup.manifest import PartitionBackup
 from kafka_index.core.fs.paths import open_repository
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +126,7 @@ def records_of(repository: Path, run: str, topic: str) -> dict[tuple[int, int], 
 
 
 def test_every_backup_has_all_records_acknowledged_before_it(tmp_path: Path) -> None:
-    home = Home(tmp_path / "broker")
+    home = BrokerFolders(tmp_path / "broker")
     other = home.root / "data2"
     repository = tmp_path / "repository"
     settings = _INTERVAL | {"log.dirs": f"{home.data},{other}", "file.delete.delay.ms": "500"}
@@ -166,7 +166,7 @@ _KEPT = ("orders", "events", "trimmed")
 
 
 def test_restored_backup_lacks_erased_keys_and_keeps_other_offsets(tmp_path: Path) -> None:
-    home, fresh = Home(tmp_path / "broker"), Home(tmp_path / "fresh")
+    home, fresh = BrokerFolders(tmp_path / "broker"), BrokerFolders(tmp_path / "fresh")
     repository = tmp_path / "repository"
     with Broker(home, more_settings=_INTERVAL) as broker, Load(broker.bootstrap) as load:
         while len(load.acknowledged["profiles", 0]) < 600:

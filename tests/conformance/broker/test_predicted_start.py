@@ -29,7 +29,7 @@ from kafka_index.core.startup.prediction import (
 from tests.support.campaign import sample_size
 from tests.support.timeouts import wait_for
 
-from .broker import CLEAN_SHUTDOWN, Broker, BrokerError, Home
+from .broker import CLEAN_SHUTDOWN, Broker, BrokerError, BrokerFolders
 from .client import Client
 from .topics import Topic, Traffic, Transactions
 
@@ -168,10 +168,10 @@ REFUSED: tuple[State, ...] = (with_zeros, with_bad_epochs)
 
 
 @pytest.fixture(scope="module")
-def stopped(room: Path) -> Home:
+def stopped(broker_root: Path) -> BrokerFolders:
     """A broker that stopped cleanly."""
-    broker = Broker(Home(room / "to-be-started"), more_settings=NOT_RETAINING)
-    with broker, Client(broker.bootstrap, room) as client:
+    broker = Broker(BrokerFolders(broker_root / "to-be-started"), more_settings=NOT_RETAINING)
+    with broker, Client(broker.bootstrap, broker_root) as client:
         for topic in (TOPIC, PAYMENTS, *RETAINED):
             client.create(topic)
             client.fill(topic)
@@ -203,16 +203,16 @@ def change(data: Path, draw: random.Random, number: int) -> dict[str, State]:
     return states
 
 
-def predicted(home: Home) -> StartPrediction:
+def predicted(home: BrokerFolders) -> StartPrediction:
     metadata = read_metadata([str(home.metadata)], budget=DecompressionBudget(2**24))
     conditions = StartConditions(LogConfig(), metadata.cluster, properties={})
     return predict_directories([str(home.data)], conditions)
 
 
-def ask(home: Home, room: Path) -> dict[str, tuple[int, int]]:
+def ask(home: BrokerFolders, broker_root: Path) -> dict[str, tuple[int, int]]:
     """Start a broker; return log start and end of each partition, as a client gets them."""
     broker = Broker(home, more_settings=NOT_RETAINING)
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
         lines = client.times([(*name, end) for name in NAMES for end in (-2, -1)])
     found = [int(line.split()[0]) for line in lines]
     pairs = zip(found[::2], found[1::2], strict=True)
@@ -220,15 +220,17 @@ def ask(home: Home, room: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("number", range(DIRECTORIES))
-def test_directory_starts_as_predicted(room: Path, stopped: Home, number: int) -> None:
+def test_directory_starts_as_predicted(
+    broker_root: Path, stopped: BrokerFolders, number: int
+) -> None:
     draw = random.Random(_SEED + number)
-    home = stopped.copy_to(room / f"started-{number}")
+    home = stopped.copy_to(broker_root / f"started-{number}")
     states = change(home.data, draw, number)
     prediction = predicted(home)
     # A stray partition comes before the empty log that takes its place.
     expected = {f"{one.topic}-{one.partition}": one for one in reversed(prediction.partitions)}
     try:
-        answers = ask(home, room)
+        answers = ask(home, broker_root)
     except BrokerError:
         assert prediction.verdict is Verdict.DOES_NOT_START, states
         shutil.rmtree(home.root)
@@ -247,12 +249,17 @@ def test_directory_starts_as_predicted(room: Path, stopped: Home, number: int) -
     shutil.rmtree(home.root)
 
 
-def test_retention_deletes_the_predicted_segments(room: Path, stopped: Home) -> None:
-    home = stopped.copy_to(room / "retained")
+def test_retention_deletes_the_predicted_segments(
+    broker_root: Path, stopped: BrokerFolders
+) -> None:
+    home = stopped.copy_to(broker_root / "retained")
     partitions = {one.topic: one for one in predicted(home).partitions}
     sized, aged, kept = (partitions[topic.name] for topic in RETAINED)
     expected = [one.log_start_retained for one in (sized, aged, kept)]
-    with Broker(home, more_settings=RETAINING) as broker, Client(broker.bootstrap, room) as client:
+    with (
+        Broker(home, more_settings=RETAINING) as broker,
+        Client(broker.bootstrap, broker_root) as client,
+    ):
 
         def log_starts() -> list[int]:
             lines = client.times([(topic.name, 0, -2) for topic in RETAINED])

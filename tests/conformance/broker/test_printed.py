@@ -18,7 +18,7 @@ from tests.support.command_line import DUMP, ROOT, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS
 from tools.docs.console_blocks import OURS, fits, steps_of
 
-from .broker import Broker, Home, java
+from .broker import Broker, BrokerFolders, java
 from .client import ISOLATIONS
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ FORMATS = (
 
 
 @pytest.fixture(scope="module")
-def broker(room: Path) -> Iterator[Broker]:
+def broker(broker_root: Path) -> Iterator[Broker]:
     """A broker on a copy of the example, whose metadata log lies among the others."""
-    home = Home(room / "example")
+    home = BrokerFolders(broker_root / "example")
     shutil.copytree(DUMP, home.data)
     settings = {
         "metadata.log.dir": str(home.data),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import ISOLATIONS, Client, Digest, Producer
 from .files import build, remove_index_files, segments_by_partition
 from .topics import Topic, write_index_settings
@@ -27,7 +27,7 @@ LEFT_OPEN = (4, 3)
 
 
 @dataclass(frozen=True)
-class WentOn:
+class ContinuedProducers:
     """The states of producers at the leader, over time, and the final records of consumers."""
 
     at_stop: set[Producer]
@@ -38,11 +38,11 @@ class WentOn:
 
 
 @pytest.fixture(scope="module")
-def went_on(room: Path) -> WentOn:
-    config = room / "going-on.properties"
+def continued(broker_root: Path) -> ContinuedProducers:
+    config = broker_root / "going-on.properties"
     write_index_settings([TOPIC], config)
-    broker = Broker(Home(room / "going-on"))
-    with broker, Client(broker.bootstrap, room) as client:
+    broker = Broker(BrokerFolders(broker_root / "going-on"))
+    with broker, Client(broker.bootstrap, broker_root) as client:
         client.create(TOPIC)
         client.open_producer("plain", transactional=False)
         for name in ("left-open", "resumed"):
@@ -77,25 +77,25 @@ def went_on(room: Path) -> WentOn:
             isolation: client.digests(isolation, [TOPIC.name])[PARTITION]
             for isolation in ISOLATIONS
         }
-    return WentOn(at_stop, at_start, at_end, digests, segments)
+    return ContinuedProducers(at_stop, at_start, at_end, digests, segments)
 
 
-def test_leader_has_the_same_producers_and_open_transactions(went_on: WentOn) -> None:
-    assert went_on.segments >= 2
-    assert went_on.at_start == went_on.at_stop
-    assert sum(one.current_txn_first_offset is not None for one in went_on.at_start) == 1
+def test_leader_has_the_same_producers_and_open_transactions(continued: ContinuedProducers) -> None:
+    assert continued.segments >= 2
+    assert continued.at_start == continued.at_stop
+    assert sum(one.current_txn_first_offset is not None for one in continued.at_start) == 1
 
 
-def test_idempotent_producer_continues_its_sequence(went_on: WentOn) -> None:
-    before = max(went_on.at_start, key=lambda one: one.last_sequence)
-    (after,) = (one for one in went_on.at_end if one.producer_id == before.producer_id)
+def test_idempotent_producer_continues_its_sequence(continued: ContinuedProducers) -> None:
+    before = max(continued.at_start, key=lambda one: one.last_sequence)
+    (after,) = (one for one in continued.at_end if one.producer_id == before.producer_id)
     assert before.last_sequence == PLAIN_BATCHES[0] - 1
     assert after.last_sequence == sum(PLAIN_BATCHES) - 1
     assert after.producer_epoch == before.producer_epoch
 
 
-def test_transactions_continue_and_every_record_is_read_once(went_on: WentOn) -> None:
+def test_transactions_continue_and_every_record_is_read_once(continued: ContinuedProducers) -> None:
     plain, left_open = sum(PLAIN_BATCHES), sum(LEFT_OPEN)
-    assert went_on.digests["read_uncommitted"].records == plain + left_open + 3 * 5 + 2
-    assert went_on.digests["read_committed"].records == plain + left_open + 2 * 5 + 2
-    assert all(one.current_txn_first_offset is None for one in went_on.at_end)
+    assert continued.digests["read_uncommitted"].records == plain + left_open + 3 * 5 + 2
+    assert continued.digests["read_committed"].records == plain + left_open + 2 * 5 + 2
+    assert all(one.current_txn_first_offset is None for one in continued.at_end)

@@ -29,7 +29,7 @@ from tests.conformance.campaign import SEED
 from tests.conformance.kafka_reference import KafkaReference
 from tests.support.campaign import sample_size
 
-from .broker import Broker, BrokerError, Home
+from .broker import Broker, BrokerError, BrokerFolders
 from .client import Client
 from .random_directories import RandomDirectory, draw_directory
 from .started_directories import Started, readable, times_of, topic_fields, visible
@@ -62,7 +62,7 @@ _UNKNOWN_AT_MOST = max(DIRECTORIES // 50, 1)
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedBroker:
     """The directories of a broker with two data directories that stopped cleanly."""
 
     root: Path
@@ -72,22 +72,22 @@ class Stopped:
     intact: dict[str, str]
 
     def draw(
-        self, seed: str, room: Path
+        self, seed: str, broker_root: Path
     ) -> tuple[RandomDirectory, dict[str, set[int]], Verdict | str]:
         """Draw a directory; return it, the offsets that are to be served, and what is predicted."""
         topic_ids = {topic.name: topic_id for topic_id, topic in self.cluster.topics.items()}
-        copy = draw_directory(self.root, room / f"random-{seed}", seed, topic_ids)
+        copy = draw_directory(self.root, broker_root / f"random-{seed}", seed, topic_ids)
         expected = visible(copy.data, self.written, STARTS)
         return copy, expected, self._predicted(copy, random.Random(seed))
 
     def draws(
-        self, seed: int, room: Path
+        self, seed: int, broker_root: Path
     ) -> Iterator[tuple[list[str], Verdict | str, Started, dict[str, str]]]:
         """Yield random changes, what was predicted, what the start made of them, and its faults."""
         for first in range(0, DIRECTORIES, _PER_REFERENCE):
             with KafkaReference() as reference:
                 for number in range(first, min(first + _PER_REFERENCE, DIRECTORIES)):
-                    copy, expected, verdict = self.draw(f"{seed}-{number}", room)
+                    copy, expected, verdict = self.draw(f"{seed}-{number}", broker_root)
                     directories = ",".join(map(str, copy.log_dirs))
                     fields = topic_fields(self.cluster, NODE)
                     reply = reference.demand(
@@ -115,11 +115,11 @@ class Stopped:
 
 
 @pytest.fixture(scope="module")
-def stopped(room: Path) -> Stopped:
-    home = Home(room / "to-be-random-from")
+def stopped(broker_root: Path) -> StoppedBroker:
+    home = BrokerFolders(broker_root / "to-be-random-from")
     second = home.root / "data-2"
     broker = Broker(home, more_settings={"log.dirs": f"{home.data},{second}"})
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
         for topic in TOPICS:
             client.create(topic)
             client.fill(topic)
@@ -127,7 +127,7 @@ def stopped(room: Path) -> Stopped:
             client.delete_records("trimmed", number, TRIMMED_TO)
     cluster = read_cluster([str(home.root / "metadata")], budget=DecompressionBudget(2**24))
     times = f"@{','.join(map(str, times_of([home.data, second])))}"
-    copy = room / "to-be-random-from-intact"
+    copy = broker_root / "to-be-random-from-intact"
     shutil.copytree(home.root, copy)
     with KafkaReference() as reference:
         directories = f"{copy / 'data'},{copy / 'data-2'}"
@@ -135,16 +135,16 @@ def stopped(room: Path) -> Stopped:
         started = reference.demand("start", NODE, copy / "metadata", directories, times, *fields)
     shutil.rmtree(copy)
     intact = Started.of(started[1:]).partitions
-    return Stopped(home.root, cluster, readable([home.data, second]), times, intact)
+    return StoppedBroker(home.root, cluster, readable([home.data, second]), times, intact)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_directory_predicted_as_safe_starts_without_loss(
-    room: Path, stopped: Stopped, seed: int
+    broker_root: Path, stopped: StoppedBroker, seed: int
 ) -> None:
     verdicts: Counter[Verdict | str] = Counter()
     wrong = []
-    for number, (changes, verdict, started, faults) in enumerate(stopped.draws(seed, room)):
+    for number, (changes, verdict, started, faults) in enumerate(stopped.draws(seed, broker_root)):
         verdicts[verdict] += 1
         if (
             not isinstance(verdict, Verdict)
@@ -161,17 +161,17 @@ def test_random_directory_predicted_as_safe_starts_without_loss(
 
 @pytest.mark.parametrize("verdict", _STARTED_NOW, ids=str)
 def test_broker_starts_on_a_random_directory_as_predicted(
-    room: Path, stopped: Stopped, verdict: Verdict
+    broker_root: Path, stopped: StoppedBroker, verdict: Verdict
 ) -> None:
     kinds: set[str] = set()
     number = 0
     while len(kinds) < _STARTED_NOW[verdict]:
         number += 1
-        copy, expected, found = stopped.draw(f"{SEED}-{verdict.value}-{number}", room)
+        copy, expected, found = stopped.draw(f"{SEED}-{verdict.value}-{number}", broker_root)
         kind = re.sub(r"\S*/|[0-9]+", "", copy.changes[-1])
         if found is verdict and kind not in kinds:
             kinds.add(kind)
-            served = served_by_a_broker(copy, room, is_read=verdict is Verdict.SAFE)
+            served = consume_from_started_broker(copy, broker_root, is_read=verdict is Verdict.SAFE)
             assert (served is None) == (verdict is Verdict.DOES_NOT_START), copy.changes
             if verdict is Verdict.SAFE:
                 wanted = {name: len(offsets) for name, offsets in expected.items()}
@@ -180,17 +180,17 @@ def test_broker_starts_on_a_random_directory_as_predicted(
         shutil.rmtree(copy.root, ignore_errors=True)
 
 
-def served_by_a_broker(
-    copy: RandomDirectory, room: Path, *, is_read: bool
+def consume_from_started_broker(
+    copy: RandomDirectory, broker_root: Path, *, is_read: bool
 ) -> dict[str, int] | None:
     """Start a broker; return how many records a consumer gets by partition, None if it exits."""
     settings = {"log.dirs": ",".join(map(str, copy.log_dirs)), **NOT_RETAINING}
     try:
-        with Broker(Home(copy.root), more_settings=settings) as broker:
+        with Broker(BrokerFolders(copy.root), more_settings=settings) as broker:
             if not is_read:
                 broker.kill()
                 return {}
-            with Client(broker.bootstrap, room) as client:
+            with Client(broker.bootstrap, broker_root) as client:
                 found = client.digests("read_uncommitted", [topic.name for topic in TOPICS])
             broker.kill()
     except BrokerError:

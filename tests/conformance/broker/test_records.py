@@ -9,7 +9,7 @@ import pytest
 
 from .client import ISOLATIONS
 from .digests import digest
-from .files import keep_only_logs
+from .files import remove_all_but_logs
 from .topics import FOLLOWED, TOPICS, Topic
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ _TOPICS = (*TOPICS, *FOLLOWED)
 
 
 @pytest.fixture(scope="module")
-def logs_alone(written: Written, room: Path) -> Path:
+def logs_without_indexes(written: Written, broker_root: Path) -> Path:
     """The data directory of the broker without indexes and snapshots."""
-    home = written.leader.copy_to(room / "records-of-logs")
-    keep_only_logs(home.data)
+    home = written.leader.copy_to(broker_root / "records-of-logs")
+    remove_all_but_logs(home.data)
     return home.data
 
 
@@ -40,9 +40,9 @@ def test_read_records_equals_the_records_of_consumers(
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", _TOPICS, ids=lambda topic: topic.name[:24])
 def test_records_of_logs_without_indexes_equal_those_of_consumers(
-    written: Written, logs_alone: Path, topic: Topic, isolation: str
+    written: Written, logs_without_indexes: Path, topic: Topic, isolation: str
 ) -> None:
     expected = written.digests[isolation]
     for partition in range(topic.partitions):
-        found = digest(logs_alone, topic.name, partition, isolation)
+        found = digest(logs_without_indexes, topic.name, partition, isolation)
         assert found == expected[f"{topic.name}-{partition}"]

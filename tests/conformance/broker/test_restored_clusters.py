@@ -17,7 +17,7 @@ import pytest
 import kafka_index
 from tests.support.restoring import contents
 
-from .broker import QUICK_START, Broker, Home
+from .broker import QUICK_START, Broker, BrokerFolders
 from .client import ISOLATIONS, Client, Digest, Producer, run_program
 from .topics import Topic, Traffic, Transactions, write_index_settings
 
@@ -78,7 +78,7 @@ class Restored:
 class Original:
     """The cluster of the dump; `bytes_read` is that of a clean restart."""
 
-    home: Home
+    home: BrokerFolders
     answers: Answers
     bytes_read: int
 
@@ -88,8 +88,8 @@ def cluster_state(broker: Broker, *mode: str) -> dict[str, Any]:
     return found
 
 
-def ask(broker: Broker, room: Path, state: dict[str, Any]) -> Answers:
-    with Client(broker.bootstrap, room) as client:
+def ask(broker: Broker, broker_root: Path, state: dict[str, Any]) -> Answers:
+    with Client(broker.bootstrap, broker_root) as client:
         client.await_in_sync(1, NAMES)
         every = [(topic.name, n, -2) for topic in TOPICS for n in range(topic.partitions)]
         return Answers(
@@ -101,30 +101,30 @@ def ask(broker: Broker, room: Path, state: dict[str, Any]) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def original(room: Path) -> Original:
-    home = Home(room / "restored-original")
+def original(broker_root: Path) -> Original:
+    home = BrokerFolders(broker_root / "restored-original")
     # What it reads is compared, the classes from jars among it.
     broker = Broker(home, java_options=QUICK_START)
     add_settings(home)
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
         for topic in TOPICS:
             client.create(topic)
             client.fill(topic)
         client.delete_records("restored.trimmed", 0, TRIMMED_TO)
         state = cluster_state(broker)
-        answers = ask(broker, room, state)
-    kept = home.copy_to(room / "restored-kept")
+        answers = ask(broker, broker_root, state)
+    kept = home.copy_to(broker_root / "restored-kept")
     with broker:
         bytes_read = broker.bytes_read()
     return Original(kept, answers, bytes_read)
 
 
-def add_settings(home: Home) -> None:
+def add_settings(home: BrokerFolders) -> None:
     settings = home.root / "server.properties"
     settings.write_text(settings.read_text() + _SETTINGS)
 
 
-def restore(dump: Home, output: Path, config: Path, *more: str) -> list[dict[str, Any]]:
+def restore(dump: BrokerFolders, output: Path, config: Path, *more: str) -> list[dict[str, Any]]:
     report = config.parent / f"{output.parent.name}.json"
     command = [sys.executable, "-m", "kafka_index", "restore", "--config", str(config)]
     paths = ["--input", str(dump.data), str(dump.metadata), "--output", str(output)]
@@ -139,26 +139,28 @@ def restore(dump: Home, output: Path, config: Path, *more: str) -> list[dict[str
 
 
 def start(
-    home: Home, room: Path, report: list[dict[str, Any]], *, with_followers: bool
+    home: BrokerFolders, broker_root: Path, report: list[dict[str, Any]], *, with_followers: bool
 ) -> Restored:
     broker = Broker(home, java_options=QUICK_START)
     add_settings(home)
     followed = {}
     with broker:
         bytes_read = broker.bytes_read()
-        answers = ask(broker, room, cluster_state(broker, "answer"))
+        answers = ask(broker, broker_root, cluster_state(broker, "answer"))
         if with_followers:
-            followed = follow(broker, room)
+            followed = follow(broker, broker_root)
     return Restored(answers, broker.log_text(), bytes_read, report, followed)
 
 
-def follow(leader: Broker, room: Path) -> dict[str, Digest]:
+def follow(leader: Broker, broker_root: Path) -> dict[str, Digest]:
     """Let two empty brokers follow, and append; what consumers get then of what was appended to."""
     second, third = (
-        Broker(Home(room / f"restored-follower-{node}"), node, leader.controller_port)
+        Broker(
+            BrokerFolders(broker_root / f"restored-follower-{node}"), node, leader.controller_port
+        )
         for node in (2, 3)
     )
-    with second, third, Client(leader.bootstrap, room) as client:
+    with second, third, Client(leader.bootstrap, broker_root) as client:
         client.reassign((1, 2, 3), NAMES)
         client.await_in_sync(3, NAMES)
         before = client.digests(ISOLATIONS[0], NAMES)
@@ -170,10 +172,10 @@ def follow(leader: Broker, room: Path) -> dict[str, Digest]:
 
 
 @pytest.fixture(scope="module", params=["fresh", "same"])
-def restored(request: pytest.FixtureRequest, room: Path, original: Original) -> Restored:
-    config = room / "restored.properties"
+def restored(request: pytest.FixtureRequest, broker_root: Path, original: Original) -> Restored:
+    config = broker_root / "restored.properties"
     write_index_settings(TOPICS, config)
-    home = Home(room / f"restored-{request.param}")
+    home = BrokerFolders(broker_root / f"restored-{request.param}")
     if request.param == "fresh":
         Broker(home)  # formats its directories
         report = restore(original.home, home.data, config, "--seed", str(home.metadata))
@@ -184,7 +186,7 @@ def restored(request: pytest.FixtureRequest, room: Path, original: Original) -> 
         more = ("--cluster", "same", "--metadata-output", str(home.metadata))
         report = restore(original.home, home.data, config, *more)
     before = contents(original.home.root)
-    found = start(home, room, report, with_followers=request.param == "fresh")
+    found = start(home, broker_root, report, with_followers=request.param == "fresh")
     assert contents(original.home.root) == before
     return found
 
@@ -266,12 +268,14 @@ def test_restored_cluster_loses_no_record(restored: Restored) -> None:
     assert {row["status"] for row in restored.report} == {"restored"}
 
 
-def test_committed_offsets_of_a_truncated_log_are_its_end(room: Path, original: Original) -> None:
-    home, limits = Home(room / "restored-clamped"), room / "limits.json"
+def test_committed_offsets_of_a_truncated_log_are_its_end(
+    broker_root: Path, original: Original
+) -> None:
+    home, limits = BrokerFolders(broker_root / "restored-clamped"), broker_root / "limits.json"
     Broker(home)  # formats its directories
     limits.write_text('{"orders": {"0": 5}}')
     more = ("--seed", str(home.metadata), "--until", str(limits), "--clamp-groups")
-    config = room / "restored.properties"
+    config = broker_root / "restored.properties"
     write_index_settings(TOPICS, config)
 
     report = restore(original.home, home.data, config, *more)

@@ -147,12 +147,12 @@ def _times(data: Path) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def read(written: Written, room: Path) -> Read:
+def read(written: Written, broker_root: Path) -> Read:
     """All reads, in one session of Spark, from one broker."""
     data = written.leader.data
-    output = room / "spark-rows"
+    output = broker_root / "spark-rows"
     output.mkdir()
-    home = written.leader.copy_to(room / "serving-spark")
+    home = written.leader.copy_to(broker_root / "serving-spark")
     with Broker(home) as broker:
         asked: dict[str, Any] = {
             "sources": {

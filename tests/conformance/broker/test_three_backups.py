@@ -31,9 +31,17 @@ from tests.support.campaign import sample_size
 from tests.support.command_line import COMMAND, environment
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import Client
-from .three_brokers import NODES, Ledger, Three, await_load, crc_of, create_topics, loading
+from .three_brokers import (
+    NODES,
+    Ledger,
+    ThreeBrokerCluster,
+    await_load,
+    crc_of,
+    create_topics,
+    loading,
+)
 from .topics import Topic
 
 _LOOSE = Topic(
@@ -49,18 +57,18 @@ TWO_DIRECTORIES = 2
 
 def own_settings(root: Path) -> dict[int, dict[str, str]]:
     """Settings of the nodes of a cluster below a folder."""
-    home = Home(root / str(TWO_DIRECTORIES))
+    home = BrokerFolders(root / str(TWO_DIRECTORIES))
     return {TWO_DIRECTORIES: {"log.dirs": f"{home.data},{home.second}"}}
 
 
-def inputs(home: Home) -> list[str]:
+def inputs(home: BrokerFolders) -> list[str]:
     """Return all directories of a node."""
     found = [home.data, home.second, home.metadata]
     return [str(path) for path in found if path.exists()]
 
 
 @dataclass
-class Round:
+class BackupRound:
     """Runs of all brokers that were begun together; what had been acknowledged by then."""
 
     began_ms: int
@@ -71,14 +79,14 @@ class Round:
 
 
 def back_up(
-    homes: Mapping[int, Home],
+    homes: Mapping[int, BrokerFolders],
     repository: Path | str,
     ledger: Path,
     *options: str,
     kills: Mapping[int, float] | None = None,
-) -> Round:
+) -> BackupRound:
     """Back up brokers at once; `kills`: seconds after which their processes are killed."""
-    found = Round(time.time_ns() // 1_000_000, ledger.stat().st_size)
+    found = BackupRound(time.time_ns() // 1_000_000, ledger.stat().st_size)
     processes = {
         node: subprocess.Popen(
             [
@@ -179,7 +187,7 @@ def check_records(
     return counts
 
 
-def check(root: Path, rounds: Sequence[Round], ledger: Path, scratch: Path) -> dict[str, int]:
+def check(root: Path, rounds: Sequence[BackupRound], ledger: Path, scratch: Path) -> dict[str, int]:
     """Check all runs; return counts of complete ones and of what was in them."""
     repository = open_repository(str(root))
     counts: dict[str, int] = defaultdict(int)
@@ -201,14 +209,18 @@ def check(root: Path, rounds: Sequence[Round], ledger: Path, scratch: Path) -> d
     return dict(counts)
 
 
-def test_backups_of_three_brokers_have_all_acknowledged_records(room: Path) -> None:
+def test_backups_of_three_brokers_have_all_acknowledged_records(broker_root: Path) -> None:
     rng = random.Random(20261123)
-    root, ledger, repository = room / "backed-up", room / "backed-up.ledger", room / "repository"
-    cluster = Three(root, own_settings(root))
+    root, ledger, repository = (
+        broker_root / "backed-up",
+        broker_root / "backed-up.ledger",
+        broker_root / "repository",
+    )
+    cluster = ThreeBrokerCluster(root, own_settings(root))
     homes = dict(zip(NODES, cluster.homes, strict=True))
-    rounds: list[Round] = []
+    rounds: list[BackupRound] = []
     with cluster:
-        create_topics(cluster, room)
+        create_topics(cluster, broker_root)
         with loading(cluster.bootstrap, ledger, "a-") as end:
             await_load(ledger, _RECORDS)
             for number in range(_ROUNDS):
@@ -219,7 +231,7 @@ def test_backups_of_three_brokers_have_all_acknowledged_records(room: Path) -> N
     for each in rounds:
         expected = {node: -9 if node in each.killed else 0 for node in NODES}
         assert each.codes == expected, each.outputs
-    counts = check(repository, rounds, ledger, room / "dumps")
+    counts = check(repository, rounds, ledger, broker_root / "dumps")
     undisturbed = sum(not each.killed for each in rounds)
     assert counts.pop("runs") >= undisturbed
     assert set(counts) > {"load.plain", "load.payments", "load.copies"}
@@ -236,11 +248,17 @@ def test_backups_of_three_brokers_have_all_acknowledged_records(room: Path) -> N
 
 
 @pytest.mark.skipif(sample_size(10) != 10, reason="make campaign runs it")
-def test_unclean_election_begins_another_history(room: Path) -> None:
+def test_unclean_election_begins_another_history(broker_root: Path) -> None:
     """A run has the history of the leader of its time, also beside the agent of the old one."""
-    root, repository, nothing = room / "elected", room / "elected-backups", room / "elected.ledger"
+    root, repository, nothing = (
+        broker_root / "elected",
+        broker_root / "elected-backups",
+        broker_root / "elected.ledger",
+    )
     nothing.touch()
-    cluster = Three(root, {node: {"broker.session.timeout.ms": "3000"} for node in NODES})
+    cluster = ThreeBrokerCluster(
+        root, {node: {"broker.session.timeout.ms": "3000"} for node in NODES}
+    )
     homes = dict(zip(NODES, cluster.homes, strict=True))
     old, new, _ = cluster.brokers
     logs: list[Path] = []
@@ -248,11 +266,11 @@ def test_unclean_election_begins_another_history(room: Path) -> None:
     def back_up_log(broker: Broker) -> None:
         found = back_up(homes, repository, nothing)
         assert set(found.codes.values()) == {0}, found.outputs
-        folder = room / f"log-{len(logs)}" / f"{_LOOSE.name}-0"
+        folder = broker_root / f"log-{len(logs)}" / f"{_LOOSE.name}-0"
         shutil.copytree(broker.home.data / folder.name, folder)
         logs.append(folder)
 
-    with cluster, Client(cluster.bootstrap, room) as client:
+    with cluster, Client(cluster.bootstrap, broker_root) as client:
         client.create(_LOOSE, (1, 2))
         client.open_producer("first", transactional=False)
         client.send("first", _LOOSE.name, 20)

@@ -24,7 +24,7 @@ from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 from tests.support.timeouts import wait_for
 
-from .broker import Home
+from .broker import BrokerFolders
 from .client import Client
 from .three_brokers import (
     COPIES,
@@ -34,9 +34,9 @@ from .three_brokers import (
     PLAIN,
     PROFILES,
     TOPICS,
-    Got,
     Ledger,
-    Three,
+    LoadRecord,
+    ThreeBrokerCluster,
     await_load,
     committed,
     consumed,
@@ -62,7 +62,7 @@ Partition = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Way:
+class RestoreMethod:
     """A way to restore."""
 
     #: The dump: ``killed``, ``live``, or ``one`` of the live three.
@@ -80,14 +80,14 @@ class Way:
 
 
 WAYS = (
-    Way("killed", "same", "time"),
-    Way("killed", "same"),
-    Way("killed", "new"),
-    Way("killed", "new", "offsets"),
-    Way("killed", "new", "time", renamed=True),
-    Way("live", "same", "time"),
-    Way("live", "new", renamed=True),
-    Way("one", "new"),
+    RestoreMethod("killed", "same", "time"),
+    RestoreMethod("killed", "same"),
+    RestoreMethod("killed", "new"),
+    RestoreMethod("killed", "new", "offsets"),
+    RestoreMethod("killed", "new", "time", renamed=True),
+    RestoreMethod("live", "same", "time"),
+    RestoreMethod("live", "new", renamed=True),
+    RestoreMethod("one", "new"),
 )
 
 
@@ -95,38 +95,38 @@ WAYS = (
 class Loaded:
     """A cluster that was dumped, and what it had acknowledged."""
 
-    killed: list[Home]
-    live: list[Home]
+    killed: list[BrokerFolders]
+    live: list[BrokerFolders]
     #: All that was acknowledged, and what was when the live copy began.
     ledger: Ledger
     before_copy: Ledger
     #: Between the first record and the copy.
     time_ms: int
 
-    def acknowledged(self, way: Way) -> Ledger:
+    def acknowledged(self, way: RestoreMethod) -> Ledger:
         """The records that were acknowledged before the dump was made."""
         return self.ledger if way.dump == "killed" else self.before_copy
 
 
 @pytest.fixture(scope="module")
-def loaded(room: Path) -> Loaded:
-    root, path = room / "three", room / "three.ledger"
-    cluster = Three(root)
+def loaded(broker_root: Path) -> Loaded:
+    root, path = broker_root / "three", broker_root / "three.ledger"
+    cluster = ThreeBrokerCluster(root)
     with cluster:
-        create_topics(cluster, room)
+        create_topics(cluster, broker_root)
         with loading(cluster.bootstrap, path, "a-"):
             await_load(path, _RECORDS)
             time_ms, size = time.time_ns() // 1_000_000, path.stat().st_size
             await_load(path, _RECORDS, size)
             size = path.stat().st_size
-            live = cluster.copy_to(room / "three-live")
+            live = cluster.copy_to(broker_root / "three-live")
             await_load(path, _RECORDS // 2, path.stat().st_size)
             cluster.kill()
     return Loaded(dumped(root), live, Ledger.read(path), Ledger.read(path, size), time_ms)
 
 
-def _restore(room: Path, *arguments: object) -> tuple[int, list[dict[str, Any]], str]:
-    report = room / "report.json"
+def _restore(broker_root: Path, *arguments: object) -> tuple[int, list[dict[str, Any]], str]:
+    report = broker_root / "report.json"
     report.unlink(missing_ok=True)
     command = ["restore", "--report", report, "--quiet", *arguments]
     done = subprocess.run(
@@ -157,14 +157,14 @@ class Limits:
     time_ms: int | None = None
     offsets: Mapping[Partition, int] | None = None
 
-    def holds(self, partition: Partition, record: Got) -> bool:
+    def holds(self, partition: Partition, record: LoadRecord) -> bool:
         """Whether a record is at or before that point."""
         if self.time_ms is not None:
             return record.timestamp_ms <= self.time_ms
         return self.offsets is None or record.offset < self.offsets.get(partition, 1 << 62)
 
 
-def _limits(loaded: Loaded, way: Way) -> Limits:
+def _limits(loaded: Loaded, way: RestoreMethod) -> Limits:
     if way.until == "time":
         return Limits(loaded.time_ms)
     if way.until is None:
@@ -179,37 +179,39 @@ def _limits(loaded: Loaded, way: Way) -> Limits:
     )
 
 
-def _until(limits: Limits, room: Path) -> list[str]:
+def _until(limits: Limits, broker_root: Path) -> list[str]:
     if limits.time_ms is not None:
         return ["--until", f"ms:{limits.time_ms}", "--clamp-groups"]
     if limits.offsets is None:
         return []
-    path = room / "until.csv"
+    path = broker_root / "until.csv"
     path.write_text("".join(f"{t},{n},{at}\n" for (t, n), at in limits.offsets.items()))
     return ["--until", str(path), "--clamp-groups"]
 
 
-def _restored(loaded: Loaded, way: Way, room: Path, limits: Limits) -> tuple[Restored, Three]:
-    root = room / "restored"
+def _restored(
+    loaded: Loaded, way: RestoreMethod, broker_root: Path, limits: Limits
+) -> tuple[Restored, ThreeBrokerCluster]:
+    root = broker_root / "restored"
     homes = loaded.killed if way.dump == "killed" else loaded.live
-    more = _until(limits, room)
+    more = _until(limits, broker_root)
     runs = []
     if way.cluster == "same":
         more = [word for word in more if word != "--clamp-groups"]
         for home in homes:
-            target = Home(root / home.root.name)
+            target = BrokerFolders(root / home.root.name)
             target.root.mkdir(parents=True)
             runs.append(
                 _restore(
-                    room,
+                    broker_root,
                     *("--input", home.data, home.metadata, "--cluster", "same"),
                     *("--output", target.data, "--metadata-output", target.metadata),
                     *("--all-brokers-restored", *more),
                 )
             )
-        cluster = Three(root)
+        cluster = ThreeBrokerCluster(root)
     else:
-        cluster = Three(root)
+        cluster = ThreeBrokerCluster(root)
         given = homes[:1] if way.dump == "one" else homes
         inputs = [path for home in given for path in (home.data,)]
         if way.renamed:
@@ -220,7 +222,9 @@ def _restored(loaded: Loaded, way: Way, room: Path, limits: Limits) -> tuple[Res
             ]
         seeds = [word for home in cluster.homes for word in ("--seed", home.metadata)]
         output = ("--output", cluster.homes[0].data)
-        runs.append(_restore(room, "--input", *inputs, given[0].metadata, *output, *seeds, *more))
+        runs.append(
+            _restore(broker_root, "--input", *inputs, given[0].metadata, *output, *seeds, *more)
+        )
     codes = {code for code, _, _ in runs}
     rows = [row for _, found, _ in runs for row in found]
     return Restored(root, rows, [text for *_, text in runs], codes), cluster
@@ -230,9 +234,9 @@ def _restored(loaded: Loaded, way: Way, room: Path, limits: Limits) -> tuple[Res
 @pytest.mark.skipif(sample_size(10) != 10, reason="make campaign restores these")
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_producers_and_consumers_continue_on_the_restored_cluster(
-    room: Path, loaded: Loaded, way: Way
+    broker_root: Path, loaded: Loaded, way: RestoreMethod
 ) -> None:
-    folder = room / f"three-{way}"
+    folder = broker_root / f"three-{way}"
     folder.mkdir()
     suffix = _RENAMED_SUFFIX if way.renamed else ""
     names = {name: name + suffix if name in (PLAIN, COPIES) else name for name in NAMES}
@@ -268,12 +272,14 @@ def test_producers_and_consumers_continue_on_the_restored_cluster(
         homes = cluster.homes
         alike = [name for name in (*names.values(), *INTERNAL) if name != PROFILES]
         wait_for(lambda: not replicas_differ(homes, alike), 20, "replicas are not alike")
-    assert cluster.surprises(_SURPRISES) == []
+    assert cluster.unexpected_log_lines(_SURPRISES) == []
     shutil.rmtree(folder)
 
 
-def test_groups_are_not_clamped_in_one_of_several_replicas(room: Path, loaded: Loaded) -> None:
-    home, output = loaded.killed[0], room / "not-clamped"
+def test_groups_are_not_clamped_in_one_of_several_replicas(
+    broker_root: Path, loaded: Loaded
+) -> None:
+    home, output = loaded.killed[0], broker_root / "not-clamped"
     command = ["restore", "--input", home.data, home.metadata, "--cluster", "same"]
     more = ["--output", output, "--metadata-output", f"{output}-metadata", "--all-brokers-restored"]
 
@@ -284,7 +290,7 @@ def test_groups_are_not_clamped_in_one_of_several_replicas(room: Path, loaded: L
     assert not output.exists()
 
 
-def _check_lost(loaded: Loaded, way: Way, restored: Restored, limits: Limits) -> None:
+def _check_lost(loaded: Loaded, way: RestoreMethod, restored: Restored, limits: Limits) -> None:
     """No record that was acknowledged before the dump is in a range that is called lost."""
     acknowledged = loaded.acknowledged(way).acknowledged()
     for row in restored.rows:
@@ -300,7 +306,11 @@ def _check_lost(loaded: Loaded, way: Way, restored: Restored, limits: Limits) ->
 
 
 def _check_records(
-    loaded: Loaded, way: Way, before: Mapping[str, Ledger], names: Mapping[str, str], limits: Limits
+    loaded: Loaded,
+    way: RestoreMethod,
+    before: Mapping[str, Ledger],
+    names: Mapping[str, str],
+    limits: Limits,
 ) -> None:
     ledger = loaded.acknowledged(way)
     aborted = {one.id for found in loaded.ledger.records["abort"].values() for one in found}
@@ -336,13 +346,13 @@ def _check_records(
                 assert topic == PROFILES or len({one.id for one in got}) == len(got)
 
 
-def _last_of_keys(records: Sequence[Got]) -> list[Got]:
+def _last_of_keys(records: Sequence[LoadRecord]) -> list[LoadRecord]:
     return list({one.id.rpartition("-")[2]: one for one in records}.values())
 
 
 def _check_groups(
     loaded: Loaded,
-    way: Way,
+    way: RestoreMethod,
     groups: Mapping[tuple[str, str, int], int],
     before: Mapping[str, Ledger],
     names: Mapping[str, str],

@@ -29,7 +29,7 @@ from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import ISOLATIONS, Client, Digest
 from .digests import COLUMNS, digest, digest_of
 from .topics import Topic, Traffic, Transactions
@@ -68,7 +68,7 @@ _QUERIES = 120
 class Tiered:
     """The files that a broker left, and the records that its clients got."""
 
-    home: Home
+    home: BrokerFolders
     options: TieredOptions
     digests: dict[str, dict[str, Digest]]
     queries: list[tuple[str, int, int]]
@@ -88,10 +88,10 @@ def _settings(remote: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def tiered(room: Path) -> Tiered:
-    folder = room / "tiered"
+def tiered(broker_root: Path) -> Tiered:
+    folder = broker_root / "tiered"
     remote = folder / "remote"
-    broker = Broker(Home(folder / "broker"), more_settings=_settings(remote))
+    broker = Broker(BrokerFolders(folder / "broker"), more_settings=_settings(remote))
     with broker, Client(broker.bootstrap, folder) as client:
         for topic in _TOPICS:
             client.create(topic)
@@ -176,7 +176,7 @@ def test_lookups_of_times_equal_the_offsets_of_the_broker(tiered: Tiered) -> Non
 
 @pytest.mark.parametrize("limit", ["bytes", "ms", "both"])
 def test_retention_of_tiered_logs_keeps_the_predicted_records(
-    tiered: Tiered, room: Path, limit: str
+    tiered: Tiered, broker_root: Path, limit: str
 ) -> None:
     def stats(data: Path, remote: str, **limits: Any) -> dict[tuple[str, int], dict[str, Any]]:
         options = TieredOptions((remote,))
@@ -196,12 +196,12 @@ def test_retention_of_tiered_logs_keeps_the_predicted_records(
         middle_ms = (row["first_timestamp_ms"] + row["last_timestamp_ms"]) // 2
         limits["retention_ms"] = max(time.time_ns() // 10**6 - middle_ms, 1)
     expected = stats(tiered.data, tiered.options.uris[0], **limits)
-    home = tiered.home.copy_to(room / f"tiered-retained-{limit}")
+    home = tiered.home.copy_to(broker_root / f"tiered-retained-{limit}")
     remote = home.data.parent / "remote"
     shutil.copytree(tiered.options.uris[0], remote)
     settings = {f"log.{name.replace('_', '.')}": str(most) for name, most in limits.items()}
     broker = Broker(home, more_settings={**_settings(remote), "log.retention.ms": "-1", **settings})
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
 
         def log_starts() -> list[int]:
             return [int(line.split()[0]) for line in client.times([(*name, -2) for name in names])]
@@ -229,15 +229,15 @@ def test_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def mounted(tiered: Tiered, room: Path) -> dict[str, dict[str, Digest]]:
+def consumed_rewrite(tiered: Tiered, broker_root: Path) -> dict[str, dict[str, Digest]]:
     """The records of a rewrite, from a broker of a fresh cluster without tiered storage."""
-    output = room / "tiered-rewritten"
+    output = broker_root / "tiered-rewritten"
     source = ["--input", tiered.data, "--tiered", tiered.options.uris[0], "--topics", "tiered.*"]
     _run("rewrite", *source, "--output", output, "--drop-where", _CONDITION, "--allow-revive")
-    home = Home(room / "tiered-mounted")
+    home = BrokerFolders(broker_root / "tiered-mounted")
     broker = Broker(home)  # formats its directories
     _run("restore", "--input", output, "--output", home.data, "--seed", home.metadata)
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
         client.await_in_sync(1, _REMOTE_NAMES)
         return {isolation: client.digests(isolation, _REMOTE_NAMES) for isolation in ISOLATIONS}
 
@@ -250,7 +250,7 @@ def _run(*arguments: object) -> None:
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("name", _REMOTE_NAMES)
 def test_consumers_read_exactly_the_records_that_a_rewrite_left(
-    tiered: Tiered, mounted: dict[str, dict[str, Digest]], name: str, isolation: str
+    tiered: Tiered, consumed_rewrite: dict[str, dict[str, Digest]], name: str, isolation: str
 ) -> None:
     table = kafka_index.read_records(
         tiered.data,
@@ -263,4 +263,4 @@ def test_consumers_read_exactly_the_records_that_a_rewrite_left(
     kept = table.filter(pc.invert(ends.fill_null(False)))  # noqa: FBT003, because it is a value
 
     assert 0 < len(kept) < len(table)
-    assert mounted[isolation][f"{name}-0"] == digest_of(kept.to_batches())
+    assert consumed_rewrite[isolation][f"{name}-0"] == digest_of(kept.to_batches())

@@ -19,7 +19,7 @@ from kafka_index.core.format.names import TopicPartition
 from tests.support.damaged_histories import USERS, DamagedHistory
 from tests.support.restoring import batches, logs
 
-from .broker import CLEAN_SHUTDOWN, Broker, Home
+from .broker import CLEAN_SHUTDOWN, Broker, BrokerFolders
 from .client import Client, run_program
 
 if TYPE_CHECKING:
@@ -51,24 +51,26 @@ class Consumed:
 
 
 @dataclass(frozen=True)
-class Mounted:
+class ConsumedHistory:
     """A history that was damaged, restored, and read from a broker."""
 
     damaged: DamagedHistory
-    home: Home
+    home: BrokerFolders
     restored: RestoreResult
     everything: Consumed
     committed: Consumed
 
 
-def consume(broker: Broker, room: Path, *, waits_for_end: bool = True) -> tuple[Consumed, Consumed]:
+def consume(
+    broker: Broker, broker_root: Path, *, waits_for_end: bool = True
+) -> tuple[Consumed, Consumed]:
     """Consume all records, and then those of read_committed, until these end where all do."""
     end = time.monotonic() + _WAIT_SECONDS
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
         client.await_in_sync(1, ["t"])
         while True:
             found = tuple(
-                Consumed(broker.bootstrap, room / "consumed.txt", isolation)
+                Consumed(broker.bootstrap, broker_root / "consumed.txt", isolation)
                 for isolation in ("read_uncommitted", "read_committed")
             )
             is_over = waits_for_end and found[0].ends == found[1].ends
@@ -78,35 +80,37 @@ def consume(broker: Broker, room: Path, *, waits_for_end: bool = True) -> tuple[
 
 
 @pytest.fixture(scope="module", params=[3, 4])
-def mounted(room: Path, request: pytest.FixtureRequest) -> Mounted:
-    dump = room / f"lost-markers-{request.param}"
+def consumed_history(broker_root: Path, request: pytest.FixtureRequest) -> ConsumedHistory:
+    dump = broker_root / f"lost-markers-{request.param}"
     damaged = DamagedHistory.make(dump, request.param, has_states=True, steps=500)
-    home = Home(room / f"lost-markers-{request.param}-home")
+    home = BrokerFolders(broker_root / f"lost-markers-{request.param}-home")
     broker = Broker(home, more_settings=_SETTINGS)
     restored = restore_dump(
         dump, home.data, seeds=home.metadata, new_topic_ids=True, salvage="batches"
     )
-    return Mounted(damaged, home, restored, *consume(broker, room))
+    return ConsumedHistory(damaged, home, restored, *consume(broker, broker_root))
 
 
 def test_consumers_of_a_restored_history_get_committed_records_up_to_its_end(
-    mounted: Mounted,
+    consumed_history: ConsumedHistory,
 ) -> None:
-    found = {each.partition: each for each in mounted.restored.partitions}
+    found = {each.partition: each for each in consumed_history.restored.partitions}
     assert any(each.is_edited for each in found.values())
-    assert mounted.committed.ends == mounted.everything.ends
+    assert consumed_history.committed.ends == consumed_history.everything.ends
     for partition in USERS:
         left_out = [
             range(lost.first_offset or 0, (lost.last_offset or 0) + 1)
             for lost in found[partition].lost
             if lost.code == _UNKNOWN
         ]
-        got = mounted.committed.offsets[partition]
-        assert mounted.damaged.faults(partition, got, set(), left_out) == []
+        got = consumed_history.committed.offsets[partition]
+        assert consumed_history.damaged.faults(partition, got, set(), left_out) == []
 
 
-def test_offset_of_a_transaction_that_stays_open_is_predicted(mounted: Mounted, room: Path) -> None:
-    home = mounted.home.copy_to(room / f"{mounted.home.root.name}-open")
+def test_offset_of_a_transaction_that_stays_open_is_predicted(
+    consumed_history: ConsumedHistory, broker_root: Path
+) -> None:
+    home = consumed_history.home.copy_to(broker_root / f"{consumed_history.home.root.name}-open")
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (home.data / name).unlink()
     (home.data / CLEAN_SHUTDOWN).unlink()
@@ -118,7 +122,7 @@ def test_offset_of_a_transaction_that_stays_open_is_predicted(mounted: Mounted, 
     assert any(offset is not None for offset in opened.values())
 
     predicted = predict(home.data, metadata=home.metadata)
-    _, committed = consume(Broker(home, more_settings=_SETTINGS), room, waits_for_end=False)
+    _, committed = consume(Broker(home, more_settings=_SETTINGS), broker_root, waits_for_end=False)
 
     assert not predicted.ok
     for one in predicted.partitions:

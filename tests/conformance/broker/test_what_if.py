@@ -11,7 +11,7 @@ import pytest
 import kafka_index
 from tests.support.timeouts import wait_for
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import Client
 from .topics import Topic, Traffic, Transactions
 
@@ -41,24 +41,24 @@ _CLEANS = {
 
 
 @pytest.fixture(scope="module")
-def stopped(room: Path) -> Home:
+def stopped(broker_root: Path) -> BrokerFolders:
     """A broker that stopped before it deleted or compacted anything."""
-    broker = Broker(Home(room / "to-be-retained"), more_settings=_IDLE)
-    with broker, Client(broker.bootstrap, room) as client:
+    broker = Broker(BrokerFolders(broker_root / "to-be-retained"), more_settings=_IDLE)
+    with broker, Client(broker.bootstrap, broker_root) as client:
         for topic in TOPICS:
             client.create(topic)
             client.fill(topic)
     return broker.home
 
 
-def stats(home: Home, **given: Any) -> dict[tuple[str, int], dict[str, Any]]:
+def stats(home: BrokerFolders, **given: Any) -> dict[tuple[str, int], dict[str, Any]]:
     """The rows of the partitions."""
     found = kafka_index.read_stats(home.data, topics="kept.*", by="partition", **given)
     assert found.ok
     return {(row["topic"], row["partition"]): row for row in found.to_arrow().to_pylist()}
 
 
-def log_bytes(home: Home) -> dict[tuple[str, int], int]:
+def log_bytes(home: BrokerFolders) -> dict[tuple[str, int], int]:
     """The sizes of the live logs."""
     return {
         (topic, number): sum(
@@ -69,7 +69,9 @@ def log_bytes(home: Home) -> dict[tuple[str, int], int]:
 
 
 @pytest.mark.parametrize("limit", ["bytes", "ms", "both"])
-def test_retention_keeps_the_predicted_segments(room: Path, stopped: Home, limit: str) -> None:
+def test_retention_keeps_the_predicted_segments(
+    broker_root: Path, stopped: BrokerFolders, limit: str
+) -> None:
     before = stats(stopped)
     now_ms = time.time_ns() // 10**6
     row = before[NAMES[0]]
@@ -80,10 +82,10 @@ def test_retention_keeps_the_predicted_segments(room: Path, stopped: Home, limit
     if limit != "bytes":
         limits["retention_ms"] = max(now_ms - middle_ms, 1)
     expected = stats(stopped, **limits)
-    home = stopped.copy_to(room / f"retained-{limit}")
+    home = stopped.copy_to(broker_root / f"retained-{limit}")
     settings = {f"log.{name.replace('_', '.')}": str(most) for name, most in limits.items()}
     broker = Broker(home, more_settings={**_CHECKS, "log.retention.ms": "-1", **settings})
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
 
         def log_starts() -> list[int]:
             lines = client.times([(*name, -2) for name in NAMES])
@@ -99,9 +101,9 @@ def test_retention_keeps_the_predicted_segments(room: Path, stopped: Home, limit
     }
 
 
-def test_compaction_keeps_the_predicted_records(room: Path, stopped: Home) -> None:
+def test_compaction_keeps_the_predicted_records(broker_root: Path, stopped: BrokerFolders) -> None:
     expected = stats(stopped, compact=True)
-    home = stopped.copy_to(room / "compacted")
+    home = stopped.copy_to(broker_root / "compacted")
     active = {
         f"{topic} {number} {max(int(log.stem) for log in logs)}"
         for topic, number in NAMES

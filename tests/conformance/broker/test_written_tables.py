@@ -18,7 +18,7 @@ import pytest
 import kafka_index
 from tests.support.command_line import run_here
 
-from .broker import Broker, Home
+from .broker import Broker, BrokerFolders
 from .client import ISOLATIONS, Client, Digest, Producer
 from .digests import COLUMNS, digest_of
 from .topics import Topic, Traffic, Transactions
@@ -49,7 +49,7 @@ _CONDITION = "topic <> 'open' AND key LIKE '%3' OR topic = 'open' AND offset < 2
 
 
 @dataclass(frozen=True)
-class Mounted:
+class ConsumedTables:
     """The records that consumers got after a rewrite and an import, and the expected ones."""
 
     found: dict[str, dict[str, Digest]]
@@ -76,12 +76,12 @@ def _kept(data: Path, topic: str, isolation: str) -> tuple[pa.Table, int]:
 
 
 @pytest.fixture(scope="module")
-def mounted(room: Path) -> Mounted:
-    broker = Broker(Home(room / "written-tables"))
+def consumed_tables(broker_root: Path) -> ConsumedTables:
+    broker = Broker(BrokerFolders(broker_root / "written-tables"))
     data = broker.home.data
     expected: dict[str, dict[str, Digest]] = {isolation: {} for isolation in ISOLATIONS}
     dropped = 0
-    with broker, Client(broker.bootstrap, room) as client:
+    with broker, Client(broker.bootstrap, broker_root) as client:
         for topic in (*_REWRITTEN, _OPEN, _IMPORTED):
             client.create(topic)
             client.fill(topic)
@@ -100,7 +100,7 @@ def mounted(room: Path) -> Mounted:
                 dropped += gone
         table, _ = _kept(data, _MIXED.name, "read_committed")
         _rewrite(data)
-        expected |= _import(room, data, table, expected)
+        expected |= _import(broker_root, data, table, expected)
         broker.start()
         client.await_in_sync(1, [_OPEN.name, _IMPORTED.name, *(each.name for each in _REWRITTEN)])
 
@@ -112,7 +112,7 @@ def mounted(room: Path) -> Mounted:
         names = [_IMPORTED.name, *(each.name for each in _REWRITTEN)]
         found = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
         of_open = client.digests("read_committed", [_OPEN.name])["open-0"]
-    return Mounted(found, expected, dropped, at_stop, at_start, of_open, 30 + 5 - 20 + 7 + 2)
+    return ConsumedTables(found, expected, dropped, at_stop, at_start, of_open, 30 + 5 - 20 + 7 + 2)
 
 
 def _rewrite(data: Path) -> None:
@@ -127,10 +127,10 @@ def _rewrite(data: Path) -> None:
 
 
 def _import(
-    room: Path, data: Path, table: pa.Table, expected: dict[str, dict[str, Digest]]
+    broker_root: Path, data: Path, table: pa.Table, expected: dict[str, dict[str, Digest]]
 ) -> dict[str, dict[str, Digest]]:
     """Import records into an empty topic; return what consumers have to get of it too."""
-    source = room / "imported.parquet"
+    source = broker_root / "imported.parquet"
     count = len(table)
     rows = table.append_column("topic", pa.array([_IMPORTED.name] * count))
     pq.write_table(rows.append_column("partition", pa.array([0] * count)), source)
@@ -147,25 +147,30 @@ def _import(
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("partition", ["mixed-0", "stamped-0"])
 def test_consumers_read_exactly_the_records_that_a_rewrite_left(
-    mounted: Mounted, isolation: str, partition: str
+    consumed_tables: ConsumedTables, isolation: str, partition: str
 ) -> None:
-    assert mounted.dropped
-    assert mounted.found[isolation][partition] == mounted.expected[isolation][partition]
+    assert consumed_tables.dropped
+    assert (
+        consumed_tables.found[isolation][partition]
+        == consumed_tables.expected[isolation][partition]
+    )
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_consumers_read_exactly_the_records_that_were_imported(
-    mounted: Mounted, isolation: str
+    consumed_tables: ConsumedTables, isolation: str
 ) -> None:
-    expected = mounted.expected[isolation]["imported-0"]
+    expected = consumed_tables.expected[isolation]["imported-0"]
     assert expected.records
-    assert mounted.found[isolation]["imported-0"] == expected
+    assert consumed_tables.found[isolation]["imported-0"] == expected
 
 
-def test_leader_has_the_same_producers_and_open_transactions(mounted: Mounted) -> None:
-    assert mounted.at_start == mounted.at_stop
-    assert sum(one.current_txn_first_offset is not None for one in mounted.at_start) == 1
+def test_leader_has_the_same_producers_and_open_transactions(
+    consumed_tables: ConsumedTables,
+) -> None:
+    assert consumed_tables.at_start == consumed_tables.at_stop
+    assert sum(one.current_txn_first_offset is not None for one in consumed_tables.at_start) == 1
 
 
-def test_open_producers_continue_after_a_rewrite(mounted: Mounted) -> None:
-    assert mounted.of_open.records == mounted.open_records
+def test_open_producers_continue_after_a_rewrite(consumed_tables: ConsumedTables) -> None:
+    assert consumed_tables.of_open.records == consumed_tables.open_records

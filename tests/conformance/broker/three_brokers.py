@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
 
-from .broker import Broker, Home, free_ports
+from .broker import Broker, BrokerFolders, free_ports
 from .client import Client, program, run_program
 from .topics import Topic
 
@@ -52,7 +52,7 @@ _SETTINGS = {
 }
 
 
-class Three:
+class ThreeBrokerCluster:
     """A cluster of three nodes below a folder, running while its context does; killed at its end.
 
     `root`: of the three homes, ``1`` to ``3``. `own_settings`: more settings of some nodes.
@@ -66,7 +66,7 @@ class Three:
         features: Mapping[str, int] | None = None,
     ) -> None:
         ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
-        self.homes = [Home(root / str(node)) for node in NODES]
+        self.homes = [BrokerFolders(root / str(node)) for node in NODES]
         self.brokers = [
             Broker(
                 home,
@@ -101,7 +101,7 @@ class Three:
         for broker in self.brokers:
             broker.kill()
 
-    def copy_to(self, root: Path) -> list[Home]:
+    def copy_to(self, root: Path) -> list[BrokerFolders]:
         """Copy the folders of all, which may be written to meanwhile."""
         for home in self.homes:
             target = root / home.root.name
@@ -114,7 +114,7 @@ class Three:
             )
         return dumped(root)
 
-    def surprises(self, texts: Iterable[str]) -> list[str]:
+    def unexpected_log_lines(self, texts: Iterable[str]) -> list[str]:
         """Return the lines of the brokers' logs that have one of these texts."""
         texts = tuple(texts)
         return [
@@ -125,12 +125,12 @@ class Three:
         ]
 
 
-def dumped(root: Path) -> list[Home]:
+def dumped(root: Path) -> list[BrokerFolders]:
     """Return the homes below a folder."""
-    return [Home(root / str(node)) for node in NODES]
+    return [BrokerFolders(root / str(node)) for node in NODES]
 
 
-class Got(NamedTuple):
+class LoadRecord(NamedTuple):
     """A record that was acknowledged or consumed."""
 
     offset: int
@@ -143,7 +143,7 @@ class Got(NamedTuple):
 class Ledger:
     """The acknowledged records, by kind and partition, and the commits of groups."""
 
-    records: dict[str, dict[tuple[str, int], list[Got]]] = field(
+    records: dict[str, dict[tuple[str, int], list[LoadRecord]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
     commits: dict[tuple[str, str, int], list[tuple[int, int, int]]] = field(
@@ -166,13 +166,13 @@ class Ledger:
                 found.ends[topic, int(number)] = int(at)
             else:
                 topic, number, at, time, crc, name = fields
-                got = Got(int(at), int(time), int(crc), name)
+                got = LoadRecord(int(at), int(time), int(crc), name)
                 found.records[kind][topic, int(number)].append(got)
         return found
 
-    def acknowledged(self) -> dict[tuple[str, int], list[Got]]:
+    def acknowledged(self) -> dict[tuple[str, int], list[LoadRecord]]:
         """Return the records that a consumer has to get, by partition and in order."""
-        found: dict[tuple[str, int], list[Got]] = defaultdict(list)
+        found: dict[tuple[str, int], list[LoadRecord]] = defaultdict(list)
         for kind in ("ack", "commit"):
             for partition, records in self.records[kind].items():
                 found[partition] += records
@@ -244,7 +244,7 @@ def crc_of(name: str) -> int:
     return zlib.crc32(f"{name}|{f'{code:x}' * (1 + signed % 40)}".encode())
 
 
-def replicas_differ(homes: Sequence[Home], topics: Iterable[str]) -> list[str]:
+def replicas_differ(homes: Sequence[BrokerFolders], topics: Iterable[str]) -> list[str]:
     """Return the partitions whose logs are not the same bytes at every node."""
     found = []
     for topic in topics:
@@ -260,8 +260,8 @@ def replicas_differ(homes: Sequence[Home], topics: Iterable[str]) -> list[str]:
     return found
 
 
-def create_topics(cluster: Three, room: Path) -> None:
+def create_topics(cluster: ThreeBrokerCluster, broker_root: Path) -> None:
     """Create the topics of the load, with a replica at each node."""
-    with Client(cluster.bootstrap, room) as client:
+    with Client(cluster.bootstrap, broker_root) as client:
         for topic in TOPICS:
             client.create(topic, NODES)

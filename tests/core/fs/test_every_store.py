@@ -31,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("hdfs")
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreDirectory:
     """An empty directory of a store."""
 
     store: Store
@@ -167,32 +167,32 @@ class StoreTests(ReadTests):
     """What every store that is written to can do, besides."""
 
     @pytest.fixture
-    def place(self) -> Place:
+    def place(self) -> StoreDirectory:
         raise NotImplementedError
 
     @pytest.fixture
-    def directory(self, place: Place) -> Directory:
+    def directory(self, place: StoreDirectory) -> Directory:
         contents = {"big": os.urandom((40 << 20) + 12345), "a__b": b"bytes", "empty": b""}
         place.put(**contents)
         return Directory(
             place.store, place.root, {place.at(name): data for name, data in contents.items()}
         )
 
-    def test_empty_file_exists_and_has_no_bytes(self, place: Place) -> None:
+    def test_empty_file_exists_and_has_no_bytes(self, place: StoreDirectory) -> None:
         place.put(empty=b"")
 
         assert place.store.read(place.at("empty")) == b""
         assert place.store.read(place.at("empty"), 10) == b""
         assert list(place.store.open(place.at("empty")).stream()) == []
 
-    def test_put_replaces_a_file_but_put_if_absent_does_not(self, place: Place) -> None:
+    def test_put_replaces_a_file_but_put_if_absent_does_not(self, place: StoreDirectory) -> None:
         place.put(a=b"1")
         place.put(a=b"22")
         assert not place.store.put(place.at("a"), b"333", if_absent=True)
         assert place.store.read(place.at("a")) == b"22"
         assert place.store.put(place.at("b"), b"333", if_absent=True)
 
-    def test_one_of_concurrent_puts_if_absent_succeeds(self, place: Place) -> None:
+    def test_one_of_concurrent_puts_if_absent_succeeds(self, place: StoreDirectory) -> None:
         puts = [f"{n}".encode() * 1000 for n in range(8)]
         with ThreadPoolExecutor(len(puts)) as pool:
             path = place.at("lock")
@@ -201,7 +201,7 @@ class StoreTests(ReadTests):
         assert won.count(True) == 1
         assert place.store.read(place.at("lock")) == puts[won.index(True)]
 
-    def test_file_is_replaced_only_in_the_expected_version(self, place: Place) -> None:
+    def test_file_is_replaced_only_in_the_expected_version(self, place: StoreDirectory) -> None:
         place.put(a=b"1")
         path = place.at("a")
         seen = place.store.info(path)
@@ -212,7 +212,7 @@ class StoreTests(ReadTests):
         assert not place.store.replace(place.at("none"), b"1", seen)
         assert place.tree()["path"].to_pylist() == ["a"]
 
-    def test_one_of_concurrent_replacements_succeeds(self, place: Place) -> None:
+    def test_one_of_concurrent_replacements_succeeds(self, place: StoreDirectory) -> None:
         place.put(a=b"1")
         path = place.at("a")
         seen = place.store.info(path)
@@ -230,7 +230,7 @@ class StoreTests(ReadTests):
         assert won.count(True) == 1
         assert place.store.read(path) == contents[won.index(True)]
 
-    def test_directory_listing_has_its_files_and_directories(self, place: Place) -> None:
+    def test_directory_listing_has_its_files_and_directories(self, place: StoreDirectory) -> None:
         place.put(a__b=b"1", a__c__d=b"22", e=b"333")
 
         entries = place.store.list_directory(place.at("a"))
@@ -238,7 +238,7 @@ class StoreTests(ReadTests):
         found = [(entry.path, entry.is_directory, entry.size_bytes) for entry in entries]
         assert found == [(place.at("a/b"), False, 1), (place.at("a/c"), True, 0)]
 
-    def test_recursive_listing_is_sorted_by_path(self, place: Place) -> None:
+    def test_recursive_listing_is_sorted_by_path(self, place: StoreDirectory) -> None:
         names = ["a/b", "a-1/b", "a/c/d", "a.b", "b", "a/c-d"]
         for name in names:
             place.put(**{name: b"1"})
@@ -246,20 +246,20 @@ class StoreTests(ReadTests):
         assert place.tree()["path"].to_pylist() == sorted(names)
         assert place.tree("a")["path"].to_pylist() == ["b", "c-d", "c/d"]
 
-    def test_rename_replaces_the_target(self, place: Place) -> None:
+    def test_rename_replaces_the_target(self, place: StoreDirectory) -> None:
         place.put(a=b"1", b=b"22")
         place.store.rename(place.at("a"), place.at("b"))
 
         assert place.tree()["path"].to_pylist() == ["b"]
         assert place.store.read(place.at("b")) == b"1"
 
-    def test_deletion_of_a_missing_file_succeeds(self, place: Place) -> None:
+    def test_deletion_of_a_missing_file_succeeds(self, place: StoreDirectory) -> None:
         place.put(a=b"1", b=b"22")
         place.store.delete([place.at("none"), place.at("a"), place.at("none too")])
 
         assert place.tree()["path"].to_pylist() == ["b"]
 
-    def test_names_with_special_characters_are_supported(self, place: Place) -> None:
+    def test_names_with_special_characters_are_supported(self, place: StoreDirectory) -> None:
         names = ["x=1/sp ace", "100%41", "année", "q?&#+[]"]
         for name in names:
             place.put(**{name: name.encode()})
@@ -268,7 +268,7 @@ class StoreTests(ReadTests):
         for name in names:
             assert place.store.read(place.at(name)) == name.encode()
 
-    def test_unfinished_stream_can_be_closed(self, place: Place) -> None:
+    def test_unfinished_stream_can_be_closed(self, place: StoreDirectory) -> None:
         place.put(big=bytes(30 << 20))
         source = place.store.open(place.at("big"))
 
@@ -278,7 +278,7 @@ class StoreTests(ReadTests):
         assert not first.any()
         source.close()
 
-    def test_replaced_file_has_another_version(self, place: Place) -> None:
+    def test_replaced_file_has_another_version(self, place: StoreDirectory) -> None:
         place.put(a=b"1" * 1000)
         source = place.store.open(place.at("a"))
         assert source.changed() is None
@@ -288,20 +288,20 @@ class StoreTests(ReadTests):
         assert source.changed() is not None
         source.close()
 
-    def test_created_directory_accepts_files(self, place: Place) -> None:
+    def test_created_directory_accepts_files(self, place: StoreDirectory) -> None:
         place.store.make_directory(place.at("a/b"))
         place.store.make_writable_directory(place.at("a/b"))
         place.put(a__b__c=b"1")
         place.store.make_durable([place.at("a/b")], "make it durable")
         assert place.tree()["path"].to_pylist() == ["a/b/c"]
 
-    def test_delete_tree_removes_only_its_files(self, place: Place) -> None:
+    def test_delete_tree_removes_only_its_files(self, place: StoreDirectory) -> None:
         place.put(a__b=b"1", a__c__d=b"22", a2=b"333")
         place.store.delete_tree(place.at("a"))
         place.store.delete_tree(place.at("none"))
         assert [entry.path for entry in place.store.list_directory(place.root)] == [place.at("a2")]
 
-    def test_created_file_is_visible_after_its_commit(self, place: Place) -> None:
+    def test_created_file_is_visible_after_its_commit(self, place: StoreDirectory) -> None:
         place.put(a=b"old")
         path = place.at("a")
         with place.store.create(path, what="file") as file:
@@ -314,7 +314,7 @@ class StoreTests(ReadTests):
         assert place.store.read(path) == b"new"
         assert place.tree()["path"].to_pylist() == ["a"]
 
-    def test_compressed_file_is_decompressed_while_it_is_read(self, place: Place) -> None:
+    def test_compressed_file_is_decompressed_while_it_is_read(self, place: StoreDirectory) -> None:
         place.put(**{"a.gz": gzip.compress(b"1" * 100_000)})
         with place.store.input_stream(place.at("a.gz")) as stream:
             assert stream.read() == b"1" * 100_000
@@ -330,7 +330,9 @@ def _put_if_absent(store: Store, path: str, data: bytes) -> bool:
 class VersionedTests:
     """What stores whose listings name a version can do, besides."""
 
-    def test_file_that_was_replaced_after_it_was_listed_is_not_read(self, place: Place) -> None:
+    def test_file_that_was_replaced_after_it_was_listed_is_not_read(
+        self, place: StoreDirectory
+    ) -> None:
         place.put(a=b"1" * 1000)
         listed = place.store.info(place.at("a"))
         place.put(a=b"2" * 999)
@@ -341,30 +343,30 @@ class VersionedTests:
 
 class TestLocalStore(StoreTests):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        return Place(LocalStore(), str(tmp_path))
+    def place(self, tmp_path: Path) -> StoreDirectory:
+        return StoreDirectory(LocalStore(), str(tmp_path))
 
 
 class TestUnlinkedStore(StoreTests):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        return Place(UnlinkedStore(str(tmp_path)), str(tmp_path))
+    def place(self, tmp_path: Path) -> StoreDirectory:
+        return StoreDirectory(UnlinkedStore(str(tmp_path)), str(tmp_path))
 
 
 class TestObjectStore(StoreTests, VersionedTests):
     @pytest.fixture
-    def place(self, s3: S3Server) -> Iterator[Place]:
+    def place(self, s3: S3Server) -> Iterator[StoreDirectory]:
         bucket = s3.new_bucket()
         with object_store(s3, bucket) as store:
-            yield Place(store, f"s3://{bucket}")
+            yield StoreDirectory(store, f"s3://{bucket}")
 
 
 class TestHdfsStore(StoreTests, VersionedTests):
     @pytest.fixture
-    def place(self, hdfs: HdfsServer, tmp_path: Path) -> Place:
+    def place(self, hdfs: HdfsServer, tmp_path: Path) -> StoreDirectory:
         from kafka_index.core.fs.hdfs_store import HdfsStore  # noqa: PLC0415, needs the server
 
-        return Place(HdfsStore(hdfs.uri, StorageOptions()), f"{hdfs.uri}/{tmp_path.name}")
+        return StoreDirectory(HdfsStore(hdfs.uri, StorageOptions()), f"{hdfs.uri}/{tmp_path.name}")
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def test_reads_and_writes_are_correct_despite_network_faults(s3: S3Server, seed:
     root = f"s3://{bucket}"
     with (
         fault_proxy(s3.endpoint, MANY, seed) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         written = {f"a/{n:020d}.log": os.urandom(n * 100_003) for n in range(10)}
         for name, data in written.items():
@@ -65,7 +65,7 @@ def test_interrupted_listing_is_continued(s3: S3Server) -> None:
             s3.put(bucket, name, b"")
     with (
         fault_proxy(s3.endpoint, Faults(cut=1.0, in_a_row=1)) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         assert _names(store, f"s3://{bucket}") == names
         assert "cut" in {request.fault for request in proxy.requests}
@@ -76,7 +76,7 @@ def test_put_without_a_response_is_retried(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint, Faults(unanswered=1.0, in_a_row=1)) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         assert store.put(f"s3://{bucket}/a", b"mine", if_absent=True)
         assert [r.fault for r in proxy.requests if r.method == "PUT"] == ["unanswered", None]
@@ -87,7 +87,7 @@ def test_throttled_request_is_retried(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint, Faults(unavailable=1.0, status=429, in_a_row=2)) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         store.put(f"s3://{bucket}/a", b"1")
         assert store.read(f"s3://{bucket}/a") == b"1"
@@ -99,7 +99,7 @@ def test_object_is_written_completely_or_not_at_all(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         store.put(f"s3://{bucket}/a", bytes(40 << 20))
         assert [(r.method, r.query) for r in proxy.requests] == [("PUT", "")]
@@ -110,7 +110,7 @@ def test_stream_requests_each_byte_once_within_its_window(s3: S3Server) -> None:
     pieces = 40
     with (
         fault_proxy(s3.endpoint) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         store.put(f"s3://{bucket}/a", bytes(pieces * remote_file.BLOCK_BYTES))
         source = store.open(f"s3://{bucket}/a")
@@ -127,7 +127,7 @@ def test_adjacent_ranges_share_a_request(s3: S3Server) -> None:
     gap = remote_file.MAX_GAP_BYTES
     with (
         fault_proxy(s3.endpoint) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         store.put(f"s3://{bucket}/a", bytes(4 * gap))
         source = store.open(f"s3://{bucket}/a")
@@ -143,7 +143,7 @@ def test_file_that_was_listed_is_opened_without_a_request(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         store.put(f"s3://{bucket}/a", b"0123456789")
         listed = store.info(f"s3://{bucket}/a")
@@ -171,7 +171,7 @@ def test_concurrent_reads_are_bounded_per_process(
 
     with (
         fault_proxy(s3.endpoint) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
         ThreadPoolExecutor(8) as pool,
     ):
         store.put(f"s3://{bucket}/a", bytes(40 * remote_file.BLOCK_BYTES))

@@ -65,7 +65,7 @@ def test_missing_bucket_is_wrong_usage(s3: S3Server) -> None:
 
 
 def test_unreachable_endpoint_is_retriable(s3: S3Server) -> None:
-    with object_store(s3.through("http://127.0.0.1:1"), "bucket", HASTY) as store:
+    with object_store(s3.behind("http://127.0.0.1:1"), "bucket", HASTY) as store:
         error = failure(lambda: store.info("s3://bucket/a"))
 
     assert is_retriable(error)
@@ -74,7 +74,7 @@ def test_unreachable_endpoint_is_retriable(s3: S3Server) -> None:
 
 
 def test_unknown_host_is_reported(s3: S3Server) -> None:
-    with object_store(s3.through("http://store.invalid"), "bucket", HASTY) as store:
+    with object_store(s3.behind("http://store.invalid"), "bucket", HASTY) as store:
         error = failure(lambda: store.list_directory("s3://bucket/a"))
 
     assert is_retriable(error)
@@ -85,7 +85,7 @@ def test_store_that_stays_unavailable_is_retriable(s3: S3Server) -> None:
     bucket = s3.new_bucket()
     with (
         fault_proxy(s3.endpoint, Faults(unavailable=1.0, in_a_row=1000)) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket, HASTY) as store,
+        object_store(s3.behind(proxy.endpoint), bucket, HASTY) as store,
     ):
         error = failure(lambda: store.put(f"s3://{bucket}/a", b"1"))
 
@@ -99,7 +99,7 @@ def test_response_timeout_is_retriable(s3: S3Server) -> None:
     options = StorageOptions((*HASTY.items, ("timeout", "1s")))
     with (
         fault_proxy(s3.endpoint, Faults(delayed=1.0, delay_seconds=3600, in_a_row=1000)) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket, options) as store,
+        object_store(s3.behind(proxy.endpoint), bucket, options) as store,
     ):
         error = failure(lambda: store.info(f"s3://{bucket}/a"))
 
@@ -148,7 +148,7 @@ def test_interrupted_response_is_resumed_in_the_same_version(s3: S3Server) -> No
     path = f"s3://{bucket}/a"
     with (
         fault_proxy(s3.endpoint, Faults(cut=1.0, in_a_row=1)) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket) as store,
+        object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         data = bytes(range(256)) * 4096
         store.put(path, data)
@@ -162,7 +162,7 @@ def test_stalled_response_is_resumed_on_another_connection(s3: S3Server) -> None
     options = StorageOptions((("read_timeout", "1s"),))
     with (
         fault_proxy(s3.endpoint, Faults(stalled=1.0, delay_seconds=3600, in_a_row=1)) as proxy,
-        object_store(s3.through(proxy.endpoint), bucket, options) as store,
+        object_store(s3.behind(proxy.endpoint), bucket, options) as store,
     ):
         data = bytes(range(256)) * 4096
         s3.put(bucket, "a", data)
@@ -191,7 +191,7 @@ def test_option_with_a_value_that_is_not_valid_is_reported(s3: S3Server, key: st
 
 @pytest.mark.parametrize("endpoint", ["not a url", "ftp://host", "host:9000", "https://"])
 def test_endpoint_that_is_not_a_url_is_rejected(s3: S3Server, endpoint: str) -> None:
-    with s3_environment(s3.through(endpoint)):
+    with s3_environment(s3.behind(endpoint)):
         error = failure(lambda: ObjectStore("s3://bucket", StorageOptions()))
 
     assert isinstance(error, ConfigError)

@@ -13,7 +13,7 @@ from kafka_index.core.errors import (
     InputError,
     PublishError,
 )
-from tests.support.child_processes import as_nobody, open_to_all
+from tests.support.child_processes import allow_other_users, run_unprivileged
 from tests.support.index_models import Kind
 
 
@@ -108,7 +108,7 @@ def test_folder_that_is_missing_cannot_be_written_to(kind: Kind, tmp_path: Path)
 def test_file_without_write_permission_can_be_read_by_anyone(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 3)
     path.chmod(0o444)
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
 
     def read() -> None:
         index = kind.open(path, writable=False)
@@ -116,7 +116,7 @@ def test_file_without_write_permission_can_be_read_by_anyone(kind: Kind, tmp_pat
         assert kind.found(index, 2) == 2
         index.close()
 
-    assert as_nobody(read) == 0
+    assert run_unprivileged(read) == 0
     assert path.stat().st_size == 3 * kind.entry_size
 
 

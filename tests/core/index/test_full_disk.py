@@ -44,21 +44,21 @@ def small_files(_: Path) -> Iterator[None]:
 
 
 @pytest.fixture(params=[small_file_system, small_files], ids=["disk", "limit"])
-def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def size_limited_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A folder that takes no file of more than 256 KiB."""
-    folder = tmp_path / "small"
+    folder = tmp_path / "size_limited_folder"
     folder.mkdir()
     with request.param(folder):
         yield folder
 
 
-def test_index_that_does_not_fit_cannot_be_created(kind: Kind, small: Path) -> None:
+def test_index_that_does_not_fit_cannot_be_created(kind: Kind, size_limited_folder: Path) -> None:
     with pytest.raises(PublishError, match="allocate space"):
-        kind.open(small / "x", 1 << 20)
+        kind.open(size_limited_folder / "x", 1 << 20)
 
 
-def test_growth_that_does_not_fit_is_an_error(kind: Kind, small: Path) -> None:
-    index = kind.open(small / "x", 1 << 20, growing=True)
+def test_growth_that_does_not_fit_is_an_error(kind: Kind, size_limited_folder: Path) -> None:
+    index = kind.open(size_limited_folder / "x", 1 << 20, growing=True)
     with pytest.raises(PublishError, match="allocate space"):
         kind.add(index, 60_000)
     with pytest.raises(ValueError, match="closed"):
@@ -66,8 +66,8 @@ def test_growth_that_does_not_fit_is_an_error(kind: Kind, small: Path) -> None:
     index.close()
 
 
-def test_index_that_fits_is_filled_to_the_last_entry(kind: Kind, small: Path) -> None:
-    index = kind.open(small / "x", ROOM // 2, growing=True)
+def test_index_that_fits_is_filled_to_the_last_entry(kind: Kind, size_limited_folder: Path) -> None:
+    index = kind.open(size_limited_folder / "x", ROOM // 2, growing=True)
     kind.add(index, index.max_entries)
     assert kind.found(index, 10**6) == index.entries - 1
     index.close()

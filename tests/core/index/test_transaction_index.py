@@ -15,7 +15,7 @@ from kafka_index.core.errors import CorruptIndexError, InputError, InvalidOffset
 from kafka_index.core.format.records import ABORTED_TXN
 from kafka_index.core.index.transaction_index import TransactionIndex, collect_aborted_txns
 from kafka_index.core.kernels.search import NOT_FOUND
-from tests.support.child_processes import as_nobody, open_to_all
+from tests.support.child_processes import allow_other_users, run_unprivileged
 
 Txn = tuple[int, int, int, int]
 
@@ -280,12 +280,12 @@ def test_index_that_is_only_read_cannot_be_changed(path: Path) -> None:
 def test_file_without_write_permission_can_be_read_by_anyone(path: Path) -> None:
     filled(path).close()
     path.chmod(0o444)
-    open_to_all(path.parent)
+    allow_other_users(path.parent)
 
     def check() -> None:
         opened(path, writable=False).sanity_check()
 
-    assert as_nobody(check) == 0
+    assert run_unprivileged(check) == 0
 
 
 def test_special_file_is_rejected(path: Path) -> None:

@@ -19,9 +19,9 @@ from tests.support.seek_cases import (
     entries_of,
     logs,
     offset_answer,
+    seek_offsets,
+    seek_times,
     time_answer,
-    walk_offsets,
-    walk_times,
 )
 from tests.support.seek_model import OffsetEntry, TimeEntry
 from tests.support.segments import batch, message
@@ -35,7 +35,7 @@ def test_shared_scan_to_offsets_equals_single_scans(log: Log, data: st.DataObjec
     entries, _ = entries_of(data, log)
     targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(log)), max_size=30)))
     floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
-    walked = walk_offsets(log, targets, floors)
+    walked = seek_offsets(log, targets, floors)
     expected = [
         offset_answer(log, floor.position, target)
         for target, floor in zip(targets, floors, strict=True)
@@ -49,7 +49,7 @@ def test_index_entry_of_an_intact_log_changes_no_answer(log: Log, interval: int)
     entries, _ = seek_model.index_of(log.headers, interval)
     targets = all_offsets(log)
     floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
-    assert walk_offsets(log, targets, floors).batches == [
+    assert seek_offsets(log, targets, floors).batches == [
         offset_answer(log, 0, target) for target in targets
     ]
 
@@ -62,7 +62,7 @@ def test_damage_inside_a_compressed_message_hides_its_records(
     entries, _ = entries_of(data, log)
     targets = all_offsets(log)
     floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
-    assert walk_offsets(log, targets, floors).batches == [
+    assert seek_offsets(log, targets, floors).batches == [
         offset_answer(log, floor.position, target)
         for target, floor in zip(targets, floors, strict=True)
     ]
@@ -74,7 +74,7 @@ def test_shared_scan_over_damage_equals_single_scans(log: Log, data: st.DataObje
     broken = damaged(data, log)
     targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(broken)) | INT64S)))
     floors = [OffsetEntry(0, 0)] * len(targets)
-    assert walk_offsets(broken, targets, floors).batches == [
+    assert seek_offsets(broken, targets, floors).batches == [
         offset_answer(broken, 0, target) for target in targets
     ]
 
@@ -87,7 +87,7 @@ def test_scan_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> No
         return
     near = st.sampled_from(positions) | st.integers(1, len(log.data) + 20)
     entry = OffsetEntry(data.draw(st.integers(0, 60)), data.draw(near))
-    walked = walk_offsets(log, [entry.offset], [entry])
+    walked = seek_offsets(log, [entry.offset], [entry])
     holds = seek_model.offset_entry_holds(log.data, entry)
     assert (walked.code == batch_seek.SEEK_DONE) == holds
     assert walked.code in (batch_seek.SEEK_DONE, batch_seek.SEEK_MISMATCH)
@@ -106,7 +106,7 @@ def test_lookups_before_a_wrong_index_entry_are_correct(log: Log, data: st.DataO
     entries[slot] = entries[slot]._replace(position=max(shifted, 0))
     targets = all_offsets(log)
     floors = [seek_model.floor_offset(entries, target, 0) for target in targets]
-    walked = walk_offsets(log, targets, floors)
+    walked = seek_offsets(log, targets, floors)
     right = [offset_answer(log, 0, target) for target in targets]
     if walked.code == batch_seek.SEEK_MISMATCH:
         assert floors[walked.query] == entries[slot]
@@ -120,25 +120,25 @@ def test_seek_from_an_entry_of_several_batches_finds_the_requested_batch() -> No
     log = Log(b"".join(batch(offset) for offset in (0, 3, 6, 9)))
     size = len(batch(0))
     entry = OffsetEntry(8, size)
-    assert walk_offsets(log, [8, 9, 11], [entry] * 3).batches == [2 * size, 3 * size, 3 * size]
+    assert seek_offsets(log, [8, 9, 11], [entry] * 3).batches == [2 * size, 3 * size, 3 * size]
 
 
 def test_message_is_decompressed_once_for_all_targets_in_it() -> None:
     entry = message(9, 1, value=b"", attributes=GZIP)
     log = Log(entry + batch(10), {0: 4})
-    walked = walk_offsets(log, [5, 6, 7, 8, 9, 10], [OffsetEntry(0, 0)] * 6)
+    walked = seek_offsets(log, [5, 6, 7, 8, 9, 10], [OffsetEntry(0, 0)] * 6)
     assert walked.batches == [0] * 5 + [len(entry)]
     assert walked.unpacked == [0]
 
 
 def test_message_that_ends_below_the_target_is_not_decompressed() -> None:
     entry = message(9, 1, value=b"", attributes=GZIP)
-    assert walk_offsets(Log(entry), [10], [OffsetEntry(0, 0)]).unpacked == []
+    assert seek_offsets(Log(entry), [10], [OffsetEntry(0, 0)]).unpacked == []
 
 
 def test_batch_before_damage_is_found() -> None:
     log = Log(batch(0) + batch(3, length=5))
-    walked = walk_offsets(log, [2, 3], [OffsetEntry(0, 0)] * 2)
+    walked = seek_offsets(log, [2, 3], [OffsetEntry(0, 0)] * 2)
     assert walked.batches == [0, batch_header.damage_at(len(batch(0)))]
 
 
@@ -153,7 +153,7 @@ def test_shared_scan_to_timestamps_equals_single_scans(log: Log, data: st.DataOb
     targets = sorted(data.draw(st.lists(st.integers(0, 14), max_size=30)))
     entries = [seek_model.floor_time(times, target, 0) for target in targets]
     floors = [seek_model.floor_offset(offsets, max(one.offset, starting), 0) for one in entries]
-    walked = walk_times(log, targets, entries, floors, starting)
+    walked = seek_times(log, targets, entries, floors, starting)
     expected = [
         time_answer(log, floor.position, target, starting)
         for target, floor in zip(targets, floors, strict=True)
@@ -168,7 +168,7 @@ def test_index_entry_of_an_intact_log_changes_no_timestamp_answer(log: Log, inte
     targets = list(range(14))
     entries = [seek_model.floor_time(times, target, 0) for target in targets]
     floors = [seek_model.floor_offset(offsets, one.offset, 0) for one in entries]
-    assert walk_times(log, targets, entries, floors).batches == [
+    assert seek_times(log, targets, entries, floors).batches == [
         time_answer(log, 0, target) for target in targets
     ]
 
@@ -181,7 +181,7 @@ def test_shared_scan_to_timestamps_over_damage_equals_single_scans(
     broken = damaged(data, log)
     targets = list(range(14))
     entries, floors = [TimeEntry(-1, 0)] * 14, [OffsetEntry(0, 0)] * 14
-    assert walk_times(broken, targets, entries, floors).batches == [
+    assert seek_times(broken, targets, entries, floors).batches == [
         time_answer(broken, 0, target) for target in targets
     ]
 
@@ -192,7 +192,7 @@ def test_scan_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) 
     offsets, _ = entries_of(data, log)
     entry = TimeEntry(data.draw(st.integers(0, 13)), data.draw(st.integers(0, 50)))
     floor = seek_model.floor_offset(offsets, entry.offset, 0)
-    walked = walk_times(log, [entry.timestamp], [entry], [floor])
+    walked = seek_times(log, [entry.timestamp], [entry], [floor])
     holds = seek_model.time_entry_holds(log.data, floor.position, entry)
     assert walked.code == (batch_seek.SEEK_DONE if holds else batch_seek.SEEK_TIME_MISMATCH)
 
@@ -201,13 +201,13 @@ def test_time_entry_below_the_starting_offset_is_not_checked() -> None:
     # Kafka begins at the starting offset then, whatever the entry holds.
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
     size = len(batch(0))
-    walked = walk_times(log, [7], [TimeEntry(7, 1)], [OffsetEntry(5, size)], starting_offset=4)
+    walked = seek_times(log, [7], [TimeEntry(7, 1)], [OffsetEntry(5, size)], starting_offset=4)
     assert (walked.code, walked.batches) == (batch_seek.SEEK_DONE, [size])
 
 
 def test_wrong_entries_of_the_two_indexes_are_distinguished() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
-    walked = walk_times(log, [9], [TimeEntry(9, 5)], [OffsetEntry(4, len(batch(0)))])
+    walked = seek_times(log, [9], [TimeEntry(9, 5)], [OffsetEntry(4, len(batch(0)))])
     assert walked.code == batch_seek.SEEK_MISMATCH
 
 

@@ -95,7 +95,7 @@ def section_of(
     )
 
 
-def walked(
+def decode_in_parts(
     section: RecordSection, count: int, parts: RecordParts
 ) -> tuple[list[tuple[int, int]], int, int]:
     """The results of `decode_batches` on a section: records, code, and number of sound ones."""
@@ -146,8 +146,8 @@ def decode(
     """The records that the kernels return, all of them the same ones, and their code."""
     memory = np.frombuffer(data + after, np.uint8)
     section = section_of(memory, len(data), count, base_offset, base_timestamp, append_timestamp)
-    rows, code, decoded = walked(section, count, RecordParts.ALL)
-    assert (rows, code, decoded) == walked(section, count, RecordParts.NONE)
+    rows, code, decoded = decode_in_parts(section, count, RecordParts.ALL)
+    assert (rows, code, decoded) == decode_in_parts(section, count, RecordParts.NONE)
     assert check_records(tuple(section)) == (decoded, code)
     address = section.start
     for number, row in enumerate(rows):

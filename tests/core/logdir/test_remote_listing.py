@@ -108,7 +108,7 @@ def test_partitions_share_the_pages_of_a_listing(
     for partition in range(60):
         offsets = range(0, 400, 10)
         put(tmp_path / f"a-{partition}", *map(name, offsets), data=b"12345")
-    with new_bucket(s3.through(proxy.endpoint)) as bucket:
+    with new_bucket(s3.behind(proxy.endpoint)) as bucket:
         remote = upload(tmp_path, f"{bucket}/dump")
         proxy.clear()
         listing = list_dump([remote], topics=None)
@@ -174,7 +174,7 @@ def test_directories_of_a_bucket_share_requests(s3: S3Server, tmp_path: Path) ->
         folder.mkdir(parents=True)
         (folder.parent / "a.index").touch()
         (folder / "b").touch()
-    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.through(proxy.endpoint)) as bucket:
+    with fault_proxy(s3.endpoint) as proxy, new_bucket(s3.behind(proxy.endpoint)) as bucket:
         root = upload(tmp_path, f"{bucket}/dump")
         directories = [f"{root}/topic-{number}" for number in range(COUNT)]
         proxy.clear()

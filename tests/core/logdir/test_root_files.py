@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.child_processes import without_override
+from tests.support.child_processes import enforce_permissions
 from tests.support.command_line import Argument, run_here
 from tests.support.restoring import MARKER, copy_dump
 
@@ -113,7 +113,7 @@ def test_commands_agree_on_a_malformed_metadata_file(name: str, state: str, tmp_
     for command, arguments in COMMANDS.items():
         names = {"DATA": data, "OUT": tmp_path / command}
         given = [names.get(str(each), each) for each in arguments]
-        with without_override():
+        with enforce_permissions():
             done = run_here(command, *given)
         text = done.stdout + done.stderr
         codes, is_named = expected(command, name, file_state)

@@ -16,7 +16,7 @@ import pytest
 
 from kafka_index.core.errors import PublishError
 from kafka_index.core.output.locks import OUTPUT_LOCK, PROBE_FILE, DirectoryLock
-from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
+from tests.support.child_processes import NOBODY, allow_other_users, run_in_child, run_unprivileged
 
 HoldLock = Callable[[Path], subprocess.Popen[bytes]]
 
@@ -37,8 +37,8 @@ def test_running_broker_excludes_a_run_in_place(tmp_path: Path, hold_lock: HoldL
 
 def test_run_in_place_excludes_a_starting_broker(tmp_path: Path) -> None:
     with DirectoryLock.of_data_directories([str(tmp_path)]):
-        assert in_child(lambda: try_lock(tmp_path / ".lock")) != 0
-    assert in_child(lambda: try_lock(tmp_path / ".lock")) == 0
+        assert run_in_child(lambda: try_lock(tmp_path / ".lock")) != 0
+    assert run_in_child(lambda: try_lock(tmp_path / ".lock")) == 0
 
 
 def test_own_lock_file_is_removed_at_the_end(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_lock_file_of_a_killed_run_is_removed_by_the_next_run(tmp_path: Path, na
         DirectoryLock([str(tmp_path)], file_name=name).__enter__()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    assert in_child(take_and_die) == signal.SIGKILL
+    assert run_in_child(take_and_die) == signal.SIGKILL
     assert os.listdir(tmp_path) == [name]
     with DirectoryLock([str(tmp_path)], file_name=name):
         assert os.listdir(tmp_path) == [name]
@@ -80,7 +80,7 @@ def test_run_killed_while_locking_leaves_no_lock_file_that_may_be_a_brokers(tmp_
             sys.addaudithook(kill)
             DirectoryLock.of_data_directories([str(tmp_path)]).__enter__()
 
-        if in_child(lock_and_die) == 0:
+        if run_in_child(lock_and_die) == 0:
             assert step > 3
             return
         if (tmp_path / ".lock").exists():
@@ -112,7 +112,7 @@ def test_directory_of_a_file_system_without_links_is_locked(
     monkeypatch.setattr(os, "link", refuse_link)
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         assert os.listdir(tmp_path) == [".lock"]
-        assert in_child(lambda: try_lock(tmp_path / ".lock")) != 0
+        assert run_in_child(lambda: try_lock(tmp_path / ".lock")) != 0
     assert os.listdir(tmp_path) == []
 
 
@@ -141,14 +141,14 @@ def test_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
     lock = DirectoryLock.of_data_directories([str(tmp_path / "d"), str(tmp_path / "link")])
     with lock:
         assert len(lock.paths) == 1
-        assert in_child(lambda: try_lock(tmp_path / "d" / ".lock")) != 0
+        assert run_in_child(lambda: try_lock(tmp_path / "d" / ".lock")) != 0
 
 
 def test_second_lock_in_a_process_is_rejected_and_the_first_stays_locked(tmp_path: Path) -> None:
     with DirectoryLock.of_output(str(tmp_path)):
         with pytest.raises(PublishError, match="this process already holds"):
             DirectoryLock.of_output(str(tmp_path)).__enter__()
-        assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
+        assert run_in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
 
 
 def test_second_concurrent_run_into_an_output_is_rejected(
@@ -163,7 +163,7 @@ def test_released_lock_can_be_acquired_again(tmp_path: Path) -> None:
     lock = DirectoryLock.of_output(str(tmp_path))
     for _ in range(2):
         with lock:
-            assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
+            assert run_in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
 
 
 def test_missing_directory_cannot_be_locked(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_missing_directory_cannot_be_locked(tmp_path: Path) -> None:
 
 
 def test_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
     if os.geteuid() != 0:
         tmp_path.chmod(0o555)
 
@@ -180,18 +180,18 @@ def test_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
         with pytest.raises(PublishError, match="no permission"):
             DirectoryLock.of_data_directories([str(tmp_path)]).__enter__()
 
-    assert as_nobody(lock) == 0
+    assert run_unprivileged(lock) == 0
 
 
 def test_directory_that_cannot_be_listed_is_locked(tmp_path: Path) -> None:
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
     tmp_path.chmod(0o333)
 
     def lock() -> None:
         with DirectoryLock.of_output(str(tmp_path)):
-            assert in_child(lambda: try_lock(tmp_path / OUTPUT_LOCK)) != 0
+            assert run_in_child(lambda: try_lock(tmp_path / OUTPUT_LOCK)) != 0
 
-    assert as_nobody(lock) == 0
+    assert run_unprivileged(lock) == 0
     tmp_path.chmod(0o700)
     assert os.listdir(tmp_path) == []
 
@@ -218,6 +218,6 @@ def test_lock_file_that_cannot_be_removed_is_a_warning_and_unlocked(
             pass
         assert "cannot remove the lock file" in caplog.text
         with DirectoryLock.of_output(str(tmp_path)):
-            assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
+            assert run_in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
     finally:
         subprocess.run(["chattr", "-a", tmp_path], check=True)

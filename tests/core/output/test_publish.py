@@ -23,7 +23,7 @@ from kafka_index.core.output.publish import (
     scratch_path,
     write_scratch,
 )
-from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
+from tests.support.child_processes import NOBODY, allow_other_users, run_in_child, run_unprivileged
 
 BASE = "00000000000000000005"
 
@@ -122,7 +122,7 @@ def test_killed_process_leaves_no_index_next_to_files_of_another_build(
         monkeypatch.setattr(os, "replace", dying(os.replace))
         publish_group([publication])
 
-    status = in_child(publish)
+    status = run_in_child(publish)
     assert (os.WIFSIGNALED(status), status == 0) == (last_step < 4, last_step == 4)
     whole = is_whole(tmp_path)
     expected = {0: b"old", 4: b"new"}.get(last_step)
@@ -267,7 +267,7 @@ def test_files_in_place_take_the_owner_of_their_log(tmp_path: Path) -> None:
 
 @ROOT_ONLY
 def test_owner_that_cannot_be_set_is_reported(tmp_path: Path) -> None:
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
     tmp_path.chmod(0o777)
     log = tmp_path / f"{BASE}.log"
     log.touch()
@@ -276,7 +276,7 @@ def test_owner_that_cannot_be_set_is_reported(tmp_path: Path) -> None:
         with pytest.raises(PublishError, match=r"owner of its log.*expected 0:0, found 65534"):
             write_scratch(str(tmp_path / ".x"), b"", attributes_of=str(log))
 
-    assert as_nobody(write) == 0
+    assert run_unprivileged(write) == 0
     assert os.listdir(tmp_path) == [log.name]
 
 
@@ -323,12 +323,12 @@ def test_file_size_limit_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
         with pytest.raises(PublishError, match="larger than this process may write"):
             write_scratch(str(tmp_path / "x"), bytes(2000), attributes_of=None)
 
-    assert in_child(write) == 0
+    assert run_in_child(write) == 0
     assert os.listdir(tmp_path) == []
 
 
 def test_missing_permission_is_an_error(tmp_path: Path) -> None:
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
     if os.geteuid() != 0:
         tmp_path.chmod(0o555)
 
@@ -336,7 +336,7 @@ def test_missing_permission_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(PublishError, match=r"no permission .*run as the owner"):
             write_scratch(str(tmp_path / "x"), b"", attributes_of=None)
 
-    assert as_nobody(write) == 0
+    assert run_unprivileged(write) == 0
 
 
 @ROOT_ONLY

@@ -15,7 +15,7 @@ from kafka_index.core.format.names import TopicPartition, parse_segment_file
 from kafka_index.core.fs.paths import prepare_target_directory, target_directory
 from kafka_index.core.output.output import Output
 from kafka_index.core.output.publish import is_scratch, scratch_path, sweep, write_scratch
-from tests.support.child_processes import as_nobody, open_to_all
+from tests.support.child_processes import allow_other_users, run_unprivileged
 from tests.support.command_line import environment
 from tests.support.timeouts import TIMEOUT_SECONDS
 
@@ -106,14 +106,14 @@ def test_file_as_output_is_an_error(tmp_path: Path, dump: Path) -> None:
 
 def test_output_without_write_permission_is_an_error(tmp_path: Path, dump: Path) -> None:
     (tmp_path / "out").mkdir()
-    open_to_all(tmp_path)
+    allow_other_users(tmp_path)
     (tmp_path / "out").chmod(0o555)
 
     def check() -> None:
         with pytest.raises(PublishError, match="no permission"):
             hold(str(tmp_path / "out"), [str(dump)])
 
-    assert as_nobody(check) == 0
+    assert run_unprivileged(check) == 0
 
 
 # ---------------------------------------------------------------- scratch files and workspaces

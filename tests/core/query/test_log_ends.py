@@ -26,7 +26,7 @@ from tests.servers.s3 import S3Server
 from tests.support.campaign import sample_size
 from tests.support.command_line import json_rows, run_here
 from tests.support.damage import damage
-from tests.support.partition_model import Expected, expected_read
+from tests.support.partition_model import ExpectedRecords, expected_read
 from tests.support.random_entries import Choices
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.remote import new_bucket, upload
@@ -113,7 +113,7 @@ def dump(request: pytest.FixtureRequest, case: Case, tmp_path: Path) -> Path:
     return root
 
 
-def expected_of(case: Case) -> Expected:
+def expected_of(case: Case) -> ExpectedRecords:
     found = expected_read(case.data, 0)
     assert bool(found.damage) == case.is_damaged
     return found

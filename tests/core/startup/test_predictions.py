@@ -28,7 +28,7 @@ from kafka_index.core.startup.prediction import (
     StartPrediction,
     Verdict,
 )
-from tests.support.child_processes import in_child
+from tests.support.child_processes import run_in_child
 from tests.support.command_line import DUMP
 from tests.support.restoring import copy_dump
 
@@ -457,7 +457,7 @@ def test_metadata_log_in_the_second_data_directory_is_not_safe(data: Path) -> No
 
 @pytest.mark.parametrize("first", ["data", "other"])
 def test_metadata_log_is_in_the_first_data_directory_by_default(data: Path, first: str) -> None:
-    other = beside(data, "other")
+    other = add_data_directory(data, "other")
     (data / "__cluster_metadata-0").mkdir()
     paths = sorted([str(data), str(other)], key=lambda path: Path(path).name != first)
     conditions = StartConditions(LogConfig(), properties={"log.dirs": ",".join(paths)})
@@ -507,7 +507,7 @@ def directory_id(data: Path) -> str:
     return found
 
 
-def beside(data: Path, name: str) -> Path:
+def add_data_directory(data: Path, name: str) -> Path:
     """Make a second data directory of the same broker."""
     other = data.with_name(name)
     other.mkdir()
@@ -670,7 +670,7 @@ FUTURE = f"{PARTITION}.0123456789abcdef0123456789abcdef-future"
 
 def moved_with_future(data: Path, name: str = PARTITION) -> Path:
     """Move a partition to a second data directory, and leave a future replica of it here."""
-    other = beside(data, "data-2")
+    other = add_data_directory(data, "data-2")
     (data / name).rename(other / name)
     shutil.copytree(other / name, data / FUTURE.replace(PARTITION, name))
     (other / ".kafka_cleanshutdown").touch()
@@ -783,7 +783,7 @@ def test_directory_locked_by_a_broker_is_rejected(data: Path) -> None:
         fcntl.lockf(lock, fcntl.LOCK_EX)
 
         # A process does not meet its own locks.
-        assert in_child(lambda: _expect_refusal(data)) == 0
+        assert run_in_child(lambda: _expect_refusal(data)) == 0
 
 
 def _expect_refusal(data: Path) -> None:
@@ -832,7 +832,7 @@ def test_broker_reads_leader_epochs_before_the_names_of_a_partition(data: Path) 
     (data / PARTITION / ".snapshot").touch()
     assert predict(data).verdict is Verdict.DOES_NOT_START
     (data / PARTITION / "leader-epoch-checkpoint").write_text("10000000\n1\n0 0\n")
-    other = beside(data, "other")
+    other = add_data_directory(data, "other")
 
     found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 

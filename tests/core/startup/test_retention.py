@@ -59,7 +59,7 @@ def predict(
     return predict_directories([str(data)], conditions)
 
 
-def only(found: StartPrediction) -> PartitionPrediction:
+def single_partition(found: StartPrediction) -> PartitionPrediction:
     (one,) = found.partitions
     assert one.loaded is not None
     assert one.loaded.log_start_offset == FIRST
@@ -76,7 +76,7 @@ def test_segments_above_retention_bytes_are_deleted(
 ) -> None:
     limit = {"retention.ms": "-1", "retention.bytes": str(size_of(data, *kept))}
 
-    one = only(predict(data, limit))
+    one = single_partition(predict(data, limit))
 
     assert one.log_start_retained == start
     assert f"up to offset {start - 1}, because of retention.bytes" in one.notes[0]
@@ -85,11 +85,11 @@ def test_segments_above_retention_bytes_are_deleted(
 def test_log_one_byte_below_retention_bytes_keeps_one_more_segment(data: Path) -> None:
     limit = {"retention.ms": "-1", "retention.bytes": str(size_of(data, SECOND, THIRD) + 1)}
 
-    assert only(predict(data, limit)).log_start_retained == FIRST
+    assert single_partition(predict(data, limit)).log_start_retained == FIRST
 
 
 def test_expired_segments_are_deleted_including_the_active_one(data: Path) -> None:
-    one = only(predict(data, {"retention.ms": str(HOUR_MS), "retention.bytes": "-1"}))
+    one = single_partition(predict(data, {"retention.ms": str(HOUR_MS), "retention.bytes": "-1"}))
 
     assert one.log_start_retained == END
     assert "3 of 3 segments" in one.notes[0]
@@ -100,7 +100,7 @@ def test_segment_without_a_time_index_has_the_age_of_its_file(data: Path) -> Non
     log.with_suffix(".timeindex").unlink()
     os.utime(log, ns=(NOW_MS * 10**6, NOW_MS * 10**6))
 
-    one = only(predict(data, {"retention.ms": str(HOUR_MS), "retention.bytes": "-1"}))
+    one = single_partition(predict(data, {"retention.ms": str(HOUR_MS), "retention.bytes": "-1"}))
 
     assert one.log_start_retained == FIRST
 
@@ -112,11 +112,11 @@ def test_trailing_zeros_of_a_time_index_expire_the_segment(data: Path) -> None:
     # Longer than the records are old, and not than the time since 1970.
     limit = {"retention.ms": str(100 * 365 * 24 * HOUR_MS), "retention.bytes": "-1"}
 
-    assert only(predict(data, limit)).log_start_retained == SECOND
+    assert single_partition(predict(data, limit)).log_start_retained == SECOND
 
 
 def test_compacted_topic_keeps_expired_segments(data: Path) -> None:
-    one = only(predict(data, {"cleanup.policy": "compact", "retention.ms": "1"}))
+    one = single_partition(predict(data, {"cleanup.policy": "compact", "retention.ms": "1"}))
 
     assert (one.log_start_retained, one.notes) == (FIRST, ())
 
@@ -132,13 +132,13 @@ def test_compacted_topic_keeps_expired_segments(data: Path) -> None:
 def test_topics_without_retention_limits_use_those_of_the_broker(
     data: Path, properties: dict[str, str], start: int
 ) -> None:
-    assert only(predict(data, {}, properties)).log_start_retained == start
+    assert single_partition(predict(data, {}, properties)).log_start_retained == start
 
 
 def test_cluster_default_overrides_the_settings_file(data: Path) -> None:
     brokers = {"log.retention.ms": "-1"}
 
-    one = only(predict(data, {}, {"log.retention.ms": "1"}, brokers))
+    one = single_partition(predict(data, {}, {"log.retention.ms": "1"}, brokers))
 
     assert one.log_start_retained == FIRST
 
@@ -146,15 +146,17 @@ def test_cluster_default_overrides_the_settings_file(data: Path) -> None:
 def test_retention_is_unknown_without_broker_settings(data: Path) -> None:
     found = predict(data, {"retention.ms": "1"}, None)
 
-    assert only(found).log_start_retained is None
+    assert single_partition(found).log_start_retained is None
     assert any("without --config" in note for note in found.notes)
 
 
 def test_cleanup_policy_is_unknown_without_broker_settings(data: Path) -> None:
     limits = {"retention.ms": "1", "retention.bytes": "-1"}
 
-    assert only(predict(data, limits, None)).log_start_retained is None
-    assert only(predict(data, {**limits, "cleanup.policy": "delete"}, None)).log_start_retained
+    assert single_partition(predict(data, limits, None)).log_start_retained is None
+    assert single_partition(
+        predict(data, {**limits, "cleanup.policy": "delete"}, None)
+    ).log_start_retained
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_broker_cleanup_policy_is_the_default(
 ) -> None:
     properties = {"log.cleanup.policy": "compact", "log.retention.ms": "1"}
 
-    assert only(predict(data, configs, properties, brokers)).log_start_retained == start
+    assert single_partition(predict(data, configs, properties, brokers)).log_start_retained == start
 
 
 def test_policy_of_one_broker_overrides_the_cluster_default() -> None:
@@ -189,7 +191,7 @@ def test_policy_of_one_broker_overrides_the_cluster_default() -> None:
 def test_retention_with_an_invalid_limit_is_unknown(data: Path, name: str) -> None:
     found = predict(data, {}, {name: "abc"})
 
-    assert only(found).log_start_retained is None
+    assert single_partition(found).log_start_retained is None
     assert any("are unknown" in note and f"{name}=abc" in note for note in found.notes)
     assert not any("without --config" in note for note in found.notes)
 

@@ -25,7 +25,7 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.tiered_store import INDEXES_SUFFIX, read_manifest
 from kafka_index.core.fs.uris import Layout
 from tests.servers.s3 import S3Server
-from tests.support.campaign import in_turn
+from tests.support.campaign import combine_cases
 from tests.support.command_line import run_here
 from tests.support.remote import new_bucket, upload
 from tests.support.tiered import Setting, setting
@@ -188,7 +188,7 @@ def _found(at: Setting, remote: str, _out: Path) -> list[tuple[str, int, int]]:
 _READERS = (_read, _marked, _exported, _found)
 
 
-@pytest.mark.parametrize(("damage", "layout"), in_turn(_DAMAGES, _LAYOUTS))
+@pytest.mark.parametrize(("damage", "layout"), combine_cases(_DAMAGES, _LAYOUTS))
 def test_records_equal_those_of_consumers_with_any_transaction_index(
     tmp_path: Path, layout: str, damage: str
 ) -> None:
@@ -262,7 +262,7 @@ def test_remote_segments_without_log_directory_are_read_committed(
     assert committed() == expected
 
 
-@pytest.mark.parametrize(("seed", "layout"), in_turn(range(3), _LAYOUTS))
+@pytest.mark.parametrize(("seed", "layout"), combine_cases(range(3), _LAYOUTS))
 def test_answers_with_a_flipped_index_bit_are_right_or_reported(
     tmp_path: Path, layout: str, seed: int
 ) -> None:

@@ -29,10 +29,10 @@ from tests.support.partitions import (
     ask_offsets,
     ask_time,
     ask_times,
+    batches_with_timestamps,
     partition,
     partitions,
     segment_of,
-    simple,
     times_at,
     written,
 )
@@ -152,7 +152,7 @@ def test_malformed_record_hides_only_later_records(tmp_path: Path) -> None:
     payload = record(0, 0, None, b"") + record(1, 1, None, b"") + b"\x05"
     data = batch(0, 3, timestamps=[7, 8, 9], payload=payload)
     broken = Batch(data, 0, 2, 9, ((0, 7), (1, 8)), 0)
-    with damaged(partition((0, [broken, simple(3, 10)])), tmp_path) as log:
+    with damaged(partition((0, [broken, batches_with_timestamps(3, 10)])), tmp_path) as log:
         found = statuses(log, range(4), Resolve.RECORD)
         assert found == {0: "found", 1: "found", 2: "unreadable", 3: "found"}
         (finding,) = of_kind(log, UNREADABLE)
@@ -161,7 +161,7 @@ def test_malformed_record_hides_only_later_records(tmp_path: Path) -> None:
 
 def test_batch_that_cannot_be_decompressed_hides_only_its_records(tmp_path: Path) -> None:
     broken = Batch(batch(0, 2, attributes=4, payload=b"no zstd"), 0, 1, 1001, (), 0)
-    with damaged(partition((0, [broken, simple(2, 10)])), tmp_path) as log:
+    with damaged(partition((0, [broken, batches_with_timestamps(2, 10)])), tmp_path) as log:
         found = statuses(log, range(3), Resolve.RECORD)
         assert found == {0: "unreadable", 1: "unreadable", 2: "found"}
         assert statuses(log, range(3), Resolve.BATCH) == dict.fromkeys(range(3), "found")
@@ -285,7 +285,7 @@ def test_index_determines_the_log_end_after_damage(tmp_path: Path) -> None:
 
 def _append(path: Path) -> None:
     with path.open("ab") as file:
-        file.write(simple(18, 500).data)
+        file.write(batches_with_timestamps(18, 500).data)
 
 
 def _touch(path: Path) -> None:

@@ -23,13 +23,13 @@ from tests.support.partitions import (
     Partition,
     Row,
     Segment,
+    batches_with_timestamps,
     message,
     of_records,
     partition,
     partitions,
     rows_of,
     segment_file,
-    simple,
     wrapper,
 )
 
@@ -109,7 +109,16 @@ def test_segment_answers_like_a_partition_with_one_segment(
 
 # ----------------------------------------------------------------------------- single questions
 
-PLAIN = partition((5, [simple(5, 50, 51), simple(7, 70, 60), simple(12, 65)]))
+PLAIN = partition(
+    (
+        5,
+        [
+            batches_with_timestamps(5, 50, 51),
+            batches_with_timestamps(7, 70, 60),
+            batches_with_timestamps(12, 65),
+        ],
+    )
+)
 SIZES = [len(one.data) for one in PLAIN.segments[0].batches]
 
 
@@ -301,7 +310,7 @@ def test_log_that_changed_since_it_was_closed_is_rejected(tmp_path: Path) -> Non
     with LogSegment.open(path) as segment:
         segment.offset_to_position(7)
         segment.close()
-        path.write_bytes(LOG + simple(20, 99).data)
+        path.write_bytes(LOG + batches_with_timestamps(20, 99).data)
         with pytest.raises(InputError, match="the log changed"):
             segment.offset_to_position(7)
 
@@ -317,7 +326,7 @@ def test_lookup_changes_no_file(tmp_path: Path) -> None:
 
 
 def test_long_segments_are_searched_by_their_entries() -> None:
-    batches = tuple(simple(2 * row, 10 * row, 10 * row + 5) for row in range(2000))
+    batches = tuple(batches_with_timestamps(2 * row, 10 * row, 10 * row + 5) for row in range(2000))
     with opened(Partition((Segment(0, batches),), 4096)) as segment:
         assert segment.indexes.offset_index.entries > 20
         rows = look_up(segment, list(range(3999, -1, -1)), Resolve.RECORD)

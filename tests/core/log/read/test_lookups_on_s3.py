@@ -49,7 +49,7 @@ def proxy(s3: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def bucket(s3: S3Server, proxy: FaultProxy) -> Iterator[str]:
-    with new_bucket(s3.through(proxy.endpoint)) as uri:
+    with new_bucket(s3.behind(proxy.endpoint)) as uri:
         yield uri
 
 

@@ -21,13 +21,15 @@ from tests.support.partitions import (
     Partition,
     ask_offset,
     ask_time,
+    batches_with_timestamps,
     partition,
     segment_file,
-    simple,
 )
 
 #: Offsets 10..15, in two segments.
-PLAIN = partition((10, [simple(10, 1, 2, 3)]), (13, [simple(13, 4, 5, 6)]))
+PLAIN = partition(
+    (10, [batches_with_timestamps(10, 1, 2, 3)]), (13, [batches_with_timestamps(13, 4, 5, 6)])
+)
 TOPIC_0 = TopicPartition("topic", 0)
 STARTS, WATERMARKS = "log-start-offset-checkpoint", "replication-offset-checkpoint"
 EPOCHS = "leader-epoch-checkpoint"

@@ -13,12 +13,20 @@ from kafka_index.core.contexts import Closeable
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.log.read.segment_log import SegmentCache
-from tests.support.partitions import Partition, Segment, ask_offsets, ask_times, simple
+from tests.support.partitions import (
+    Partition,
+    Segment,
+    ask_offsets,
+    ask_times,
+    batches_with_timestamps,
+)
 
 SEGMENTS = 7
 PLAIN = Partition(
     tuple(
-        Segment(4 * number, (simple(4 * number, *range(40 * number, 40 * number + 4)),))
+        Segment(
+            4 * number, (batches_with_timestamps(4 * number, *range(40 * number, 40 * number + 4)),)
+        )
         for number in range(SEGMENTS)
     )
 )
@@ -107,7 +115,13 @@ with PartitionLog.open(sys.argv[1]) as log:
 def test_default_segment_cache_fits_the_open_file_limit(tmp_path: Path) -> None:
     count = 300
     segments = tuple(
-        Segment(2 * number, (simple(2 * number, 40 * number), simple(2 * number + 1, 40 * number)))
+        Segment(
+            2 * number,
+            (
+                batches_with_timestamps(2 * number, 40 * number),
+                batches_with_timestamps(2 * number + 1, 40 * number),
+            ),
+        )
         for number in range(count)
     )
     directory = Partition(segments).write(tmp_path)

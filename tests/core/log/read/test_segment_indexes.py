@@ -27,10 +27,10 @@ from tests.support.partitions import (
     ask_offsets,
     ask_time,
     ask_times,
+    batches_with_timestamps,
     message,
     offset_file,
     partition,
-    simple,
     time_file,
 )
 from tests.support.seek_model import OffsetEntry, TimeEntry
@@ -38,8 +38,10 @@ from tests.support.segments import INT32_MAX
 
 #: Offsets 0..19 at the times 100..290, two records a batch, an entry a batch; then 20..29.
 TIMES = [[100 + 10 * offset, 105 + 10 * offset] for offset in range(0, 20, 2)]
-FIRST = Segment(0, tuple(simple(2 * row, *times) for row, times in enumerate(TIMES)))
-LAST = Segment(20, (simple(20, *range(300, 310)),))
+FIRST = Segment(
+    0, tuple(batches_with_timestamps(2 * row, *times) for row, times in enumerate(TIMES))
+)
+LAST = Segment(20, (batches_with_timestamps(20, *range(300, 310)),))
 PLAIN = Partition((FIRST, LAST))
 SIZE = len(FIRST.batches[0].data)
 
@@ -167,7 +169,7 @@ def test_time_index_that_ends_too_early_is_rejected(
 
 
 def test_empty_time_index_fits_a_log_without_timestamps(tmp_path: Path) -> None:
-    plain = partition((0, [message(0, 0), message(1, 0)]), (2, [simple(2, 50)]))
+    plain = partition((0, [message(0, 0), message(1, 0)]), (2, [batches_with_timestamps(2, 50)]))
     directory = plain.write(tmp_path)
     assert (directory / f"{0:020d}{TIME}").stat().st_size == 0
     assert answers(plain, directory) == (right_answers(plain), [])
@@ -175,7 +177,7 @@ def test_empty_time_index_fits_a_log_without_timestamps(tmp_path: Path) -> None:
 
 def test_time_entry_of_zeros_is_an_entry(tmp_path: Path) -> None:
     # One record at the epoch, under the base offset: closing writes exactly that.
-    plain = partition((7, [simple(7, 0)]), (8, [simple(8, 50)]))
+    plain = partition((7, [batches_with_timestamps(7, 0)]), (8, [batches_with_timestamps(8, 50)]))
     directory = plain.write(tmp_path)
     assert (directory / f"{7:020d}{TIME}").read_bytes() == bytes(12)
     with plain.open(directory) as log:
@@ -228,7 +230,9 @@ def in_writing(tmp_path: Path, write: Callable[[Path], object]) -> tuple[Partiti
 
 
 def _shifted(batch: Batch) -> Batch:
-    return simple(batch.base_offset + 20, *(time + 500 for _, time in batch.records))
+    return batches_with_timestamps(
+        batch.base_offset + 20, *(time + 500 for _, time in batch.records)
+    )
 
 
 def test_active_segment_may_lack_the_final_time_entry(tmp_path: Path) -> None:
@@ -251,8 +255,8 @@ def test_active_segment_may_have_no_index_entries(tmp_path: Path) -> None:
 
 
 def test_index_truncated_while_open_affects_only_its_segment(tmp_path: Path) -> None:
-    batches = tuple(simple(offset, 100 + offset) for offset in range(3000))
-    plain = Partition((Segment(0, batches), Segment(3000, (simple(3000, 9000),))))
+    batches = tuple(batches_with_timestamps(offset, 100 + offset) for offset in range(3000))
+    plain = Partition((Segment(0, batches), Segment(3000, (batches_with_timestamps(3000, 9000),))))
     directory = plain.write(tmp_path)
     with plain.open(directory) as log:
         assert ask_offset(log, 2900).found_offset == 2900

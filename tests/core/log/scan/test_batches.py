@@ -226,18 +226,18 @@ def test_segment_counts_and_end_offset_equal_those_of_its_batches() -> None:
 SIZE = len(batch(0, 1))
 
 
-def ones(*offsets: int) -> list[bytes]:
+def single_record_batches(*offsets: int) -> list[bytes]:
     """Batches of one record and one size, each a millisecond later."""
     return [batch(offset, 1, timestamps=[at]) for at, offset in enumerate(offsets)]
 
 
 def test_append_to_a_full_offset_index_is_rejected() -> None:
-    one = segment(*ones(*range(9)), interval=0, index_bytes=16)
+    one = segment(*single_record_batches(*range(9)), interval=0, index_bytes=16)
     assert reason(one) == ("index_full", SIZE)
 
 
 def test_backward_offset_is_rejected_at_its_index_entry() -> None:
-    one = segment(*ones(0, 5, 2), interval=0)
+    one = segment(*single_record_batches(0, 5, 2), interval=0)
     assert reason(one) == ("offset_backward", 2 * SIZE)
 
 

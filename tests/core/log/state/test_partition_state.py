@@ -34,7 +34,7 @@ from tests.support.kernel_models import (
     columns,
     entry_rows,
 )
-from tests.support.transactional_logs import histories
+from tests.support.transactional_logs import random_histories
 
 Outcome = tuple[object, ...]
 
@@ -84,7 +84,7 @@ def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Out
 
 
 @settings(deadline=None, max_examples=sample_size(600, one_in=4))
-@given(histories(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from((1, 3, 1000)))
+@given(random_histories(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from((1, 3, 1000)))
 def test_merged_segment_states_equal_one_scan(
     rows: list[ProducerRow], cuts: list[int], chunk: int
 ) -> None:
@@ -93,7 +93,7 @@ def test_merged_segment_states_equal_one_scan(
 
 
 @settings(deadline=None, max_examples=sample_size(600, one_in=4))
-@given(histories(wild=True), st.lists(st.integers(0, 40), max_size=3))
+@given(random_histories(wild=True), st.lists(st.integers(0, 40), max_size=3))
 def test_merged_states_of_random_segments_equal_one_scan(
     rows: list[ProducerRow], cuts: list[int]
 ) -> None:
@@ -108,7 +108,7 @@ def test_merged_states_of_random_segments_equal_one_scan(
 
 
 @settings(deadline=None, max_examples=sample_size(100, one_in=4))
-@given(histories())
+@given(random_histories())
 def test_written_segment_state_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ProducerRow]
 ) -> None:

@@ -19,7 +19,7 @@ _VARIABLE = "KAFKA_INDEX_HASTY_RULES"
 
 
 @dataclass(frozen=True)
-class HastyRules:
+class UnsafeExpiration:
     """Times in seconds; see `kafka_index.core.fs.backup.repository`."""
 
     longest_run: float
@@ -48,4 +48,4 @@ class HastyRules:
 
 
 if _VARIABLE in os.environ:
-    HastyRules(*map(float, os.environ[_VARIABLE].split()))._set(pytest.MonkeyPatch())
+    UnsafeExpiration(*map(float, os.environ[_VARIABLE].split()))._set(pytest.MonkeyPatch())

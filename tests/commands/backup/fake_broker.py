@@ -41,7 +41,7 @@ _LENGTHS, _ROLLED = (0, 4, 8, 12, 16, 24, 40), (8, 24)
 _INTERVAL_MS, _WRITES_S = "3000", 0.02
 
 
-class StandIn:
+class FakeBroker:
     """The data directories of a broker; its logs end where their files do.
 
     `high_watermarks` are instead of the ends of logs, None for a partition without one. A context
@@ -112,7 +112,7 @@ class StandIn:
         self.logs[name] += data
         return data
 
-    def cut_back(self, name: str, end_offset: int) -> None:
+    def truncate_log(self, name: str, end_offset: int) -> None:
         """Cut a log where a batch ends, as a follower does, and delete later ones."""
         self.logs[name] = self.logs[name][: len(batch(0, RECORDS)) * end_offset // RECORDS]
         self.ends[name] = end_offset
@@ -162,11 +162,11 @@ class StoppedBroker:
 
     def __init__(self, folder: Path, node_id: int, draw: random.Random) -> None:
         self.node_id, self._draw = node_id, draw
-        self.stand_in = StandIn(folder, node_id=node_id)
+        self.fake_broker = FakeBroker(folder, node_id=node_id)
         for number, name in enumerate(PARTITIONS):
-            self.stand_in.create(name, topic_id=number + 1)
-        self.stand_in.stop()
-        self.path = self.stand_in.paths[0]
+            self.fake_broker.create(name, topic_id=number + 1)
+        self.fake_broker.stop()
+        self.path = self.fake_broker.paths[0]
         self.change()
 
     def command(self, repository: str | Path, nodes: str) -> list[Argument]:
@@ -176,13 +176,13 @@ class StoppedBroker:
     def change(self) -> None:
         for name in PARTITIONS:
             wanted = self._draw.choice(_LENGTHS) * RECORDS
-            self.stand_in.cut_back(name, min(wanted, self.stand_in.ends[name]))
+            self.fake_broker.truncate_log(name, min(wanted, self.fake_broker.ends[name]))
             for length in _LENGTHS:
-                missing = min(wanted, length * RECORDS) - self.stand_in.ends[name]
+                missing = min(wanted, length * RECORDS) - self.fake_broker.ends[name]
                 if missing > 0:
-                    self.stand_in.append(name, missing // RECORDS)
+                    self.fake_broker.append(name, missing // RECORDS)
                     if length in _ROLLED:
-                        self.stand_in.roll(name)
+                        self.fake_broker.roll(name)
 
 
 def _partition(name: str) -> TopicPartition:
@@ -191,7 +191,7 @@ def _partition(name: str) -> TopicPartition:
     return found
 
 
-def request_of(broker: StandIn, repository: Path | str) -> BackupRequest:
+def request_of(broker: FakeBroker, repository: Path | str) -> BackupRequest:
     return BackupRequest(
         inputs=tuple(str(path) for path in broker.paths),
         output=str(repository),
@@ -200,7 +200,7 @@ def request_of(broker: StandIn, repository: Path | str) -> BackupRequest:
 
 
 def back_up(
-    broker: StandIn,
+    broker: FakeBroker,
     repository: Path | str,
     *,
     before: Mapping[str, Callable[[], object]] | None = None,
