@@ -136,7 +136,7 @@ def read(folder: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize("history", ["full", "latest"])
-def test_rest_catalog_that_is_gone_ends_the_run_and_the_same_command_finishes_it(
+def test_unavailable_rest_catalog_ends_the_run_and_a_rerun_completes_it(
     tmp_path: Path, history: str
 ) -> None:
     port = free_port()

@@ -199,7 +199,9 @@ def test_column_of_the_wrong_type_is_reported(tmp_path: Path, form: _Form, colum
 
 @FORMS
 @pytest.mark.parametrize("column", ["topic", "partition", "segment_base_offset"])
-def test_row_without_a_segment_stops_the_run(tmp_path: Path, form: _Form, column: str) -> None:
+def test_parquet_row_without_a_segment_ends_the_run(
+    tmp_path: Path, form: _Form, column: str
+) -> None:
     table = change(form(ONE), 4, column, None)
     done = build_here(*parquet(tmp_path, table))
     assert done.returncode == 2
@@ -235,7 +237,7 @@ def _gap(table: pa.Table) -> pa.Table:
         (raw_table, _gap, "position_gap"),
     ],
 )
-def test_rows_of_no_log_fail_only_their_segment(
+def test_invalid_parquet_rows_fail_only_their_segment(
     tmp_path: Path, form: _Form, spoil: Callable[[pa.Table], pa.Table], reason: str
 ) -> None:
     good = form({("good", 0, 0): dump()["orders", 0, 0]})

@@ -96,7 +96,7 @@ def test_unreadable_file_is_reported_as_retriable(
     assert name in done.stdout + done.stderr
 
 
-def test_unreadable_manifest_is_not_a_topic_without_a_name(tmp_path: Path) -> None:
+def test_unreadable_remote_manifests_are_an_environment_error(tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
     (first, *_) = manifests = sorted(Path(at.remote).rglob("*.rsm-manifest"))
@@ -110,7 +110,7 @@ def test_unreadable_manifest_is_not_a_topic_without_a_name(tmp_path: Path) -> No
     assert first.suffix in done.stderr
 
 
-def test_damaged_manifest_leaves_its_topic_out(tmp_path: Path) -> None:
+def test_damaged_remote_manifest_skips_its_topic(tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
     for path in Path(at.remote).rglob("*.rsm-manifest"):

@@ -164,7 +164,7 @@ def _long_log(base_offset: int, batches: int) -> bytes:
     ],
     ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
 )
-def test_object_replaced_while_it_is_read_fails_alone(
+def test_object_replaced_during_its_read_fails_only_its_segment(
     remote_setting: _Stand,
     s3: S3Server,
     tmp_path: Path,

@@ -237,7 +237,7 @@ def place(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.mark.parametrize("secret", [WRONG, *OTHERS.values()])
-def test_secret_is_found_in_every_form(secret: str) -> None:
+def test_secret_search_detects_every_encoding_of_a_secret(secret: str) -> None:
     texts = [secret, f"x={urllib.parse.quote_plus(secret)}&", str({"key": f"b'{secret}'"})]
     texts += [base64.b64encode(f"{'x' * n}{secret}yy".encode()).decode() for n in range(3)]
     assert len(Search([secret], dict(zip("abcdef", texts, strict=True))).leaks()) == len(texts)

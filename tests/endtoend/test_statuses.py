@@ -272,7 +272,9 @@ def test_build_of_only_indexes_keeps_the_manifest_of_all_files(data: Path, tmp_p
     assert statuses(run(tmp_path, data)[1]) == ["unchanged"] * 4
 
 
-def test_other_files_are_built_after_only_indexes(data: Path, tmp_path: Path) -> None:
+def test_complete_build_after_an_index_build_writes_the_other_files(
+    data: Path, tmp_path: Path
+) -> None:
     assert run(tmp_path, data, *INDEXES_ALONE)[0] == 0
     code, rows = run(tmp_path, data)
     assert (code, statuses(rows)) == (0, ["built"] * 4)

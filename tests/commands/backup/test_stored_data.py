@@ -381,7 +381,7 @@ def test_damage_below_the_high_watermark_is_reported_at_once(
     assert has(repository, manifest, "payments-0", broker.logs["payments-0"])
 
 
-def test_unreadable_log_is_reported_as_a_fault(
+def test_unreadable_log_is_reported_by_the_backup(
     broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:

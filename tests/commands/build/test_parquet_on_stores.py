@@ -88,7 +88,7 @@ def test_command_reads_files_and_globs_and_writes_to_a_bucket(tmp_path: Path, bu
     )
 
 
-def test_file_that_is_replaced_after_it_was_counted_fails_by_name(
+def test_parquet_file_replaced_after_its_rows_were_counted_is_reported_by_path(
     tmp_path: Path, bucket: str
 ) -> None:
     local = write_parquet(tmp_path / "in.parquet", raw_table(dump()))

@@ -76,7 +76,7 @@ def test_change_that_keeps_size_and_time_is_detected(tmp_path: Path) -> None:
     assert not file.is_intact(str(tmp_path), entry)
 
 
-def test_copy_is_recognized_as_intact_by_its_bytes(tmp_path: Path) -> None:
+def test_copied_partition_output_is_recognized_as_intact_by_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.index"
     path.write_bytes(b"12345678")
     file = _published(path)

@@ -302,7 +302,7 @@ def add_partition(dump: Path, topic: str, topic_id: str | None = None) -> None:
 @pytest.mark.parametrize(
     ("topic_id", "code"), [("unknownunknownunknowng", "stray"), (None, "inconsistent_topic_id")]
 )
-def test_partition_unknown_to_the_cluster_is_left_out(
+def test_partition_unknown_to_the_cluster_is_skipped(
     tmp_path: Path, dump: Path, topic_id: str | None, code: str
 ) -> None:
     add_partition(dump, "later", topic_id)
@@ -322,7 +322,7 @@ def test_partition_unknown_to_the_cluster_is_left_out(
     assert {each["outcome"] for each in predicted["partitions"]} == {"loaded", "emptied"}
 
 
-def test_partition_of_another_broker_is_left_out_as_predicted(tmp_path: Path, dump: Path) -> None:
+def test_partition_of_another_broker_is_skipped_as_predicted(tmp_path: Path, dump: Path) -> None:
     text = (dump / "meta.properties").read_text()
     (dump / "meta.properties").write_text(re.sub("node.id=.*", "node.id=99", text))
 

@@ -292,7 +292,7 @@ def test_transactions_and_producers_are_kept(tmp_path: Path) -> None:
     assert {name: contents(tmp_path / "out")[name] for name in snapshots} == snapshots
 
 
-def test_partition_with_an_unreadable_record_is_left_out(tmp_path: Path) -> None:
+def test_partition_with_an_unreadable_record_to_drop_is_skipped(tmp_path: Path) -> None:
     packed = bytearray(batch(10, *[b"k"] * 10, compression="gzip"))
     # The checksum is right: nothing else than dropping reads the records.
     import google_crc32c  # noqa: PLC0415

@@ -174,7 +174,7 @@ def test_unclamped_offsets_are_printed_with_quiet(tmp_path: Path, dump: Path) ->
         ),
     ],
 )
-def test_page_agrees_with_the_exit_code(
+def test_restore_page_agrees_with_the_exit_code(
     tmp_path: Path, dump: Path, options: list[str], severity: str, verdict: str
 ) -> None:
     page = tmp_path / "page.html"
@@ -228,7 +228,7 @@ def test_end_of_a_partition_that_starts_empty_is_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_seeded", [True, False])
-def test_left_out_partition_starts_empty_if_the_cluster_has_it(
+def test_skipped_partition_starts_empty_if_the_cluster_has_it(
     tmp_path: Path, dump: Path, *, is_seeded: bool
 ) -> None:
     lose_a_record(dump / PARTITION)
@@ -249,7 +249,7 @@ def test_left_out_partition_starts_empty_if_the_cluster_has_it(
     assert groups == (dict.fromkeys(names, 0) if is_seeded else {})
 
 
-def test_left_out_partition_with_other_replicas_does_not_start_empty() -> None:
+def test_skipped_partition_with_other_replicas_does_not_start_empty() -> None:
     places = [((1,), ("a",)), ((1, 2), ("a", "b")), ((1,), ("b",)), ((2,), ("a",))]
     partitions = {
         number: PartitionImage(replicas, directories, replicas, (), (), 1, 0, 0, 0, (), ())

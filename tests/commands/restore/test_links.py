@@ -60,7 +60,7 @@ def shares_blocks(path: Path) -> bool:
     return bool(extent.unpack_from(request, header.size)[5] & shared)
 
 
-def test_unsupported_clone_is_rejected(tmp_path: Path) -> None:
+def test_clone_without_file_system_support_is_rejected(tmp_path: Path) -> None:
     with small_disk(tmp_path / "tmpfs", "64m") as disk:
         dump = copy_dump(tmp_path / "dump", "payments-0")
 

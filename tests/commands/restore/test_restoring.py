@@ -89,7 +89,7 @@ def test_checkpoints_and_clean_shutdown_file_are_written(tmp_path: Path) -> None
     assert sorted(ours) == [JOURNAL_FILE, STATE_FILE]
 
 
-def test_dump_is_unchanged(tmp_path: Path) -> None:
+def test_restore_does_not_change_the_dump(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0", "orders.eu-west-1")
     before = contents(dump)
 
@@ -188,7 +188,7 @@ def test_hard_link_keeps_the_times_of_the_dump(tmp_path: Path) -> None:
     assert log.stat().st_atime_ns == ahead_ns
 
 
-def test_log_start_above_the_log_end_leaves_the_partition_out(tmp_path: Path) -> None:
+def test_partition_with_a_log_start_above_its_end_is_skipped(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "payments-0", "orders.eu-west-1")
     (dump / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 99999\n")
 

@@ -141,7 +141,7 @@ def test_batches_after_lost_bytes_are_restored(tmp_path: Path, dump: Path) -> No
     assert len(places(logs(tmp_path / "out" / PARTITION)[1])) == len(found) - 2
 
 
-def test_salvage_none_leaves_a_damaged_partition_out(tmp_path: Path, dump: Path) -> None:
+def test_salvage_none_skips_a_damaged_partition(tmp_path: Path, dump: Path) -> None:
     damage_batch(logs(dump / PARTITION)[1], 5)
     shutil.copytree(dump / PARTITION, dump / "audit.trail-1")
 

@@ -27,7 +27,7 @@ def batches(directory: Path) -> list[dict[str, Any]]:
     return [row for log in logs(directory) for row in batches_of(log)]
 
 
-def test_create_time_applies_only_on_request(tmp_path: Path, dump: Path) -> None:
+def test_until_a_create_time_requires_an_option(tmp_path: Path, dump: Path) -> None:
     run = restore(dump, tmp_path / "out", "--until", "2026-01-01T00:00:00Z")
 
     assert run.code == 2
@@ -126,7 +126,7 @@ def test_time_before_all_records_is_rejected_with_the_existing_times(
     assert not (tmp_path / "out").exists()
 
 
-def test_summary_mentions_the_requested_end(tmp_path: Path, dump: Path) -> None:
+def test_restore_summary_reports_the_requested_end(tmp_path: Path, dump: Path) -> None:
     ends = [batches(dump / name)[-1]["max_timestamp_ms"] for name in ("payments-0", "payments-1")]
     first = batches(dump / "payments-0")[5]["max_timestamp_ms"]
     run = restore(dump, tmp_path / "out", "--until", first, "--create-time", "--topics", "payments")

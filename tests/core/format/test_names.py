@@ -110,7 +110,7 @@ def test_index_path_of_a_swap_log_has_the_swap_suffix() -> None:
     )
 
 
-def test_index_names_are_derived_from_logs_only() -> None:
+def test_index_file_names_are_derived_only_from_log_names() -> None:
     with pytest.raises(ValueError, match="not the name of a log"):
         index_name_for("00000000000000000005.index", ".timeindex")
 

@@ -155,7 +155,7 @@ def test_less_than_a_header_at_the_end_is_torn(left: int) -> None:
     assert stop_of(whole, whole[:left]) == (SCAN_TORN_HEADER, len(whole))
 
 
-def test_batch_cut_anywhere_after_its_magic_is_torn() -> None:
+def test_batch_truncated_anywhere_after_its_magic_is_torn() -> None:
     whole = batch(0)
     for left in range(18, len(whole)):
         assert stop_of(whole[:left]) == (SCAN_TORN_BATCH, 0)

@@ -141,7 +141,7 @@ def test_lookups_near_the_end_touch_the_same_pages_while_a_page_fills() -> None:
     assert touched == {(38, 39, 40)}
 
 
-def test_lookup_in_the_warm_section_touches_all_of_it() -> None:
+def test_lookup_in_the_warm_section_touches_every_page_of_it() -> None:
     # Or else it would not stay warm. The last page counts: the next entry is written there.
     count = 40 * PAGE // OFFSET_ENTRY.itemsize + 200
     for back in range(warm(LARGEST)):
