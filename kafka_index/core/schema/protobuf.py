@@ -394,6 +394,8 @@ class _Compiler:
 
     def __init__(self, root: _Type) -> None:
         self.columns: list[ColumnSpec] = []
+        #: The columns of messages that become JSON text.
+        self.json_columns: list[ColumnSpec] = []
         self.level_count = 1
         self._messages: list[list[int]] = []
         self._entries: list[list[list[int]]] = []
@@ -468,6 +470,8 @@ class _Compiler:
             has_data = kind.code in (loop.STRING, loop.BYTES)
             width = _WIDTHS.get(kind.code, 4)
             column = self._add_column(level, width, has_data=has_data, is_nullable=has_presence)
+            if kind.kind == "json":
+                self.json_columns.append(column)
             build = partial(_leaf_array, column=column, kind=kind)
         entry[loop.FIELD_KIND], entry[loop.COLUMN] = kind.code, column.number
         entry[loop.NULLABLE] = int(has_presence)
@@ -567,28 +571,31 @@ class MessageDecoder:
         Raises `DecodedTooLargeError` if the values of more than one row need more memory.
         """
         if self._compiled is None:
-            if bodies.size_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
-                raise DecodedTooLargeError
-            return self._decode_with_upb(bodies)
+            return self._decode_with_upb(bodies, max_bytes)
         memory = ColumnMemory(self._loop, bodies, max_bytes)
         statuses = memory.run()
+        text_bytes = sum(map(memory.data_bytes, self._compiled.json_columns))
+        if text_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
+            raise DecodedTooLargeError
         try:
             array = self._compiled.build(memory)
         except self._failures:
-            # A message that becomes JSON text is damaged.
-            return self._decode_with_upb(bodies)
+            # A message that becomes JSON text is damaged, or an enum has an unknown number.
+            return self._decode_with_upb(bodies, max_bytes)
         array = masked(array, statuses != DECODED)
         errors = row_errors(statuses)
         undecided = np.flatnonzero(statuses == UNDECIDED)
         if len(undecided):
-            others = self._decode_with_upb(bodies.of_rows(undecided))
+            others = self._decode_with_upb(bodies.of_rows(undecided), max_bytes)
             places = np.arange(len(bodies))
             places[undecided] = len(bodies) + np.arange(len(undecided))
             array = pa.concat_arrays([array, others.array]).take(pa.array(places))
             errors |= {int(undecided[row]): reason for row, reason in others.errors.items()}
         return Decoded(array, errors)
 
-    def _decode_with_upb(self, bodies: Bodies) -> Decoded:
+    def _decode_with_upb(self, bodies: Bodies, max_bytes: int) -> Decoded:
+        if bodies.size_bytes * _UPB_EXPANSION > max_bytes and len(bodies) > 1:
+            raise DecodedTooLargeError
         values: list[Any] = []
         errors: dict[int, Reason] = {}
         for row in range(len(bodies)):

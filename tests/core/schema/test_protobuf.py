@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.schema import protobuf
 from kafka_index.core.schema.align import align
+from kafka_index.core.schema.bodies import DecodedTooLargeError
 from kafka_index.core.schema.protobuf import ProtobufFile
 from kafka_index.core.schema.wire import Reason
 from tests.support.campaign import sample_size
@@ -365,3 +366,20 @@ def test_recursive_message_outside_of_json_has_deterministic_bytes() -> None:
     body = written.SerializeToString()
     rows = decode(message, [body, b"\x7b\x08\x01\x7c" + body]).array.to_pylist()
     assert [row["m"] for row in rows] == [json.dumps({"@bytes": text_of})] * 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x0a\x02" + b"\x0a\x00",  # JSON text of a message within itself
+        b"\x10\x09",  # a number that the enum does not have
+        b"\x7b\x08\x01\x7c",  # a group
+    ],
+)
+def test_messages_left_to_upb_are_limited_together(body: bytes) -> None:
+    text = """syntax = "proto2"; enum E { A = 1; }
+      message M { optional M m = 1; optional E e = 2; }"""
+    decoder = ProtobufFile(text).message((0,)).decoder()
+    with pytest.raises(DecodedTooLargeError):
+        decoder.decode(bodies_of([body] * 1000), 60_000)
+    assert not decoder.decode(bodies_of([body]), 60_000).errors
