@@ -184,6 +184,8 @@ def _aliases(schema: Mapping[str, Any]) -> tuple[str, ...]:
 def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
     """Set the logical type of a node, if it is known and valid; others are ignored."""
     logical = schema.get("logicalType")
+    if not isinstance(logical, str):
+        return node
     if logical == "decimal":
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         if node.kind not in ("bytes", "fixed"):
@@ -197,7 +199,7 @@ def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
     elif (node.kind, logical) in _LEAVES or (
         (node.kind, logical, node.size) == ("fixed", "uuid", _UUID_BYTES)
     ):
-        node.logical = str(logical or "")
+        node.logical = logical
     return node
 
 

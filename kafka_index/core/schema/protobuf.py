@@ -265,13 +265,21 @@ def _protoc(folder: str, name: str) -> Iterator[bytes]:
             warnings.simplefilter("ignore")
             modules = compiler.get_protos(name.encode(), [folder.encode(), own.encode()])
     except (compiler.ProtocErrors, compiler.ProtocError) as error:
-        reason = str(error).replace(f"{_MAIN}:", "line ").strip()
+        reason = _protoc_message(error).replace(f"{_MAIN}:", "line ").strip()
         raise BadSchemaError(f"not a Protobuf schema: {reason}") from error
     for _, module in modules:
         # The compiler returns Python modules. Each passes its descriptor to a function.
         for node in ast.walk(ast.parse(module)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "AddSerializedFile":
                 yield ast.literal_eval(node.args[0])
+
+
+def _protoc_message(error: Exception) -> str:
+    try:
+        return str(error)
+    except UnicodeDecodeError as cut:
+        # grpcio-tools takes the message for ASCII.
+        return cut.object.decode(errors="replace")
 
 
 def _restore_maps(message: Any) -> None:

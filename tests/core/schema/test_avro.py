@@ -387,6 +387,11 @@ def test_wide_avro_elements_stay_within_the_memory_limit() -> None:
     assert found.array[-1].as_py() == {"f0": [b"x" * (1 << 20)]}
 
 
+def test_avro_logical_type_that_is_no_text_is_ignored() -> None:
+    schema = {"type": "int", "logicalType": ["date"]}
+    assert decode(schema, [b"\x02"]).array.to_pylist() == [1]
+
+
 def test_top_level_avro_bytes_have_no_length_prefix() -> None:
     assert decode("bytes", [b"\x01\x02", b"", None]).array.to_pylist() == [b"\x01\x02", b"", None]
 

@@ -270,7 +270,13 @@ def test_protobuf_value_above_the_decoded_size_limit_is_reported() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "message {", 'syntax = "proto3"; message M { Unknown u = 1; }', "\0\xff"],
+    [
+        "",
+        "message {",
+        'syntax = "proto3"; message M { Unknown u = 1; }',
+        "\0\xff",
+        'syntax = "proto3"; import "é.proto"; message M {}',
+    ],
 )
 def test_invalid_protobuf_text_is_rejected(text: str) -> None:
     with pytest.raises(BadSchemaError):
