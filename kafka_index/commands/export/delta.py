@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from kafka_index.commands.export.replaced_rows import TableFile
+from kafka_index.commands.export.replaced_rows import TableFile, has_rows_of
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import (
     Lake,
@@ -173,8 +173,8 @@ class _DeltaTable(LakeTable):
     def has_rows(self, partitions: Collection[int]) -> bool:
         if not partitions:
             return False
-        bounds = (_bounds(file, "partition") for file in self._files())
-        return any(low <= one <= high for low, high in bounds for one in partitions)
+        with table_errors("read the table", self.name):
+            return any(has_rows_of(file, partitions) for file in self._files_near(partitions))
 
     def rewritten_schema(self) -> pa.Schema:
         columns = pa.schema(self._loaded.schema().to_arrow())
@@ -182,6 +182,10 @@ class _DeltaTable(LakeTable):
 
     def files_with(self, partitions: Collection[int]) -> list[TableFile]:
         self._refuse_fixed_rows()
+        return self._files_near(partitions)
+
+    def _files_near(self, partitions: Collection[int]) -> list[TableFile]:
+        """Return the files of the loaded table that may have rows of partitions."""
         files = [
             TableFile(
                 self._path(file),

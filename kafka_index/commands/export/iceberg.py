@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.types as pt
 
-from kafka_index.commands.export.replaced_rows import TableFile
+from kafka_index.commands.export.replaced_rows import TableFile, has_rows_of
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import (
     Lake,
@@ -200,7 +200,11 @@ class _IcebergTable(LakeTable):
         return int(found) if found is not None and found.isdecimal() else None
 
     def has_rows(self, partitions: Collection[int]) -> bool:
-        return bool(partitions) and any(True for _ in self._tasks(partitions))
+        if not partitions:
+            return False
+        with _calls("read the table", self.name):
+            files = (self._table_file(task.file) for task in self._tasks(partitions))
+            return any(has_rows_of(file, partitions) for file in files)
 
     def _tasks(self, partitions: Collection[int]) -> list[FileScanTask]:
         """Return the files of the loaded table that may have rows of partitions."""
@@ -227,16 +231,16 @@ class _IcebergTable(LakeTable):
                     hint="rewrite the data files of the table, or export to another table",
                 )
         self._planned = {_path(task.file.file_path): task.file for task in tasks}
+        return [self._table_file(file) for _, file in sorted(self._planned.items())]
+
+    def _table_file(self, file: DataFile) -> TableFile:
         columns = self._loaded.schema().as_struct().fields
         ids = {column.name: column.field_id for column in columns}
         place = [ids.get(name, -1) for name in ("partition", "offset")]
-        found = []
-        for path, file in sorted(self._planned.items()):
-            nulls = file.null_value_counts or {}
-            has_nulls = any(nulls.get(field_id) != 0 for field_id in place)
-            partitions, offsets = (_bounds(file, field_id) for field_id in place)
-            found.append(TableFile(path, partitions, offsets, has_nulls))
-        return found
+        nulls = file.null_value_counts or {}
+        has_nulls = any(nulls.get(field_id) != 0 for field_id in place)
+        partitions, offsets = (_bounds(file, field_id) for field_id in place)
+        return TableFile(_path(file.file_path), partitions, offsets, has_nulls)
 
     def _refuse_other_columns(self) -> None:
         """Raise `InputError` if a column may have another name, or a name another column, in files.

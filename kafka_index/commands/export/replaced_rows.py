@@ -20,7 +20,7 @@ import os
 import secrets
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self
@@ -95,6 +95,21 @@ class TableFile:
         is_inside = rows.first_offset <= low and high < rows.end_offset
         is_own = self.partitions == (rows.partition, rows.partition) and not self.has_nulls
         return is_own and is_inside
+
+
+def has_rows_of(file: TableFile, partitions: Collection[int]) -> bool:
+    """Return whether a file has rows of any of these partitions.
+
+    The bounds of a file that another tool has written may contain partitions without a row.
+    """
+    low, high = file.partitions
+    if low == high:
+        return low in partitions
+    with pq.ParquetFile(readable(file.path)) as found:
+        if "partition" not in found.schema_arrow.names:
+            return True
+        batches = found.iter_batches(columns=["partition"])
+        return any(np.isin(batch.column(0), list(partitions)).any() for batch in batches)
 
 
 def replace_rows(

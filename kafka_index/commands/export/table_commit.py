@@ -100,7 +100,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def has_rows(self, partitions: Collection[int]) -> bool:
-        """Return whether the loaded table may have rows of any of these partitions."""
+        """Return whether the loaded table has rows of any of these partitions."""
 
     @abstractmethod
     def rewritten_schema(self) -> pa.Schema:

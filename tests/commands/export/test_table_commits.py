@@ -369,6 +369,21 @@ def test_rows_without_a_partition_are_kept_when_files_are_replaced(
     assert lake.values("topic") == [*values_of(dump, lake), row]
 
 
+def test_partition_between_those_of_a_compacted_file_is_added(
+    tmp_path: Path, lake: LakeOfTest
+) -> None:
+    dump = tmp_path / "in"
+    for number in (0, 2):
+        write_partition(dump, {0: log_of(range(50))}, f"topic-{number}")
+    command = ("--input", dump, *lake.options)
+    assert run_here("export", *command).returncode == 0
+    lake.compact("topic")
+    write(dump, log_of(range(50)), partitions=3)
+    done = run_here("export", *command)
+    assert done.returncode == 0, done.stderr
+    assert lake.values("topic") == values_of(dump, lake)
+
+
 def test_rewriting_files_neither_loses_nor_duplicates_rows(
     tmp_path: Path, lake: ExportedLake
 ) -> None:
