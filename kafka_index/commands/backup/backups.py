@@ -164,17 +164,17 @@ def list_backups(
     )
 
 
-def _row(found: BackupManifests, now: int) -> dict[str, object]:
-    manifests = found.manifests
+def _row(backup: BackupManifests, now: int) -> dict[str, object]:
+    manifests = backup.manifests
     partitions = {each.topic_partition for one in manifests for each in one.partitions}
     skipped = {TopicPartition(own.topic, own.partition) for one in manifests for own in one.skipped}
     skipped -= partitions
     status, reason = "complete", None
-    if found.errors:
-        status, reason = "damaged", str(found.errors[0])
-    elif found.missing_brokers:
+    if backup.errors:
+        status, reason = "damaged", str(backup.errors[0])
+    elif backup.missing_brokers:
         status = "incomplete"
-        reason = f"no manifest of broker {', '.join(map(str, found.missing_brokers))}"
+        reason = f"no manifest of broker {', '.join(map(str, backup.missing_brokers))}"
     elif not is_consistent(manifests):
         status = "inconsistent"
         reason = "brokers did not synchronize: transactions and groups may differ between them"
@@ -182,14 +182,14 @@ def _row(found: BackupManifests, now: int) -> dict[str, object]:
         first = min(skipped).directory_name
         reason = f"{plural(len(skipped), 'partition')} skipped, such as {first}"
     cutoff_ms = cutoff_time(manifests) if manifests else None
-    opened_ms = backup_id_ms(found.backup_id)
+    opened_ms = backup_id_ms(backup.backup_id)
     return {
-        "backup_id": found.backup_id,
+        "backup_id": backup.backup_id,
         "opened": opened_ms,
         "cutoff": cutoff_ms,
         "status": status,
         "brokers": sorted(each.node_id for each in manifests),
-        "missing_brokers": found.missing_brokers,
+        "missing_brokers": backup.missing_brokers,
         "partitions": len(partitions),
         "skipped_partitions": len(skipped),
         "new_bytes": sum(each.new_bytes for each in manifests),
@@ -296,19 +296,21 @@ def verify_backups(
     return VerifyBackupsResult(table, outcome, root=root, is_repaired=request.repair)
 
 
-def _manifest_faults(repository: Repository, found: BackupManifests) -> Iterator[dict[str, object]]:
+def _manifest_faults(
+    repository: Repository, backup: BackupManifests
+) -> Iterator[dict[str, object]]:
     """Yield a row for each manifest that cannot be read or does not match its head."""
-    for error in found.errors:
+    for error in backup.errors:
         row = {"path": error.path or "", "status": "damaged", "reason": error.message}
         yield {**row, "expected": error.expected, "found": error.found}
-    for manifest, sha256 in zip(found.manifests, found.hashes, strict=True):
+    for manifest, sha256 in zip(backup.manifests, backup.hashes, strict=True):
         try:
-            expected = repository.hash_in_head(found.backup_id, manifest.node_id)
+            expected = repository.hash_in_head(backup.backup_id, manifest.node_id)
         except CorruptObjectError as error:
             yield {"path": error.path, **_fault("damaged", error.message)}
             continue
         if expected not in (None, sha256):
-            path = manifest_path(repository.root, found.backup_id, manifest.node_id)
+            path = manifest_path(repository.root, backup.backup_id, manifest.node_id)
             reason = "its hash differs from the hash in its head file"
             yield {"path": path, **_fault("altered", reason, expected, sha256)}
 
@@ -409,17 +411,19 @@ class _BackupBrokers(NamedTuple):
     is_complete: bool
 
 
-def _brokers_of(found: BackupManifests) -> _BackupBrokers:
+def _brokers_of(backup: BackupManifests) -> _BackupBrokers:
     """Return the brokers of a backup; raises `CorruptObjectError` for an unreadable manifest."""
-    for error in found.errors:
+    for error in backup.errors:
         raise CorruptObjectError(
             f"no backup expires while a manifest cannot be read: {error.message}",
             path=error.path,
             hint=f"if the backup is not needed, move the manifest and {HEADS_FOLDER}/"
-            f"{found.backup_id} out of the repository",
+            f"{backup.backup_id} out of the repository",
         )
-    brokers = tuple(each.node_id for each in found.manifests)
-    return _BackupBrokers(found.backup_id, cutoff_time(found.manifests), brokers, found.is_complete)
+    brokers = tuple(each.node_id for each in backup.manifests)
+    return _BackupBrokers(
+        backup.backup_id, cutoff_time(backup.manifests), brokers, backup.is_complete
+    )
 
 
 def retained_backups(

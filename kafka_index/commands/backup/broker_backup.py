@@ -442,10 +442,10 @@ class BrokerBackup:
 
     def _new_watcher(self) -> CheckpointWatcher:
         partitions: dict[str, list[str]] = {}
-        for found in self._capture.partitions.values():
-            if found.partition.topic != CLUSTER_METADATA_TOPIC:
-                directory = self.broker.paths[found.directory]
-                partitions.setdefault(directory, []).append(found.path)
+        for captured in self._capture.partitions.values():
+            if captured.partition.topic != CLUSTER_METADATA_TOPIC:
+                directory = self.broker.paths[captured.directory]
+                partitions.setdefault(directory, []).append(captured.path)
         return CheckpointWatcher(
             partitions, checkpoint_interval_ms(self._request.config.properties)
         )
@@ -475,13 +475,15 @@ class BrokerBackup:
         """
         address = self._request.bootstrap_server
         led = {
-            partition: found
-            for partition, found in self._capture.partitions.items()
+            partition: captured
+            for partition, captured in self._capture.partitions.items()
             if partition.topic != CLUSTER_METADATA_TOPIC
-            and self._leader(found) == self.broker.node_id
+            and self._leader(captured) == self.broker.node_id
         }
         fetched = None if address is None else fetch_high_watermarks(address, [*led])
-        if fetched is None or any(self._exists(led[each]) for each in led.keys() - fetched.keys()):
+        if fetched is None or any(
+            self._still_exists(led[each]) for each in led.keys() - fetched.keys()
+        ):
             return None
         checkpoint = self._watcher.read(Source.BROKER)
         return replace(checkpoint, offsets={**checkpoint.offsets, **fetched})
@@ -495,8 +497,8 @@ class BrokerBackup:
     def leaders(self) -> dict[str, int | None]:
         """The leaders of the captured partitions, by folder; None if unknown."""
         return {
-            partition_folder(partition, found.topic_id): self._leader(found)
-            for partition, found in self._capture.partitions.items()
+            partition_folder(partition, captured.topic_id): self._leader(captured)
+            for partition, captured in self._capture.partitions.items()
         }
 
     @property
@@ -505,14 +507,14 @@ class BrokerBackup:
 
     def inspected(self) -> InspectedPartitions:
         """Return the partitions that were inspected but not stored, for the next backup."""
-        found = {
+        inspected = {
             partition: each
             for partition, each in self._capture.partitions.items()
             if each.known is None
         }
-        for each in found.values():
+        for each in inspected.values():
             each.is_cleaned = self._is_compacted(each)
-        return found
+        return inspected
 
     def forget_skipped(self, brokers: Collection[int]) -> None:
         """Do not report skipped partitions that another broker of the backup leads."""
@@ -532,9 +534,9 @@ class BrokerBackup:
         with ChunkUploader(self.repository, _UPLOAD_THREADS) as uploads:
             pending = [
                 stored
-                for partition, found in [*self._capture.partitions.items()]
-                if is_selected(partition_folder(partition, found.topic_id))
-                and (stored := self._store_or_skip(found, uploads)) is not None
+                for partition, captured in [*self._capture.partitions.items()]
+                if is_selected(partition_folder(partition, captured.topic_id))
+                and (stored := self._store_or_skip(captured, uploads)) is not None
             ]
             for each in pending:
                 self._finish(each)
@@ -586,48 +588,50 @@ class BrokerBackup:
 
     # ------------------------------------------------------------------------- one partition
 
-    def _is_stored(self, found: CapturedPartition) -> bool:
+    def _is_stored(self, captured: CapturedPartition) -> bool:
         """Return whether an earlier backup contains all batches of a partition."""
-        if found.known is not None or found.partition.topic == CLUSTER_METADATA_TOPIC:
+        if captured.known is not None or captured.partition.topic == CLUSTER_METADATA_TOPIC:
             return True
-        earlier = self._earlier.get((found.partition, found.topic_id))
+        earlier = self._earlier.get((captured.partition, captured.topic_id))
         if earlier is None:
             return False
         seen = {each.base_offset: each for each in earlier.segments}
-        return all(log.is_stored_as(seen.get(log.base_offset)) for log in found.logs)
+        return all(log.is_stored_as(seen.get(log.base_offset)) for log in captured.logs)
 
     def _store_or_skip(
-        self, found: CapturedPartition, uploads: ChunkUploader
+        self, captured: CapturedPartition, uploads: ChunkUploader
     ) -> PartitionUploader | None:
-        del self._capture.partitions[found.partition]
+        del self._capture.partitions[captured.partition]
         try:
-            return self._store(found, uploads)
+            return self._store(captured, uploads)
         except SkippedError as error:
-            self._capture.skipped[found.partition] = error
+            self._capture.skipped[captured.partition] = error
             return None
         finally:
-            found.close()
+            captured.close()
 
-    def _store(self, found: CapturedPartition, uploads: ChunkUploader) -> PartitionUploader | None:
+    def _store(
+        self, captured: CapturedPartition, uploads: ChunkUploader
+    ) -> PartitionUploader | None:
         """Read a partition and upload its chunks; None if it was deleted concurrently."""
-        is_compacted = self._is_compacted(found)
-        if found.known is not None:
+        is_compacted = self._is_compacted(captured)
+        if captured.known is not None:
             stored = PartitionUploader(
-                found, found.known, self._bandwidth, is_compacted=is_compacted
+                captured, captured.known, self._bandwidth, is_compacted=is_compacted
             )
-            stored.keep(found.known)
+            stored.keep(captured.known)
             return stored
-        earlier = self._earlier_of(found)
-        is_stored = self._is_stored(found)
+        earlier = self._earlier_of(captured)
+        is_stored = self._is_stored(captured)
         high_watermark = None
         if not is_stored:
-            if not self._exists(found):
+            if not self._still_exists(captured):
                 return None
-            high_watermark = self._high_watermark(found)
-        elif earlier is not None and found.partition.topic != CLUSTER_METADATA_TOPIC:
+            high_watermark = self._high_watermark(captured)
+        elif earlier is not None and captured.partition.topic != CLUSTER_METADATA_TOPIC:
             high_watermark = earlier.high_watermark
         stored = PartitionUploader(
-            found,
+            captured,
             earlier,
             self._bandwidth,
             is_compacted=is_compacted,
@@ -636,7 +640,7 @@ class BrokerBackup:
         known: set[str] = set()
         if earlier is not None and not is_stored:
             known = {chunk.object_name for chunk in earlier.chunks}
-        sizes = sum(log.end_bytes for log in found.logs)
+        sizes = sum(log.end_bytes for log in captured.logs)
         before = sum(each.covered_bytes for each in earlier.segments) if earlier else 0
         if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
             known |= self.repository.names(stored.folder)
@@ -645,7 +649,7 @@ class BrokerBackup:
         stored.read(lambda batch_range: uploads.put(stored.folder, known, batch_range))
         if damaged:
             stored.put_damaged_again(damaged, partial(put_object, self.repository))
-        for name, data in found.files.items():
+        for name, data in captured.files.items():
             kept = KeptFile(name, *content_of(data))
             stored.files.append(kept)
             is_stored = earlier is not None and kept in earlier.files
@@ -654,10 +658,10 @@ class BrokerBackup:
                 stored.new_bytes += len(data)
         return stored
 
-    def _earlier_of(self, found: CapturedPartition) -> PartitionBackup | None:
+    def _earlier_of(self, captured: CapturedPartition) -> PartitionBackup | None:
         """Return a partition from an earlier backup of this broker or of another one."""
-        key = found.partition, found.topic_id
-        if key in self._earlier or found.partition.topic == CLUSTER_METADATA_TOPIC:
+        key = captured.partition, captured.topic_id
+        if key in self._earlier or captured.partition.topic == CLUSTER_METADATA_TOPIC:
             return self._earlier.get(key)
         if self._of_others is None:
             self._of_others = {}
@@ -677,12 +681,16 @@ class BrokerBackup:
 
     def _finish(self, stored: PartitionUploader) -> None:
         """Wait for the chunks of a partition, and add it to the manifest."""
-        found, leader = stored.found, self._leader(stored.found)
+        captured, leader = stored.captured, self._leader(stored.captured)
         backup = stored.finish(
             is_leader=None if leader is None else leader == self.broker.node_id and self.is_running,
-            start_offset=self._starts[found.directory].of(found, must_be_later=self._is_locked)
+            start_offset=self._starts[captured.directory].of(
+                captured, must_be_later=self._is_locked
+            )
             or 0,
-            cleaner_offset=self._cleaned[found.directory].of(found, must_be_later=self._is_locked),
+            cleaner_offset=self._cleaned[captured.directory].of(
+                captured, must_be_later=self._is_locked
+            ),
         )
         damaged = self._damaged.get(stored.folder, set())
         if damaged:
@@ -726,34 +734,34 @@ class BrokerBackup:
 
     # ------------------------------------------------------------------- state of a partition
 
-    def _high_watermark(self, found: CapturedPartition) -> int | None:
+    def _high_watermark(self, captured: CapturedPartition) -> int | None:
         if self._high_watermarks.source is Source.LOG_END:
             return None
-        offset = self._high_watermarks.offsets.get(found.partition)
+        offset = self._high_watermarks.offsets.get(captured.partition)
         if offset is None:
             raise SkippedError("it has no high watermark yet")
         return offset
 
-    def _exists(self, found: CapturedPartition) -> bool:
+    def _still_exists(self, captured: CapturedPartition) -> bool:
         """Return whether a partition still exists, possibly in another directory."""
         try:
-            if found.is_at(os.stat(found.path)):
+            if captured.is_at(os.stat(captured.path)):
                 return True
         except OSError:
             pass
-        name = found.partition.directory_name
+        name = captured.partition.directory_name
         others = [os.path.join(path, name) for path in self.broker.paths]
-        return any(_has_id(other, found.topic_id) for other in others)
+        return any(_has_id(other, captured.topic_id) for other in others)
 
-    def _leader(self, found: CapturedPartition) -> int | None:
+    def _leader(self, captured: CapturedPartition) -> int | None:
         if self._cluster is None:
             return None
-        topic = self._cluster.topics.get(found.topic_id)
-        partition = None if topic is None else topic.partitions.get(found.partition.partition)
+        topic = self._cluster.topics.get(captured.topic_id)
+        partition = None if topic is None else topic.partitions.get(captured.partition.partition)
         return None if partition is None else partition.leader
 
-    def _is_compacted(self, found: CapturedPartition) -> bool:
-        topic = found.partition.topic
+    def _is_compacted(self, captured: CapturedPartition) -> bool:
+        topic = captured.partition.topic
         if topic == CLUSTER_METADATA_TOPIC:
             return False
         if topic in COMPACTED_INTERNAL_TOPICS:
@@ -762,8 +770,8 @@ class BrokerBackup:
         cluster = self._cluster or ClusterImage()
         policy = cluster.cleanup_policy(topic, properties, self.broker.node_id)
         if policy is None and self._cluster is None:
-            cleaned = self._cleaned[found.directory]
-            return cleaned.of(found, must_be_later=self._is_locked) is not None
+            cleaned = self._cleaned[captured.directory]
+            return cleaned.of(captured, must_be_later=self._is_locked) is not None
         return "compact" in (policy or "")
 
     def _read_cluster(self) -> ClusterImage | None:

@@ -279,9 +279,9 @@ class CapturedPartition:
         for log in self.logs:
             log.close()
 
-    def is_at(self, found: os.stat_result) -> bool:
+    def is_at(self, status: os.stat_result) -> bool:
         """Return whether it is the same directory; its content may differ."""
-        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
 
 #: Inspected partitions.
@@ -315,8 +315,8 @@ class LogCapture:
         self.skipped: dict[TopicPartition, SkippedError] = {}
 
     def close(self) -> None:
-        for found in (*self._inspected.values(), *self.partitions.values()):
-            found.close()
+        for captured in (*self._inspected.values(), *self.partitions.values()):
+            captured.close()
 
     def inspect(self) -> None:
         """Inspect all partitions; the batches found precede every capture."""
@@ -324,10 +324,10 @@ class LogCapture:
         for partition, directory in self._locate(lambda _: True).items():
             # A partition that cannot be inspected now may be captured later.
             with suppress(SkippedError, RemovedError):
-                found = self._inspector.inspect(partition, directory, earlier.get(partition))
-                for log in found.logs:
+                captured = self._inspector.inspect(partition, directory, earlier.get(partition))
+                for log in captured.logs:
                     log.settled_bytes = log.end_bytes
-                self._inspected[partition] = found
+                self._inspected[partition] = captured
         self.skipped.clear()
 
     def capture(self, topics: Collection[str] = (), *, others_than: Collection[str] = ()) -> None:
@@ -414,9 +414,9 @@ class LogCapture:
         return None if None in found else found
 
 
-def _order(found: tuple[TopicPartition, object]) -> tuple[int, str, int]:
+def _order(item: tuple[TopicPartition, object]) -> tuple[int, str, int]:
     """Return the sort key of a capture: coordinators' topics first, the metadata log last."""
-    topic, partition = found[0].topic, found[0].partition
+    topic, partition = item[0].topic, item[0].partition
     if topic in COORDINATOR_TOPICS:
         return COORDINATOR_TOPICS.index(topic), topic, partition
     return len(COORDINATOR_TOPICS) + (topic == CLUSTER_METADATA_TOPIC), topic, partition
@@ -481,9 +481,9 @@ class PartitionInspector:
         is_same = (at.st_dev, at.st_ino, at.st_ctime_ns) == before.seen_directory
         return is_same and self._measure(before)
 
-    def _measure(self, found: CapturedPartition) -> bool:
+    def _measure(self, captured: CapturedPartition) -> bool:
         """Measure the last log again; return False if it was replaced since the inspection."""
-        log = found.logs[-1] if found.logs else None
+        log = captured.logs[-1] if captured.logs else None
         if log is None:
             return True
         try:
@@ -493,7 +493,7 @@ class PartitionInspector:
         if (now.st_dev, now.st_ino) != (log.device, log.inode):
             return False
         is_grown = (now.st_size, now.st_ctime_ns) != (log.size_bytes, log.ctime_ns)
-        if is_grown and found.known is not None:
+        if is_grown and captured.known is not None:
             return False
         if now.st_size < log.settled_bytes:
             log.settled_bytes = 0
@@ -544,7 +544,7 @@ class PartitionInspector:
         if (at.st_dev, at.st_ino, at.st_ctime_ns) != known.seen_directory:
             return None
         last = known.segments[-1:]
-        found = CapturedPartition(
+        captured = CapturedPartition(
             partition,
             path,
             directory,
@@ -557,15 +557,18 @@ class PartitionInspector:
             known.epochs,
             known.snapshot,
         )
-        if not self._measure(found):
+        if not self._measure(captured):
             return None
-        if all(log.is_stored_as(each) for log, each in zip(found.logs, last, strict=True)):
-            found.known = known
-            return found
+        if all(log.is_stored_as(each) for log, each in zip(captured.logs, last, strict=True)):
+            captured.known = known
+            return captured
         # All logs before the last one are stored.
-        found.logs = [*(_log_of_seen(path, each) for each in known.segments[:-1]), *found.logs]
-        self._open_files.open_if_allowed(found.logs[-1])
-        return found
+        captured.logs = [
+            *(_log_of_seen(path, each) for each in known.segments[:-1]),
+            *captured.logs,
+        ]
+        self._open_files.open_if_allowed(captured.logs[-1])
+        return captured
 
     def _inspect_once(
         self, partition: TopicPartition, path: str, directory: int
@@ -671,11 +674,11 @@ def _bases(names: Sequence[str]) -> dict[int, str]:
     return found
 
 
-def _log_of(path: str, base: int, found: os.stat_result, descriptor: int = -1) -> CapturedLog:
-    if not stat.S_ISREG(found.st_mode):
+def _log_of(path: str, base: int, status: os.stat_result, descriptor: int = -1) -> CapturedLog:
+    if not stat.S_ISREG(status.st_mode):
         raise SkippedError(f"{path}: not a regular file", is_fault=True)
-    size = found.st_size
-    file = found.st_dev, found.st_ino, found.st_ctime_ns, size
+    size = status.st_size
+    file = status.st_dev, status.st_ino, status.st_ctime_ns, size
     return CapturedLog(path, base, *file, end_bytes=size, descriptor=descriptor)
 
 

@@ -132,23 +132,23 @@ class LogChunkReader:
                     break
                 yield from self._split(found, is_cleaned=is_cleaned)
 
-    def _split(self, found: _Batches, *, is_cleaned: bool) -> Iterator[BatchRange]:
+    def _split(self, batches: _Batches, *, is_cleaned: bool) -> Iterator[BatchRange]:
         is_last = self._is_over or self._is_at_limit
-        is_last |= self.position + found.end_bytes >= self._size_bytes
+        is_last |= self.position + batches.end_bytes >= self._size_bytes
         start = 0
-        for end in _chosen_ends(found, is_last=is_last) if is_cleaned else [found.rows]:
-            first, last = int(found.starts[start]), int(found.ends[end - 1])
-            header = int(found.starts[end - 1])
-            base, last_offset = found.base_of(start), int(found.lasts[end - 1])
+        for end in _chosen_ends(batches, is_last=is_last) if is_cleaned else [batches.rows]:
+            first, last = int(batches.starts[start]), int(batches.ends[end - 1])
+            header = int(batches.starts[end - 1])
+            base, last_offset = batches.base_of(start), int(batches.lasts[end - 1])
             yield BatchRange(
-                found.buffer[first:last],
+                batches.buffer[first:last],
                 self.next_offset if base is None else base,
                 last_offset,
-                found.buffer[header : min(header + RECORD_BATCH_OVERHEAD_BYTES, last)].tobytes(),
+                batches.buffer[header : min(header + RECORD_BATCH_OVERHEAD_BYTES, last)].tobytes(),
             )
             self.next_offset = last_offset + 1
             start = end
-        self.position += found.first(start).end_bytes
+        self.position += batches.first(start).end_bytes
 
     def _read(self, file: LowImpactReader) -> _Batches:
         """Return the batches from the position on, at most as many as one chunk holds."""
@@ -227,21 +227,21 @@ class LogChunkReader:
         ends = starts + batches.size_bytes
         return np.stack([starts, ends, batches.base_offset, batches.last_offset, is_old])
 
-    def _below_high_watermark(self, found: _Batches) -> _Batches:
+    def _below_high_watermark(self, batches: _Batches) -> _Batches:
         if self._high_watermark is not None:
-            kept = int(np.searchsorted(found.lasts, self._high_watermark))
-            if kept < found.rows:
+            kept = int(np.searchsorted(batches.lasts, self._high_watermark))
+            if kept < batches.rows:
                 self._is_over = self.is_below = True
-                found = found.first(kept)
+                batches = batches.first(kept)
         settled = self._log.settled_bytes - self.position
-        count = int(np.searchsorted(found.ends, settled, side="right"))
+        count = int(np.searchsorted(batches.ends, settled, side="right"))
         if count:
-            self.settled_offset = int(found.lasts[count - 1]) + 1
-        return found
+            self.settled_offset = int(batches.lasts[count - 1]) + 1
+        return batches
 
-    def _stop(self, code: int, found: _Batches, buffer: Bytes) -> None:
+    def _stop(self, code: int, batches: _Batches, buffer: Bytes) -> None:
         """End the log at a batch that is being written, or at zeros; raise if it is corrupt."""
-        at = found.end_bytes
+        at = batches.end_bytes
         rest = buffer[at:]
         self._is_over = True
         is_last = self._end_offset is None
@@ -292,17 +292,17 @@ class _Batches(NamedTuple):
         return _Batches(self.buffer, *(column[:count] for column in self[1:]))
 
 
-def _chosen_ends(found: _Batches, *, is_last: bool) -> list[int]:
+def _chosen_ends(batches: _Batches, *, is_last: bool) -> list[int]:
     """Return the numbers of the batches after which chunks end, selected by checksum.
 
     Larger batches are more likely to be selected. Without `is_last`, the batches after the last
     selected one belong to the next chunk, unless none is selected.
     """
-    starts, ends = found.starts, found.ends
+    starts, ends = batches.starts, batches.ends
     crcs = np.zeros(len(starts), np.int64)
     for number in range(4):
-        at = np.minimum(starts + _CRC_AT + number, len(found.buffer) - 1)
-        crcs = crcs << 8 | found.buffer[at]
+        at = np.minimum(starts + _CRC_AT + number, len(batches.buffer) - 1)
+        crcs = crcs << 8 | batches.buffer[at]
     chosen = crcs < (ends - starts) * (_CRC_VALUES // _CHOSEN_BYTES)
     result = []
     begin = 0
@@ -424,15 +424,15 @@ class PartitionUploader:
 
     def __init__(
         self,
-        found: CapturedPartition,
+        captured: CapturedPartition,
         earlier: PartitionBackup | None,
         bandwidth: Bandwidth,
         *,
         is_compacted: bool,
         high_watermark: int | None = None,
     ) -> None:
-        self.found = found
-        self.folder = partition_folder(found.partition, found.topic_id)
+        self.captured = captured
+        self.folder = partition_folder(captured.partition, captured.topic_id)
         self.files: list[KeptFile] = []
         #: Names of damaged objects that cannot be stored again.
         self.lost_objects: set[str] = set()
@@ -441,7 +441,7 @@ class PartitionUploader:
         self._bandwidth = bandwidth
         self._is_compacted = is_compacted
         self._high_watermark = high_watermark
-        self._logs = found.logs
+        self._logs = captured.logs
         self._seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
         self._earlier_header = earlier.last_header if earlier else None
         self._last_header: bytes | None = None
@@ -476,7 +476,7 @@ class PartitionUploader:
         self, damaged: Collection[str], put: Callable[[str, memoryview], None]
     ) -> None:
         """Upload damaged chunks again, given by object name, if the logs still contain them."""
-        for log, end in zip(self._logs, [*self.found.bases[1:], INT64_MAX], strict=True):
+        for log, end in zip(self._logs, [*self.captured.bases[1:], INT64_MAX], strict=True):
             position = 0
             for chunk in self._kept:
                 if not log.base_offset <= chunk.base_offset < end:
@@ -495,20 +495,20 @@ class PartitionUploader:
     def finish(
         self, *, is_leader: bool | None, start_offset: int, cleaner_offset: int | None
     ) -> PartitionBackup:
-        found, partition = self.found, self.found.partition
+        captured, partition = self.captured, self.captured.partition
         chunks = [*self._kept]
         for each in self._puts:
             chunk, new_bytes = each.result()
             chunks.append(chunk)
             self.new_bytes += new_bytes
-        bases = found.bases
+        bases = captured.bases
         first = bases[0] if bases else 0
         # Chunks of unchanged logs may follow the chunks of cleaned logs.
         chunks = sorted(
             (chunk for chunk in chunks if chunk.last_offset >= first),
             key=lambda chunk: chunk.base_offset,
         )
-        snapshot = found.snapshot
+        snapshot = captured.snapshot
         if chunks and chunks[0].base_offset < first:
             # The snapshot contains producers of later batches than those before the first chunk.
             snapshot = None
@@ -516,15 +516,15 @@ class PartitionUploader:
         backup = PartitionBackup(
             topic=partition.topic,
             partition=partition.partition,
-            topic_id=found.topic_id,
-            directory=found.directory,
+            topic_id=captured.topic_id,
+            directory=captured.directory,
             is_leader=is_leader,
             is_compacted=self._is_compacted or self._has_gap,
             start_offset=min(max(start_offset, first), end),
             end_offset=end,
             high_watermark=end if self._high_watermark is None else self._high_watermark,
             settled_offset=min(self._settled_offset, end),
-            epochs=tuple(each for each in found.epochs if each[1] <= end),
+            epochs=tuple(each for each in captured.epochs if each[1] <= end),
             cleaner_offset=cleaner_offset,
             snapshot=snapshot,
             chunks=tuple(chunks),
@@ -535,18 +535,18 @@ class PartitionUploader:
         if (
             partition.topic != CLUSTER_METADATA_TOPIC
             and len(backup.segments) == len(bases)
-            and len(backup.epochs) == len(found.epochs)
-            and snapshot is found.snapshot
+            and len(backup.epochs) == len(captured.epochs)
+            and snapshot is captured.snapshot
         ):
             # The manifest contains everything that an inspection finds.
-            backup = msgspec.structs.replace(backup, seen_directory=found.seen_directory)
+            backup = msgspec.structs.replace(backup, seen_directory=captured.seen_directory)
         return backup
 
     def row_of(self, backup: PartitionBackup) -> BackedUpPartition:
         return BackedUpPartition(
             backup.topic,
             backup.partition,
-            self.found.path,
+            self.captured.path,
             BackupStatus.STORED if self.new_bytes else BackupStatus.UNCHANGED,
             None,
             backup.topic_id,

@@ -502,13 +502,13 @@ def _conversion(
 
 
 def _decoded(
-    found: PrintedRecords | pa.RecordBatch, typed_log: TypedLog | None, output: SelectedRows
+    records: PrintedRecords | pa.RecordBatch, typed_log: TypedLog | None, output: SelectedRows
 ) -> Iterator[PrintedRecords]:
     """Yield records for printing; keys and values of selected ones that fail are counted."""
-    if isinstance(found, PrintedRecords) or typed_log is None:
-        yield found
+    if isinstance(records, PrintedRecords) or typed_log is None:
+        yield records
         return
-    for part in typed_log.decode(output.selected_records(found), output.decode_errors):
+    for part in typed_log.decode(output.selected_records(records), output.decode_errors):
         yield PrintedRecords.of_rows(part)
 
 

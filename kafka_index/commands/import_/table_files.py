@@ -297,21 +297,21 @@ def _decoded(text: bytes) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _headers(found: Any, path: str, text: Text | None) -> list[dict[str, Any]] | None:
+def _headers(headers: Any, path: str, text: Text | None) -> list[dict[str, Any]] | None:
     """Convert headers: a list, a map, or a record that contains either."""
     if (
-        isinstance(found, dict)
-        and set(found) == {"headers"}
-        and not isinstance(found["headers"], str)
+        isinstance(headers, dict)
+        and set(headers) == {"headers"}
+        and not isinstance(headers["headers"], str)
     ):
-        found = found["headers"]
-    if found is None:
+        headers = headers["headers"]
+    if headers is None:
         return None
-    if isinstance(found, dict):
-        found = [{"key": key, "value": value} for key, value in found.items()]
+    if isinstance(headers, dict):
+        headers = [{"key": key, "value": value} for key, value in headers.items()]
     pairs = [
         each if isinstance(each, dict) else dict(zip(("key", "value"), each, strict=True))
-        for each in found
+        for each in headers
     ]
     return [
         {"key": each["key"], "value": _record_bytes(each.get("value"), path, "header", text)}

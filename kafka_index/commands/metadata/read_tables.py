@@ -210,18 +210,18 @@ def read_tables(
     return Metadata(rows, ended, unread_texts(unread), what, *errors, overview)
 
 
-def _row_counts(found: ClusterMetadata) -> pa.Table:
+def _row_counts(metadata: ClusterMetadata) -> pa.Table:
     counts = [
-        {"table": name, "rows": len(table.rows(found))}
+        {"table": name, "rows": len(table.rows(metadata))}
         for name, table in METADATA_TABLES.items()
-        if table.is_known(found)
+        if table.is_known(metadata)
     ]
     return pa.Table.from_pylist(counts, schema=_OVERVIEW)
 
 
-def _overview(found: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]:
+def _overview(metadata: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]:
     """Return the members of the overview; None for topics that are not in the input."""
-    cluster = found.cluster
+    cluster = metadata.cluster
     of_cluster: dict[str, object] = dict.fromkeys(
         ("topics", "partitions", "brokers", "features", "next_producer_id")
     )
@@ -234,37 +234,41 @@ def _overview(found: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]:
             "features": cluster.features,
             "next_producer_id": None if block is None else block.next_producer_id,
         }
-    groups, transactions, segments = found.groups, found.transactions, found.remote_segments
+    groups, transactions, segments = (
+        metadata.groups,
+        metadata.transactions,
+        metadata.remote_segments,
+    )
     return {
-        "sources": [source._asdict() for source in found.sources],
+        "sources": [source._asdict() for source in metadata.sources],
         **of_cluster,
         "groups": None if groups is None else Counter(one.kind for one in groups),
-        "committed_offsets": None if found.offsets is None else len(found.offsets),
+        "committed_offsets": None if metadata.offsets is None else len(metadata.offsets),
         "transactions": None
         if transactions is None
         else Counter(one.state for one in transactions),
         "remote_segments": None
         if segments is None
         else Counter(one.state.name for one in segments),
-        "records": _records(found, is_known=True),
-        "unknown_records": _records(found, is_known=False),
+        "records": _records(metadata, is_known=True),
+        "unknown_records": _records(metadata, is_known=False),
         "future_timestamps": {
             topic: {"segments": count, "size_bytes": size_bytes}
             for topic, (count, size_bytes) in sorted(
                 future_segments(list_any(paths, topics=None).segments, now_ms()).items()
             )
         },
-        "faults": found.faults.total,
+        "faults": metadata.faults.total,
     }
 
 
-def _records(found: ClusterMetadata, *, is_known: bool) -> dict[str, dict[str, int]]:
+def _records(metadata: ClusterMetadata, *, is_known: bool) -> dict[str, dict[str, int]]:
     """Return the numbers of records of each topic by type, for known or for unknown types."""
     return {
         topic: {
             name.name: count for name, count in sorted(counts.items()) if name.is_known == is_known
         }
-        for topic, counts in found.counts.items()
+        for topic, counts in metadata.counts.items()
     }
 
 

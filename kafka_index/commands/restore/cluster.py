@@ -348,8 +348,8 @@ def new_uuid() -> str:
     return text
 
 
-def _agree(found: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
-    return len({tuple(each.get(name) for name in names) for each in found}) == 1
+def _agree(properties: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
+    return len({tuple(each.get(name) for name in names) for each in properties}) == 1
 
 
 def same_cluster_identity(request: RestoreRequest, dump: Dump, source: SourceCluster) -> Identity:

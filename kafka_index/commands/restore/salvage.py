@@ -522,15 +522,15 @@ class _ReplicaBatches:
     def of(
         cls,
         segment: SegmentFile,
-        found: IntactBatches,
+        batches: IntactBatches,
         position: _Position,
         first_offset: int,
         end_offset: int,
         base_epochs: _BaseEpochs | None,
     ) -> _ReplicaBatches:
         """Select the batches of a log, and move the position to its end."""
-        rows = found.in_order
-        inside = found.by_offset
+        rows = batches.in_order
+        inside = batches.by_offset
         inside = inside[
             (inside["first_offset"] >= first_offset) & (inside["last_offset"] < end_offset)
         ]
@@ -545,8 +545,8 @@ class _ReplicaBatches:
             is_spanned[0] &= position.is_adjacent
             gaps = list(zip(before[is_spanned].tolist(), firsts[is_spanned].tolist(), strict=True))
             position.next_offset = int(rows["last_offset"][-1]) + 1
-            position.is_adjacent = found.reaches_end
-        position.is_adjacent &= found.reaches_end
+            position.is_adjacent = batches.reaches_end
+        position.is_adjacent &= batches.reaches_end
         return cls(segment, inside, gaps, int(marked.max(initial=0)))
 
     def explained(self, cleaned_to: int) -> list[OffsetRange]:

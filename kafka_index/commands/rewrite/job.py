@@ -267,17 +267,19 @@ def _all_read(plan: PartitionPlan, on_read: OnRead) -> None:
 
 def _write_partition(
     plan: PartitionPlan,
-    found: PartitionMatch,
+    partition_match: PartitionMatch,
     directory: str,
     settings: RewriteSettings,
     on_read: OnRead,
 ) -> None:
-    rewriter = SegmentRewriter(found, settings.selection, settings.max_decompressed_bytes)
+    rewriter = SegmentRewriter(partition_match, settings.selection, settings.max_decompressed_bytes)
     _write_side_files(plan, directory)
     log_start = plan.log_start_offset
     if log_start is not None:
         # The build reads it where a broker does.
-        text = format_offset_checkpoint({plan.partition: min(log_start, found.end_offset)})
+        text = format_offset_checkpoint(
+            {plan.partition: min(log_start, partition_match.end_offset)}
+        )
         _write_staged(os.path.join(os.path.dirname(directory), LOG_START_CHECKPOINT), text.encode())
     segments = []
     for segment in plan.segments:

@@ -447,7 +447,7 @@ class PartitionVerification:
                 has_indexes=self._has_indexes,
             )
 
-    def _verified(self, checker: LogChecker, found: Sequence[Finding]) -> VerifiedPartition:
+    def _verified(self, checker: LogChecker, findings: Sequence[Finding]) -> VerifiedPartition:
         partition, latest = self._partition, self._settings.now_ms + CLOCK_SKEW_MS
         future = [each for each in self._checks if each.header_facts.max_timestamp_ms > latest]
         gaps = tuple(
@@ -458,7 +458,7 @@ class PartitionVerification:
             partition.topic,
             partition.partition,
             self._directory,
-            any(one.harmful for one in found),
+            any(one.harmful for one in findings),
             tuple(checker.lost),
             FoundGaps(gaps, sum(checker.missing.unnamed.values())),
             self._start_offset,
@@ -599,11 +599,11 @@ class PartitionVerification:
 
     def _partition_row(
         self,
-        found: Sequence[Finding],
+        findings: Sequence[Finding],
         end: int | None,
         error: KafkaIndexError | None,
     ) -> Finding:
-        harmful = [one for one in found if one.harmful]
+        harmful = [one for one in findings if one.harmful]
         row = finding_of(
             self._partition,
             self._directory,

@@ -31,19 +31,21 @@ class KnownTopic:
 
 
 def known_topics(
-    found: FoundCluster, segments: SegmentTable, properties: Mapping[str, str] | None = None
+    found_cluster: FoundCluster, segments: SegmentTable, properties: Mapping[str, str] | None = None
 ) -> dict[str, KnownTopic]:
     """Return the topics of segments that exist in the metadata, by name.
 
     `properties` are all settings of the broker.
     """
-    cluster = found.image
+    cluster = found_cluster.image
     if cluster is None:
         return {}
     names = {each.partition.topic for each in segments.partitions}
     topics = {name: cluster.topic_named(name) for name in names}
     return {
-        name: KnownTopic(topic.topic_id, cluster.cleanup_policy(name, properties, found.node_id))
+        name: KnownTopic(
+            topic.topic_id, cluster.cleanup_policy(name, properties, found_cluster.node_id)
+        )
         for name, topic in topics.items()
         if topic is not None
     }

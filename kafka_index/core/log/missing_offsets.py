@@ -346,11 +346,11 @@ def _with_causes(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingR
 
 
 def _lost_log_ends(
-    logs: Sequence[SeenLog], found: Iterable[MissingRange], cleaning: Cleaning
+    logs: Sequence[SeenLog], missing_ranges: Iterable[MissingRange], cleaning: Cleaning
 ) -> dict[int, _Lost]:
     """Return the end of each log whose index files reach further, and the next base offset."""
     ends = {}
-    for each in found if cleaning.is_compacted is not False else ():
+    for each in missing_ranges if cleaning.is_compacted is not False else ():
         before, log = logs[each.log - 1], logs[each.log]
         first, end = before.end_offset, log.offsets.base_offset
         is_between = each.log > 0 and each.first_offset < end

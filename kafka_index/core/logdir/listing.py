@@ -254,12 +254,12 @@ class _DumpLister:
         return self._list_entries(partition, scan_directory(directory))
 
     def _list_stored(
-        self, partition: TopicPartition, directory: str, found: StoredDirectory
+        self, partition: TopicPartition, directory: str, stored: StoredDirectory
     ) -> PartitionSegments | None:
-        segments = found.plain_segments(partition, directory)
+        segments = stored.plain_segments(partition, directory)
         if segments is not None:
             return segments
-        return self._list_entries(partition, found.entries(directory))
+        return self._list_entries(partition, stored.entries(directory))
 
     def _list_entries(
         self, partition: TopicPartition, entries: list[Entry]
@@ -348,8 +348,8 @@ def _not_found_error(
     return InputError("no segments found", path=path, hint=hint)
 
 
-def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
-    names = sorted(found)
+def no_topic_matches(topics: re.Pattern[str], known_topics: Iterable[str], path: str) -> InputError:
+    names = sorted(known_topics)
     return InputError(
         f"no topic matches {topics.pattern!r} (the full name must match)",
         path=path,

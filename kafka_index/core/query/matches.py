@@ -219,11 +219,11 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
 
 
 def limited(
-    found: Generator[SplitMatches, None, None], limit: int | None, *, skip: int = 0
+    search: Generator[SplitMatches, None, None], limit: int | None, *, skip: int = 0
 ) -> Generator[SplitMatches, None, None]:
     """Yield a limited number of matches after skipping some; then cancel the search."""
-    with closing(found):
-        for matches in found:
+    with closing(search):
+        for matches in search:
             batches = []
             for batch in matches.batches:
                 first = min(skip, len(batch))

@@ -191,17 +191,17 @@ def _later(read: ReadPartition, logs: Sequence[SeenLog]) -> list[SegmentFile]:
     ]
 
 
-def _clipped(read: ReadPartition, logs: Sequence[SeenLog], found: MissingOffsets) -> Missing:
+def _clipped(read: ReadPartition, logs: Sequence[SeenLog], missing: MissingOffsets) -> Missing:
     """Restrict missing offsets to the requested range."""
     partition = TopicPartition(read.files.topic, read.files.partition)
     least = read.first_offset or 0
     most = INT64_MAX if read.end_offset is None else read.end_offset
     gaps: dict[tuple[int, int], OffsetGap] = {}
-    for each in found.unexplained:
+    for each in missing.unexplained:
         first, end = max(each.first_offset, least), min(each.end_offset, most)
         if first < end:
             clipped = replace(each, first_offset=first, end_offset=end)
             gaps[first, end] = clipped.as_gap(partition, logs[each.log].segment.log_path)
     ranges = tuple(gaps.values())
-    more = sum(found.unnamed.values()) + max(len(ranges) - MAX_GAPS, 0)
+    more = sum(missing.unnamed.values()) + max(len(ranges) - MAX_GAPS, 0)
     return Missing(ranges[:MAX_GAPS], more)

@@ -390,16 +390,16 @@ class TypedColumn:
                     self._versions.append(_Version(one, schema, parsed))
         self._versions.sort(key=lambda one: one.order)
 
-    def _writers_of(self, topic: str, found: Collection[Writer]) -> Iterator[_Origin]:
+    def _writers_of(self, topic: str, writers: Collection[Writer]) -> Iterator[_Origin]:
         """Yield the writers that the names of subjects show, and then those in the data."""
         if topic in self._unframed:
             unframed = self._unframed[topic][0]
-            if unframed in found or not any(one.key is None for one in found):
+            if unframed in writers or not any(one.key is None for one in writers):
                 yield _Origin(unframed, is_own=True)
         if not self._has_frames:
             return
-        paths = list(dict.fromkeys(one.path for one in found if one.path)) or [(0,)]
-        names = {writer: self._name_of(writer) for writer in sorted(found, key=str)}
+        paths = list(dict.fromkeys(one.path for one in writers if one.path)) or [(0,)]
+        names = {writer: self._name_of(writer) for writer in sorted(writers, key=str)}
         # Of the messages of a file, a topic has those that are in the data, or the first one.
         messages = {name for writer, name in names.items() if writer.path}
         own: set[str | None] = set()
@@ -660,18 +660,18 @@ class TypedColumn:
         return masked(array, (numbers < 0) | failed)
 
     # ------------------------------------------------------------------ side columns
-    def side_arrays(self, values: pa.Array, found: DecodedColumn) -> dict[str, pa.Array]:
+    def side_arrays(self, values: pa.Array, column: DecodedColumn) -> dict[str, pa.Array]:
         """Return the side columns of a decoded column, by their names."""
         types = pa.array([one.parsed.name for one in self._versions], pa.string())
         reasons = pa.array([reason.value for reason in _REASONS], pa.string())
-        failed = found.codes > 0
-        raw = values if found.is_raw else pa.nulls(len(values), pa.binary())
-        if failed.any() and not found.is_raw:
+        failed = column.codes > 0
+        raw = values if column.is_raw else pa.nulls(len(values), pa.binary())
+        if failed.any() and not column.is_raw:
             raw = pc.if_else(pa.array(failed), values, pa.scalar(None, pa.binary()))
         arrays = (
-            pa.array(found.ids, pa.int64(), mask=found.ids < 0),
-            types.take(pa.array(found.version_numbers, mask=found.version_numbers < 0)),
-            reasons.take(pa.array(found.codes - 1, mask=~failed)),
+            pa.array(column.ids, pa.int64(), mask=column.ids < 0),
+            types.take(pa.array(column.version_numbers, mask=column.version_numbers < 0)),
+            reasons.take(pa.array(column.codes - 1, mask=~failed)),
             raw,
         )
         return dict(zip(side_names(self._part), arrays, strict=True))

@@ -263,11 +263,11 @@ def refusal_of(error: KafkaIndexError) -> Refusal:
     return Refusal(error.path or "", error.line, text)
 
 
-def _disagreements(found: Mapping[str, MetaProperties], node_id: int | None) -> list[Refusal]:
+def _disagreements(properties: Mapping[str, MetaProperties], node_id: int | None) -> list[Refusal]:
     refused = []
     cluster_id: str | None = None
     seen: dict[str, str] = {}
-    for directory, each in sorted(found.items()):
+    for directory, each in sorted(properties.items()):
         if each.cluster_id is not None:
             cluster_id = each.cluster_id if cluster_id is None else cluster_id
             if each.cluster_id != cluster_id:

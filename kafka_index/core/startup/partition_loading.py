@@ -402,12 +402,12 @@ def check_stop(stop: ScanStop | None, log_size: int, path: str, what: str) -> No
     raise stop.error(StartRefusedError, path, f"{what} cannot be read: ")
 
 
-def _end_of_way(log: Bytes, found: LogOffsetPosition | None, offset: int) -> int:
+def _end_of_way(log: Bytes, position: LogOffsetPosition | None, offset: int) -> int:
     """Return the position after the last batch read by a search, or the log size if no match."""
-    if found is None:
+    if position is None:
         return len(log)
-    end = found.position + found.size
-    if found.offset >= offset:
+    end = position.position + position.size
+    if position.offset >= offset:
         return end
     following = log[end : end + HEADER_SIZE_UP_TO_MAGIC + 1]
     length = entry_length(following) if len(following) >= LOG_OVERHEAD_BYTES else 0

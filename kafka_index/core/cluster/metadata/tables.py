@@ -53,13 +53,13 @@ def _assigned(pairs: Iterable[tuple[str, int]]) -> list[Row]:
     return [{"topic": topic, "partition": partition} for topic, partition in pairs]
 
 
-def _sorted_topics(found: ClusterMetadata) -> list[TopicImage]:
-    topics = (found.cluster or ClusterImage()).topics.values()
+def _sorted_topics(metadata: ClusterMetadata) -> list[TopicImage]:
+    topics = (metadata.cluster or ClusterImage()).topics.values()
     return sorted(topics, key=lambda topic: topic.name)
 
 
-def _topics(found: ClusterMetadata) -> list[Row]:
-    cluster = found.cluster or ClusterImage()
+def _topics(metadata: ClusterMetadata) -> list[Row]:
+    cluster = metadata.cluster or ClusterImage()
     return [
         {
             "topic": topic.name,
@@ -70,11 +70,11 @@ def _topics(found: ClusterMetadata) -> list[Row]:
             ),
             "configs": sorted(cluster.topic_configs(topic.name).items()),
         }
-        for topic in _sorted_topics(found)
+        for topic in _sorted_topics(metadata)
     ]
 
 
-def _partitions(found: ClusterMetadata) -> list[Row]:
+def _partitions(metadata: ClusterMetadata) -> list[Row]:
     return [
         {
             **_fields(one),
@@ -84,18 +84,18 @@ def _partitions(found: ClusterMetadata) -> list[Row]:
             "leader": None if one.leader < 0 else one.leader,
             "leader_recovery_state": _RECOVERY[one.leader_recovery_state == 1],
         }
-        for topic in _sorted_topics(found)
+        for topic in _sorted_topics(metadata)
         for number, one in sorted(topic.partitions.items())
     ]
 
 
-def _brokers(found: ClusterMetadata) -> list[Row]:
-    brokers = (found.cluster or ClusterImage()).brokers
+def _brokers(metadata: ClusterMetadata) -> list[Row]:
+    brokers = (metadata.cluster or ClusterImage()).brokers
     return [_fields(one) for _, one in sorted(brokers.items())]
 
 
-def _groups(found: ClusterMetadata) -> list[Row]:
-    committed = Counter(offset.group for offset in found.offsets or ())
+def _groups(metadata: ClusterMetadata) -> list[Row]:
+    committed = Counter(offset.group for offset in metadata.offsets or ())
     return [
         {
             **_fields(group),
@@ -107,22 +107,22 @@ def _groups(found: ClusterMetadata) -> list[Row]:
                 for _, member in sorted(group.members.items())
             ],
         }
-        for group in found.groups or ()
+        for group in metadata.groups or ()
     ]
 
 
-def _offsets(found: ClusterMetadata) -> list[Row]:
-    return [_fields(one) for one in found.offsets or ()]
+def _offsets(metadata: ClusterMetadata) -> list[Row]:
+    return [_fields(one) for one in metadata.offsets or ()]
 
 
-def _transactions(found: ClusterMetadata) -> list[Row]:
+def _transactions(metadata: ClusterMetadata) -> list[Row]:
     return [
         {**_fields(one), "partitions": _assigned(one.partitions)}
-        for one in found.transactions or ()
+        for one in metadata.transactions or ()
     ]
 
 
-def _producers(found: ClusterMetadata) -> list[Row]:
+def _producers(metadata: ClusterMetadata) -> list[Row]:
     """Return producers of transactions, and the last allocated block of producer IDs."""
     unknown: Row = dict.fromkeys(_PRODUCERS.names)
     rows: list[Row] = [
@@ -133,16 +133,16 @@ def _producers(found: ClusterMetadata) -> list[Row]:
             "producer_epoch": one.producer_epoch,
             "transactional_id": one.transactional_id,
         }
-        for one in found.transactions or ()
+        for one in metadata.transactions or ()
     ]
-    block = None if found.cluster is None else found.cluster.producer_ids
+    block = None if metadata.cluster is None else metadata.cluster.producer_ids
     if block is not None:
         first = max(block.next_producer_id - PRODUCER_ID_BLOCK, 0)
         rows.append({**unknown, **_fields(block), "kind": "block", "producer_id": first})
     return rows
 
 
-def _remote_segments(found: ClusterMetadata) -> list[Row]:
+def _remote_segments(metadata: ClusterMetadata) -> list[Row]:
     return [
         {
             **_fields(one),
@@ -155,7 +155,7 @@ def _remote_segments(found: ClusterMetadata) -> list[Row]:
                 for entry in one.epochs
             ],
         }
-        for one in found.remote_segments or ()
+        for one in metadata.remote_segments or ()
     ]
 
 
@@ -193,18 +193,18 @@ class MetadataTable:
     schema: pa.Schema
     rows: Callable[[ClusterMetadata], list[Row]]
 
-    def is_known(self, found: ClusterMetadata) -> bool:
-        return any(getattr(found, _CONTENT[topic]) is not None for topic in self.topics)
+    def is_known(self, metadata: ClusterMetadata) -> bool:
+        return any(getattr(metadata, _CONTENT[topic]) is not None for topic in self.topics)
 
-    def of(self, found: ClusterMetadata) -> pa.Table:
+    def of(self, metadata: ClusterMetadata) -> pa.Table:
         """Return the table; raises `InputError` if none of its topics was found."""
-        if not self.is_known(found):
+        if not self.is_known(metadata):
             topics = " or ".join(self.topics)
             raise InputError(
                 f"the input has no partition of {topics}, which the table {self.name} requires",
                 hint="give the metadata log directory or the data directories that contain it",
             )
-        rows = self.rows(found)
+        rows = self.rows(metadata)
         columns = [
             pa.array([row[column.name] for row in rows], column.type) for column in self.schema
         ]

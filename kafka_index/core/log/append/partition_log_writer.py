@@ -338,11 +338,11 @@ class LocalLog:
         active = self.active_segment
         return LogOffsetMetadata(self.end_offset, active.base_offset, active.size_bytes)
 
-    def _with_aborted(self, number: int, found: FetchData, start_offset: int) -> FetchData:
+    def _with_aborted(self, number: int, fetched: FetchData, start_offset: int) -> FetchData:
         """Add aborted transactions to the result of a read (LocalLog.addAbortedTransactions)."""
-        start = OffsetPosition(found.base_offset, found.position_bytes)
+        start = OffsetPosition(fetched.base_offset, fetched.position_bytes)
         later = self.segments[number:]
-        bound = later[0].offset_index.fetch_upper_bound_offset(start, len(found.records))
+        bound = later[0].offset_index.fetch_upper_bound_offset(start, len(fetched.records))
         if bound is not None:
             upper = bound.offset
         else:
@@ -352,7 +352,7 @@ class LocalLog:
         )
         pairs = zip(entries["producer_id"].tolist(), entries["first_offset"].tolist(), strict=True)
         return replace(
-            found, aborted_transactions=tuple(AbortedTransaction(*pair) for pair in pairs)
+            fetched, aborted_transactions=tuple(AbortedTransaction(*pair) for pair in pairs)
         )
 
 

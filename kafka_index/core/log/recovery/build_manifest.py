@@ -205,9 +205,9 @@ class ManifestFile:
     published: PublishedFile
     change: str
 
-    def is_intact(self, directory: str, found: Entry | None) -> bool:
+    def is_intact(self, directory: str, entry: Entry | None) -> bool:
         """Return whether the file has the published bytes; it is read if its version differs."""
-        size_bytes, change = (-1, "") if found is None else found.file_version()
+        size_bytes, change = (-1, "") if entry is None else entry.file_version()
         if size_bytes != self.published.size_bytes:
             return False
         if change == self.change:
