@@ -181,7 +181,7 @@ def read_records(
     config : path, mapping or LogConfig, optional
         Kafka settings, for index files that are missing.
     max_decompressed_bytes : int, optional
-        Memory limit for decompressed records, in bytes; by default that of the settings.
+        Memory limit for decompressed records, in bytes; by default the limit of the settings.
     follow_links : bool
         Whether to read index files, checkpoints and snapshots that are links out of the input.
         Otherwise they are not opened, and are reported as unread.

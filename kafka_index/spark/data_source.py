@@ -629,7 +629,7 @@ _SIGNS: dict[type[Filter], str] = {
     LessThan: "<",
     LessThanOrEqual: "<=",
 }
-#: Finds the missing offsets in the parts of logs that a split has read.
+#: Finds the missing offsets in the ranges of logs that a split has read.
 MissingInSplit = Callable[[Sequence[SeenLog]], MissingOffsets]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -855,7 +855,7 @@ def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
                 found=one.dataType.simpleString(),
             )
     if CORRUPT_RECORD in schema.names and settings.on_damage is not OnDamage.PERMISSIVE:
-        raise InputError(f"the column {CORRUPT_RECORD} is that of the mode PERMISSIVE")
+        raise InputError(f"the column {CORRUPT_RECORD} exists only in the mode PERMISSIVE")
     if options.rows is not None or settings.typed is not None:
         return settings
     names = [name for name in schema.names if name != CORRUPT_RECORD]
@@ -905,7 +905,7 @@ class _Range:
 
 
 class FilteringReader(KafkaLogReader):
-    """A reader that uses pushed filters; parameters are those of `KafkaLogReader`."""
+    """A reader that uses pushed filters; for the parameters, see `KafkaLogReader`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)

@@ -109,7 +109,7 @@ class Rows:
 
     `groups` are row groups of files, which tasks read directly.
 
-    Otherwise the rows are those of a frame with the columns of the source.
+    Otherwise the rows come from a frame with the columns of the source.
     """
 
     source: ParquetInput

@@ -270,7 +270,7 @@ def _look_up(
 
 
 def with_answers(answered: DataFrame, raw: pa.Schema) -> DataFrame:
-    """Replace the columns of workers by those of `ANSWER_SCHEMA`."""
+    """Replace the columns of workers by the columns of `ANSWER_SCHEMA`."""
     return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
 
 

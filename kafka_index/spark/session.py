@@ -375,7 +375,7 @@ _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 def open_session(
     master: str | None, app_name: str, *, after_failure: str
 ) -> Iterator[SparkSession]:
-    """Start a session, stop it at the end, and convert Spark's errors to those of this package.
+    """Start a session, stop it at the end, and convert Spark's errors to errors of this package.
 
     `after_failure` is the hint for the error of a failed job. Raises `EngineError` if Spark does
     not start, or a job fails because of the cluster or its environment, `KafkaIndexError` if a task

@@ -84,7 +84,7 @@ def session_workers(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
-    """Return the workers of a session. Before its first task, each executor is checked."""
+    """Return the workers of a session; tasks first check modules and paths on their executor."""
     on_progress = None if listener is None else listener.on_units
     with (
         executor_check(session, inputs=inputs, outputs=outputs) as check,
@@ -131,7 +131,7 @@ class SparkWorkers:
     ) -> Generator[_Result, None, None]:
         """Yield the results of a function over tasks, job by job and in order.
 
-        Parameters are those of `kafka_index.core.job.Workers.run`. A range of tasks is divided into
+        For the parameters, see `kafka_index.core.job.Workers.run`. A range of tasks is divided into
         several jobs if tasks or results are too large for the driver. If results are kept, jobs
         overlap, so that no core waits for the end of a job.
         """
@@ -212,7 +212,7 @@ class SparkWorkers:
             self.driver_bytes += size_bytes
 
     def task(self, function: _Function) -> _Function:
-        """Wrap a function for ``mapInArrow`` so that its tasks check their executor first."""
+        """Wrap a function for ``mapInArrow``; tasks first check modules and paths on executors."""
         return self.check.before(task(function))
 
 
@@ -301,7 +301,7 @@ def check_results(found: int, expected: int) -> None:
 
 
 def spark_workers(workers: Workers) -> SparkWorkers:
-    """Cast workers to those of a session; raises `TypeError` if they are others."""
+    """Cast workers to `SparkWorkers`; raises `TypeError` if they have another type."""
     if not isinstance(workers, SparkWorkers):
         raise TypeError("only Spark runs this")
     return workers

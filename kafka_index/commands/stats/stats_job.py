@@ -175,7 +175,7 @@ def _count(
             partial(count_part, settings=settings),
             # Headers are about a sixteenth of the work of records.
             sizes=[part.size_bytes >> (0 if settings.parts else 4) for part in parts],
-            what="count {:,} parts of logs",
+            what="count {:,} splits",
             jobs=JobSizes.EQUAL,
             result_bytes=_RESULT_BYTES,
         ):

@@ -71,7 +71,7 @@ def choose_segments(
 
     `lineage` has the leader epochs of the log, ascending; empty if unknown. The readable segments
     ascend and do not overlap. If two segments overlap, the later segment is read from its start on,
-    as in Kafka's map of start offsets. A segment within another segment is rejected. Of two
+    as in `RemoteLogLeaderEpochState`. A segment within another segment is rejected. Of two
     segments with the same range, the earlier upload is rejected; `same_content` compares their
     bytes.
     """
@@ -85,7 +85,7 @@ def choose_segments(
                 f"{each.epoch} from {each.start_offset}" for each in candidate.epochs
             )
             rejected.append(
-                RejectedSegment(candidate, f"its leader epochs are not those of the log: {epochs}")
+                RejectedSegment(candidate, f"its leader epochs differ from the log's: {epochs}")
             )
         else:
             valid.append(ReadableSegment(candidate, end))
@@ -104,7 +104,7 @@ def choose_segments(
 
 
 def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
-    """Return the last offset up to which a segment's epochs match those of the log.
+    """Return the last offset up to which a segment's epochs match the log's epochs.
 
     The result is below the segment's start if no offset matches. Offsets below the first known
     epoch are not checked, because deleting the first segments of a log deletes their epochs.

@@ -96,7 +96,7 @@ class LogConfig:
     max_decompressed_bytes : int
         ``max.decompressed.bytes``: memory limit for decompressed records of a process, 1 or more.
     given : sequence of topic and field, optional
-        Settings of the user, which take precedence over those of a cluster; "" for all topics. By
+        Settings of the user, which take precedence over a cluster's settings; "" for all topics. By
         default the overrides, and values that differ from Kafka's defaults.
     """
 

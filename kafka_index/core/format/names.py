@@ -222,8 +222,8 @@ def index_name_for(log_name: str, suffix: str) -> str:
     """Return the name of the file with a suffix that belongs to a log.
 
     ``X.log`` has ``X.index``; ``X.log.swap`` has ``X.index.swap``, because the broker renames each
-    ``.swap`` file of a segment separately (LogLoader.load, third pass). Raises `ValueError` for a
-    name that is not that of a log.
+    ``.swap`` file of a segment separately (LogLoader.load, third pass). Raises `ValueError` if it
+    is not the name of a log.
     """
     parsed = parse_segment_file(log_name)
     if parsed is None or parsed.kind != LOG_SUFFIX:

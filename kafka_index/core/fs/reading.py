@@ -204,7 +204,7 @@ class StreamWalk:
         return self
 
     def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes:
-        """Return a window; its position must not precede that of the previous window.
+        """Return a window; its position must not precede the position of the previous window.
 
         It has at least `size_bytes`, less only at the end of the file.
         """

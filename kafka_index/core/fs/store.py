@@ -292,7 +292,7 @@ class Store(ABC):
         """Make the entries of directories durable; remote stores always are."""
 
     def create(self, path: str, *, scratch_path: str | None = None, what: str) -> AtomicFile:  # noqa: ARG002
-        """Create a file that is written atomically; parameters are those of `AtomicFile`.
+        """Create a file that is written atomically; for the parameters, see `AtomicFile`.
 
         In a remote store, the file is first written to the local disk. Raises `PublishError` if it
         cannot be written.
@@ -544,7 +544,7 @@ class StagedFile(AtomicFile):
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def commit(self, *, durable: bool = True) -> None:  # noqa: ARG002, what is put is durable
+    def commit(self, *, durable: bool = True) -> None:  # noqa: ARG002, objects are durable
         """Upload the file.
 
         Raises `PublishError` if the upload fails; an existing file then stays unchanged.

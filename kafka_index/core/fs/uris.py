@@ -179,7 +179,7 @@ class SegmentPath:
 def segment_path(
     layout: Layout, root: str, key: SegmentKey, suffix: str, limit_bytes: int | None = None
 ) -> str:
-    """Return the path by which a file of a segment is opened.
+    """Return the path to open a file of a segment with.
 
     If `limit_bytes` is given, the log ends there.
     """

@@ -206,7 +206,7 @@ class SlotSearch:
     """
 
     layout: ClassVar[np.dtype[np.void]]
-    #: The field by which lookups search (the first one), and the other field.
+    #: The field that lookups search (the first one), and the other field.
     key_field: ClassVar[str]
     value_field: ClassVar[str]
     #: Minimum increase of the value field between entries.
@@ -271,8 +271,8 @@ class SlotSearch:
     def ceiling_slots(self, targets: Longs, field: str | None = None) -> Longs:
         """Find, for each target, the slot of the first entry at or above it.
 
-        As in Kafka, the very first entry is never compared for equality. Parameters and result are
-        those of `floor_slots`.
+        As in Kafka, the very first entry is never compared for equality. For parameters and result,
+        see `floor_slots`.
         """
         with self._remap_lock.reading():
             entries = self._entries

@@ -334,7 +334,7 @@ class OffsetPosition(NamedTuple):
 
 
 class OffsetIndex(AbstractIndex):
-    """The memory-mapped ``.index`` of one segment. Parameters are those of `AbstractIndex`."""
+    """The memory-mapped ``.index`` of one segment. For the parameters, see `AbstractIndex`."""
 
     layout = OFFSET_ENTRY
     key_field = "relative_offset"
@@ -403,7 +403,7 @@ class OffsetIndex(AbstractIndex):
     def fetch_upper_bound_offset(
         self, fetch_offset: OffsetPosition, fetch_size: int
     ) -> OffsetPosition | None:
-        """Return the first entry whose position is at or after the end of a fetch, None if none."""
+        """Return the first entry whose position is at or after the end of a fetch, if any."""
         target = np.array([fetch_offset.position + fetch_size], np.int64)
         slot = int(self.ceiling_slots(target, "position_bytes")[0])
         return None if slot == NOT_FOUND else self.entry(slot)
@@ -452,7 +452,7 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex(AbstractIndex):
-    """The memory-mapped ``.timeindex`` of one segment. Parameters are those of `AbstractIndex`."""
+    """The memory-mapped ``.timeindex`` of one segment. For the parameters, see `AbstractIndex`."""
 
     layout = TIME_ENTRY
     key_field = "timestamp_ms"
@@ -487,7 +487,7 @@ class TimeIndex(AbstractIndex):
         IndexFullError
             The index is full; raised even if nothing would be appended.
         InvalidOffsetError, InvalidTimestampError
-            The offset or timestamp is below that of the last entry.
+            The offset or timestamp is below the last entry's.
         IndexOffsetOverflowError
             The offset cannot be stored relative to the base offset.
         """

@@ -262,7 +262,7 @@ class TransactionIndex(Closeable):
         Raises
         ------
         InvalidOffsetError
-            The last offset is not above that of the previously appended entry.
+            The last offset is not above the last offset of the previously appended entry.
         CorruptIndexError
             The file ends within an entry.
         PublishError
@@ -295,7 +295,7 @@ class TransactionIndex(Closeable):
                 self._last_offset = int(last_offsets[accepted - 1])
             if accepted < len(entries):
                 raise InvalidOffsetError(
-                    "the last offset is not above that of the transaction before",
+                    "the last offset is not above the previous transaction's",
                     path=self.path,
                     expected=f"above {self._last_offset}",
                     found=int(last_offsets[accepted]),
@@ -320,7 +320,7 @@ class TransactionIndex(Closeable):
     def ceiling_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Find, for each offset, the slot of the first entry whose last offset is at or above it.
 
-        Parameters and result are those of `floor_slots`.
+        For parameters and result, see `floor_slots`.
         """
         keys = self._last_offsets()
         slots = np.searchsorted(keys, last_offsets, side="left")
@@ -450,8 +450,8 @@ def collect_aborted_txns(
 ) -> AbortedTxns:
     """Return the aborted transactions that overlap with a fetch, in log order.
 
-    `indexes` are those of the segments from the fetch offset on, in order; they are read only as
-    far as needed. Source: UnifiedLog.collectAbortedTransactions.
+    `indexes` are the indexes of the segments from the fetch offset on, in order. They are read only
+    as far as needed. Source: UnifiedLog.collectAbortedTransactions.
     """
     found = [_NO_ENTRIES]
     for index in indexes:
@@ -531,7 +531,7 @@ def compare_aborted_txns(
     has_data: Callable[[int, int, int], bool] = lambda *_: True,
     next_start: int = INT64_MAX,
 ) -> TxnDifference | None:
-    """Return the first difference of a stored index that a fetch can observe, None if none.
+    """Return the first difference of a stored index that a fetch can observe, if any.
 
     `has_data` is called with a producer ID and a range of offsets, both ends inclusive. Entries of
     transactions without data are ignored, and so are first offsets before all data of a

@@ -209,7 +209,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of a value in the column by which an HTML page counts report rows.
+    """The meaning of a value in the column whose values an HTML page counts.
 
     `command` is a command line that shows more about a row, with column names in braces.
     """
@@ -287,7 +287,7 @@ class ReportSpec:
     is_streamed : bool
         Whether rows are written to the `ReportSink` while they arrive, because their number is not
         bounded. The result's ``rows`` are then all rows for a Python function, otherwise the first
-        notable ones. If False, the rows are those of `Result.to_arrow`.
+        notable ones. If False, the rows are the same as in `Result.to_arrow`.
     """
 
     schema: pa.Schema

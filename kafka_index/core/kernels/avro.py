@@ -95,7 +95,7 @@ OPERATION_FIELDS = 8
 #: remain.
 NO_OPERAND, VARINT, SIZED_BYTES, FIXED_BYTES, REMAINING_BYTES = range(5)
 
-#: The frame of an array or map: the elements that remain in its block, and those of all blocks. A
+#: The frame of an array or map: the elements that remain in its block, and in all blocks. A
 #: call or a capture has a frame with one address.
 REMAINING, ALL_ELEMENTS = range(2)
 RETURN_ADDRESS = 0
@@ -106,9 +106,16 @@ _MAX_COUNT = 1 << 62
 
 @compiled
 def _write_decimal(
-    source: np.uint64, size: Integer, target: np.uint64, limit_low: Integer, limit_high: Integer
+    source: np.uint64,
+    size: Integer,
+    target: np.uint64,
+    limit_low_word: Integer,
+    limit_high_word: Integer,
 ) -> bool:
-    """Write a big-endian integer as Arrow's decimal128; return whether it is below a limit."""
+    """Write a big-endian integer as Arrow's decimal128.
+
+    Returns whether its absolute value is below the limit, which has two 64-bit words.
+    """
     fill = np.int64(0)
     if size > 0 and read_int8(source) < 0:
         fill = np.int64(-1)
@@ -130,8 +137,8 @@ def _write_decimal(
         high = ~high
         if low == np.uint64(0):
             high += np.uint64(1)
-    limit = np.uint64(limit_high)
-    return bool(high < limit or (high == limit and low < np.uint64(limit_low)))
+    limit = np.uint64(limit_high_word)
+    return bool(high < limit or (high == limit and low < np.uint64(limit_low_word)))
 
 
 @inlined

@@ -64,7 +64,7 @@ LEVELS: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 
-#: Versions of the compiler, by package name.
+#: Versions of the compiler's packages, keyed by package name.
 COMPILED_BY = MappingProxyType(
     {
         "numba": numba.__version__,
@@ -447,7 +447,7 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
         return None
 
     def _found(self, sig: Any, codegen: Any) -> Iterator[tuple[object, bytes]]:
-        """Yield locations and content of a compiled signature, first those of the package."""
+        """Yield locations and content of a compiled signature, first in the package itself."""
         triple, _, features = codegen.magic_tuple()
         for level in usable_levels(features):
             # The name that a compiler for this level uses, without further CPU features.

@@ -233,7 +233,7 @@ def open_transaction(
         and nodes[before].first_offset == first_offset
         and nodes[before].owner != NO_OWNER
     ):
-        # As in Kafka's map by first offset, the later transaction replaces the earlier.
+        # As in Kafka's `ongoingTxns`, a later transaction with the same first offset replaces it.
         producers[nodes[before].owner].node = SHARED_NODE
         nodes[before].owner = row
         producers[row].node = before

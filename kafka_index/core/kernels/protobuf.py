@@ -258,7 +258,7 @@ def decode_messages(
     """Decode the messages of rows from `first_row` on; return the row that was reached.
 
     `messages` (int64, (m, MESSAGE_FIELDS)), `entries` (int64, (k, ENTRY_FIELDS)): the types, the
-    type of the rows first. The other parameters are those of `decode_avro`.
+    type of the rows first. For the other parameters, see `decode_avro`.
     """
     base = np.int64(data.ctypes.data)
     readable_end = np.uint64(base + len(data))

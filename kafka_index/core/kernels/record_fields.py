@@ -209,7 +209,7 @@ def read_short_fields(address: np.uint64, end: np.uint64) -> RecordFields:
     """Read a record of the most common shape; return `RECORD_BROKEN` for any other.
 
     The common shape has no headers, numbers of one or two bytes, and a timestamp delta of at most
-    three. Parameters are those of `read_fields`.
+    three. For the parameters, see `read_fields`.
     """
     # The first byte is the highest of the word, so the sign bit is the continuation bit.
     start = np.int64(address)

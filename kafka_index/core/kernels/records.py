@@ -111,7 +111,7 @@ def named_section(fields: tuple[Any, ...]) -> RecordSection:
 def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
     """Return how many records Kafka would return, and the error of the next one, if any.
 
-    `fields`: those of a `RecordSection`.
+    `fields` are the fields of a `RecordSection`.
     """
     section = named_section(fields)
     return check_rest(section, section.start, section.record_count)

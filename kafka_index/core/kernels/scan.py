@@ -139,7 +139,7 @@ CHUNK_BATCHES = 16384 + 72
 
 #: Why `scan_batches` returned before the end of the batches.
 SCAN_ROWS_FULL, SCAN_NEED_BYTES = range(2)
-#: Why the batches ended: the codes of `batch_size`, and those of checks that only a scan does.
+#: Why the batches ended: the codes of `batch_size`, and codes of checks that only a scan does.
 SCAN_END = AT_END
 SCAN_TORN_HEADER = TORN_HEADER
 SCAN_BAD_LENGTH = BAD_LENGTH

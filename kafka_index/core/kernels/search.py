@@ -83,7 +83,7 @@ def find_floor(
 ) -> tuple[int, int]:
     """Find the last slot whose key is at or below a target, warm section first.
 
-    Parameters are those of `binary_search`; ``entries`` is the number of entries, and
+    For the other parameters, see `binary_search`. ``entries`` is the number of entries, and
     ``warm_entries`` the size of the warm section (0 or less: plain binary search after reading the
     first slot). Returns the slot or `NOT_FOUND`, and the number of slots read.
     """

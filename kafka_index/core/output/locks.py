@@ -48,11 +48,11 @@ _MAX_REPLACEMENTS = 5
 _locking_runs: set[str] = set()
 
 OUTPUT_LOCK = ".kafka-index.lock"
-#: The name of a file by which executors recognize an output folder of the driver.
+#: The name of a probe file: executors that see it share the output folder with the driver.
 PROBE_FILE = ".kafka-index.{run_id}.shared"
 _PROBE_FILES = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
 _MAX_ATTEMPTS = 10
-# The content of lock files of this package; that of a broker is empty.
+# The content of lock files of this package; a broker's lock file is empty.
 _CONTENT = b"kafka-index\n"
 # Errors of link(2) on file systems that lack hard links, such as FAT and many FUSE mounts.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -243,8 +243,8 @@ class DirectoryLock:
 
     A directory given twice, also through a link, is locked once. A context manager around the run,
     in the driver. On entry, probe files of killed runs are removed. On exit, lock files of this
-    package are removed before they are unlocked, also those of killed runs; the lock file of a
-    broker stays.
+    package, also of killed runs, are removed before they are unlocked. The lock file of a broker
+    stays.
     """
 
     def __init__(self, directories: Iterable[str], *, file_name: str) -> None:

@@ -60,7 +60,7 @@ State = TypeVar("State")
 #: Called with file sizes in bytes by path.
 Announce = Callable[[Mapping[str, int]], None]
 
-#: The file by which Spark marks a complete folder.
+#: The file that Spark writes into a complete folder.
 SUCCESS = "_SUCCESS"
 #: The names of staging directories in a data directory.
 STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")

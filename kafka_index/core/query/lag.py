@@ -45,7 +45,7 @@ def read_lag(
 ) -> tuple[pa.Table, Faults]:
     """Return one of `LAG_TABLES`, and the reasons for missing records or lags.
 
-    `paths` are those of `read_metadata` and also contain the logs of the consumed partitions.
+    `paths` are inputs as for `read_metadata`, with the logs of the consumed partitions.
     Raises the errors of `read_metadata`.
     """
     found = read_metadata(

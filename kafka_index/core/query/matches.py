@@ -45,7 +45,7 @@ class SplitMatches:
     `errors` are skipped corruptions and the error that ended the read; `errors_left_out` counts
     further ones. `rest` is the part still to be read, if there are more matches. `seen` has the
     offsets that were read. `unmatched_errors` counts keys and values that did not decode for a
-    condition, by code; those of `batches` are not among them.
+    condition, by code; it does not count values in `batches`.
     """
 
     batches: tuple[pa.RecordBatch, ...]

@@ -72,7 +72,7 @@ class GapFinder:
     def find(self, read: ReadPartition, seen: Sequence[SeenLog]) -> Missing:
         """Return the missing offsets in the requested range.
 
-        `seen` are the parts of logs that were read, in order. Raises `KafkaIndexError` if a file
+        `seen` are the ranges of logs that were read, in order. Raises `KafkaIndexError` if a file
         needed for the decision cannot be read.
         """
         logs = _with_ends(read, seen)

@@ -152,7 +152,7 @@ def plan_partition(
 def read_partition(
     files: PartitionFiles, bounds: ReadBounds, splits: Sequence[RecordSplit]
 ) -> ReadPartition | None:
-    """Return the offsets that the splits of a partition should read, None for none."""
+    """Return the offsets that the splits of a partition should read, None if there are none."""
     starts_anywhere, ends_anywhere = bounds.start == Bound(EARLIEST), bounds.end == Bound(LATEST)
     if not splits:
         return ReadPartition(files) if starts_anywhere and ends_anywhere else None
@@ -259,7 +259,7 @@ def split_range(
     *,
     max_split_bytes: int | None = None,
 ) -> Iterator[RecordSplit]:
-    """Yield the splits of a range of offsets; parameters are those of `plan_partition`."""
+    """Yield the splits of a range of offsets; for the parameters, see `plan_partition`."""
     first_offset, end_offset = offsets.first_offset, offsets.end_offset
     last_offset = INT64_MAX if end_offset is None else end_offset - 1
     if last_offset < first_offset and offsets.damage is None:

@@ -137,7 +137,7 @@ def plan_read(
     """Plan a read: list the dump, resolve the bounds, and find the byte ranges.
 
     `max_split_bytes` is the approximate size of a split; by default each partition is a split.
-    Other parameters and errors are those of `read_records`.
+    For the other parameters and errors, see `read_records`.
     """
     listed = list_partitions(
         paths,
@@ -246,7 +246,7 @@ def list_replicas(
     """
     listings = [each for each in list_dumps(inputs, tiered, topics=topics) if each.segments]
     if not listings:
-        # Listing them together says what was looked for, and where.
+        # Listing them together: an error then reports all topics and paths.
         list_logs(inputs, tiered, topics=topics)
     return [_with_checkpoints(each, each.segments, None, UpperBound.LOG_END) for each in listings]
 

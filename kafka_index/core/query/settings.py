@@ -62,8 +62,8 @@ class RecordFilter:
     def batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches can contain a matching record.
 
-        The maximum timestamp in a header is that of its records: the broker computes it when it
-        validates an append (``LogValidator``).
+        The maximum timestamp in a header is the maximum of its records: the broker computes it when
+        it validates an append (``LogValidator``).
         """
         if self.from_ms is None:
             return np.ones(batches.rows, np.bool_)

@@ -79,7 +79,7 @@ class _InputRequest(_Request, Protocol):
     def inputs(self) -> tuple[str, ...]: ...
 
 
-#: Topics whose records name no schema.
+#: Topics whose records have no schema ID.
 _PLAIN_TOPICS = frozenset({*INTERNAL_TOPICS, SCHEMAS_TOPIC})
 #: The libraries of the extra for typed values.
 _LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools")
@@ -90,7 +90,7 @@ def decode_options(
 ) -> DecodeOptions | None:
     """Return how the records of topics are decoded; None if they are not.
 
-    The schemas are read, by default those of the inputs. Raises `InputError` if there are none, or
+    The schemas are read, by default from the inputs. Raises `InputError` if there are none, or
     if the libraries for typed values are not installed.
     """
     if request.decode is None:
@@ -148,7 +148,7 @@ class PartCounts:
         return Written(frozenset(self.all_writers), names_schemas)
 
 
-#: What records were written with, by topic and part.
+#: Counts of the schemas that records were written with, keyed by topic and part.
 TopicCounts: TypeAlias = dict[tuple[str, str], PartCounts]
 
 
@@ -179,7 +179,7 @@ class WriterFinder:
     def _writers(
         self, topic: str, part: str, key: SchemaKey, frames: Frames, rows: Longs
     ) -> Iterable[Writer]:
-        """Return what the rows were written with that name a schema."""
+        """Return the writer schemas of rows with a schema ID."""
         writer, schema = Writer(key), _schema_of(key, self._options)
         if schema is None:
             # The schema of the topic takes its place.
@@ -209,7 +209,7 @@ def find_writers(
     *,
     limit: int | None = None,
 ) -> TopicCounts:
-    """Return what the records of splits were written with; several splits are read on threads.
+    """Return the schemas that the records of splits were written with; uses threads.
 
     With a limit, only so many of the first records of each partition are read.
     """
@@ -321,7 +321,7 @@ def with_types(
 ) -> ReadPlan:
     """Return the plan of a read whose columns are decoded, of all its topics as one table.
 
-    With a limit, at most so many records are read, those of each partition from its first one.
+    With a limit, at most so many records are read, the first of each partition.
     """
     topics = sorted({one.files.topic for one in plan.partitions} | _topics(plan.splits))
     options = decode_options(request, topics, request.inputs)

@@ -1,8 +1,8 @@
 """Encode v2 batches like Kafka: single batches, control batches, and Arrow columns in bulk.
 
 `BatchEncoder` packs `RecordRows` into batches of at most ``batch.size`` bytes, compresses them, and
-writes the headers. Compressed bytes can differ from those of Java's libraries, but decompress to
-the same records.
+writes the headers. Compressed bytes can differ from the output of Java's libraries, but decompress
+to the same records.
 
 Sources: Kafka's ``MemoryRecordsBuilder``, ``DefaultRecord.writeTo``,
 ``DefaultRecordBatch.writeHeader``, ``SnappyCompression`` with snappy-java's ``SnappyOutputStream``,
@@ -112,7 +112,7 @@ class Record(NamedTuple):
 
 
 def encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
-    """Encode a record; timestamp and offset are relative to those of the batch."""
+    """Encode a record; timestamp and offset are relative to the batch's."""
     key, value, headers = record.key, record.value, record.headers
     body = b"".join(
         (
@@ -350,8 +350,8 @@ def write_empty_batch(
 ) -> bytes:
     """Encode a batch without records, which the log cleaner keeps as a producer's last batch.
 
-    The maximum timestamp is that of the removed records; codec and delete horizon of the fields are
-    ignored. Source: ``DefaultRecordBatch.writeEmptyHeader``.
+    The maximum timestamp is taken from the removed records; codec and delete horizon of the fields
+    are ignored. Source: ``DefaultRecordBatch.writeEmptyHeader``.
     """
     attributes = fields.attributes() & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
     delta = last_offset - base_offset

@@ -379,7 +379,7 @@ class _LargeBatch:
 class BatchWalk(Generic[_Result]):
     """Iteration over the batches of one window.
 
-    Its parameters are those of `RecordDecoder` and `RecordDecoder.decode`. `meets_large_batch` is
+    For its parameters, see `RecordDecoder` and `RecordDecoder.decode`. `meets_large_batch` is
     set while the next batch, or the rest of it, does not fit in the arena.
     """
 

@@ -134,7 +134,7 @@ def first_offset(batch: Bytes, decompressor: Decompressor) -> int:
 
     The header of a v2 batch contains it. The header of an older entry has the last offset; if
     compressed, the first inner message is read, and `CorruptLogError` is raised if that fails.
-    Parameters are those of `open_records`.
+    For the parameters, see `open_records`.
     """
     if len(batch) >= _MIN_ENTRY_BYTES and _magic(batch) >= MAGIC_RECORD_BATCH:
         return int.from_bytes(batch[:8].tobytes(), "big", signed=True)

@@ -40,7 +40,7 @@ _HEADERS = pa.list_(
 )
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
 
-#: All columns, those of Spark's Kafka source first.
+#: All columns, the columns of Spark's Kafka source first.
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),

@@ -272,7 +272,7 @@ def _disagreements(properties: Mapping[str, MetaProperties], node_id: int | None
             cluster_id = each.cluster_id if cluster_id is None else cluster_id
             if each.cluster_id != cluster_id:
                 found_id = quote_content(each.cluster_id, each.path)
-                text = f"cluster.id is {found_id}, expected that of the other directories"
+                text = f"cluster.id is {found_id}, but the other directories have {cluster_id}"
                 refused.append(Refusal(each.path, each.line("cluster.id"), text))
         if each.node_id is not None:
             name = "node.id" if "node.id" in each.properties else "broker.id"
@@ -291,7 +291,7 @@ def _disagreements(properties: Mapping[str, MetaProperties], node_id: int | None
         if is_reserved_directory_id(each.directory_id):
             text = f"directory.id {each.directory_id} is reserved"
         elif other != directory:
-            text = f"directory.id {each.directory_id} is that of {other}"
+            text = f"directory.id {each.directory_id} is also the ID of {other}"
         if text:
             refused.append(Refusal(each.path, each.line("directory.id"), text))
     return refused

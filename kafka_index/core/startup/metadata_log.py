@@ -342,7 +342,7 @@ def _is_sole_controller(metadata_log: str, properties: Mapping[str, str] | None)
 def snapshots_error(path: str, log_start_offset: int = 0) -> Refusal | None:
     """Return why a node exits because of its metadata snapshots, None if it does not.
 
-    `path` is the directory of the log or its URI; `log_start_offset` is that of the loaded log.
+    `path` is the directory of the log or its URI; `log_start_offset` is the loaded log's.
     Raises `KafkaIndexError` if a file cannot be read.
     """
     try:

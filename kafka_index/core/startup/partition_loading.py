@@ -1,7 +1,7 @@
 """Loading of a partition as a starting broker does it, without changing its files.
 
-The steps are those of `core.log.append.log_loader`. Recovery, truncation and files that a broker
-would write exist only in memory. Source: Kafka's ``LogLoader``, ``LogSegment``.
+The steps are the same as in `core.log.append.log_loader`. Recovery, truncation and files that a
+broker would write exist only in memory. Source: Kafka's ``LogLoader``, ``LogSegment``.
 """
 
 from __future__ import annotations
@@ -565,7 +565,7 @@ class LoadedSegment:
         return True
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that contains an offset or the first one after it, None if none."""
+        """Find the batch that contains an offset, or the first batch after it, if any."""
         return find_batch(self.log, self.path, self.offset_index, offset)
 
     def bytes_of(self, start: int, end: int) -> Bytes:

@@ -105,8 +105,8 @@ class LostRecords:
 class LoadedLog:
     """A log as a broker has it after loading.
 
-    `base_offsets` are those of its segments. `producers` are PRODUCER_STATE_ENTRY rows in snapshot
-    order. The earliest open transaction starts at `first_unstable_offset`.
+    `base_offsets` are the base offsets of its segments. `producers` are PRODUCER_STATE_ENTRY rows
+    in snapshot order. The earliest open transaction starts at `first_unstable_offset`.
     """
 
     log_start_offset: int

@@ -231,7 +231,7 @@ _STATE_REASONS = {
 class Upload:
     """A completely uploaded segment.
 
-    Start and end offset are inclusive, leader epochs ascend, and the size is that of the log.
+    Start and end offset are inclusive, leader epochs ascend, and the size is the size of the log.
     `uploaded_ms` is the start time of the upload, or in LocalTieredStorage without events, the
     modification time.
     """

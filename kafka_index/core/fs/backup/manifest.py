@@ -111,7 +111,7 @@ class Head(_Formatted, frozen=True, kw_only=True):
 
 
 class Announcement(_Formatted, frozen=True, kw_only=True):
-    """The names of objects that an expiration will delete, by folder."""
+    """The names of objects that an expiration will delete, keyed by folder."""
 
     names: dict[str, tuple[str, ...]]
 
@@ -151,7 +151,7 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A segment of the broker, by which the next backup detects that the file is unchanged.
+    """A segment of the broker; the next backup compares the file with it, to detect changes.
 
     Inode, ctime and size identify the content. The modification time does not, because the log
     cleaner preserves it.

@@ -224,8 +224,8 @@ class Repository:
     def newest(self, node_id: int) -> Manifest | None:
         """Return the newest manifest of a broker, None if there is none.
 
-        The backup may reuse the objects of this manifest, and no longer those of manifests read
-        before.
+        The backup may reuse the objects of this manifest, but no longer the objects of manifests
+        read before.
         """
         self._built_on.clear()
         self._named.clear()
@@ -244,7 +244,7 @@ class Repository:
     def newest_complete(self, time_ms: int | None = None) -> str | None:
         """Return the newest complete backup with a cutoff time at or before a time.
 
-        The time is in milliseconds since the epoch; None where there is no such backup.
+        The time is in milliseconds since the epoch; None if there is no such backup.
         """
         while True:
             with suppress(MissingManifestError):
@@ -365,7 +365,7 @@ class Repository:
         self.store.delete([f"{self.root}/{self._mark(folder, name)}" for name in names])
 
     def damaged(self) -> dict[str, set[str]]:
-        """Return the names of the objects marked as damaged, by folder."""
+        """Return the names of the objects marked as damaged, keyed by folder."""
         found: dict[str, set[str]] = {}
         for path, _, _ in self.listed(DAMAGED_FOLDER):
             folder, _, name = path.rpartition("/")
@@ -377,7 +377,7 @@ class Repository:
         return f"{DAMAGED_FOLDER}{folder.removeprefix(DATA_FOLDER)}/{name}"
 
     def announce(self, names: Mapping[str, Iterable[str]]) -> None:
-        """Announce the deletion of objects, by folder."""
+        """Announce the deletion of objects, which are keyed by folder."""
         announcement = Announcement(names={folder: (*own,) for folder, own in names.items()})
         name = f"{backup_id_at(now_ms())}-{uuid.uuid4().hex}{MANIFEST_SUFFIX}"
         self.put(f"{ANNOUNCED_FOLDER}/{name}", encode(announcement))
@@ -460,7 +460,7 @@ class Repository:
     def _names_in(
         self, manifest: Manifest, announced: Mapping[str, set[str]] | None = None
     ) -> dict[str, set[str]]:
-        """Return the objects of a manifest, by folder, without those of the base manifests.
+        """Return the objects of a manifest that are not in its base manifests, keyed by folder.
 
         If `announced` is given, only the objects in it are returned.
         """
@@ -472,7 +472,7 @@ class Repository:
         return found
 
     def _announced(self) -> dict[str, set[str]]:
-        """Return the names announced since shortly before the backup, by folder."""
+        """Return the names announced since shortly before the backup, keyed by folder."""
         # The longest time between an announcement and the listing that precedes the deletion.
         since_ns = (self._begun_ms - int((CLOCKS_S + 2 * SETTLED_S) * 1000)) * _MS_NS
         found: dict[str, set[str]] = {}

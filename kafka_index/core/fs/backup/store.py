@@ -127,7 +127,7 @@ class Backup:
 
     @cached_property
     def root_files(self) -> dict[str, BackupFile]:
-        """The files at the root of the data directory, by name."""
+        """The files at the root of the data directory, keyed by name."""
         of_logs = {
             each.topic_partition: each
             for each in self.partitions.values()

@@ -181,7 +181,7 @@ ChunkCache: TypeAlias = RecentCache[tuple[str, int], Bytes]
 class ChunkedLog:
     """A log stored in transformed chunks, open for reading (`ByteSource`).
 
-    `path` is the path by which it was opened, and `stored` the ``.log`` object. `cache` is shared
+    `path` is the path that it was opened with, and `stored` the ``.log`` object. `cache` is shared
     by the store. `decryption` is given if the chunks are encrypted. Raises `CorruptObjectError` if
     the size of the object differs from its manifest.
     """
@@ -521,6 +521,6 @@ def read_manifest(objects: Store, name: str) -> SegmentManifest:
     )
     if not name.endswith(named):
         raise CorruptObjectError(
-            "the manifest is that of another segment", path=path, expected=name, found=named
+            "the manifest belongs to another segment", path=path, expected=name, found=named
         )
     return manifest

@@ -211,7 +211,7 @@ def growth_limits(
     offset_entries: int | None = None,
     time_entries: int | None = None,
 ) -> Longs:
-    """Return the limits of a segment; index sizes are by default those of the settings."""
+    """Return the limits of a segment; the settings contain the default index sizes."""
     limits = np.empty(LIMITS, np.int64)
     index_bytes = settings.segment_index_bytes
     limits[LIMIT_BASE_OFFSET] = base_offset
@@ -308,7 +308,7 @@ class AbortedTransaction(NamedTuple):
 class FetchData:
     """Bytes of a log, from the batch that contains an offset (Kafka: ``FetchDataInfo``).
 
-    `base_offset` is that of the batch, or the requested offset if no batch follows.
+    `base_offset` is the batch's base offset, or the requested offset if no batch follows.
     `position_bytes` is the position in the segment. The last batch in `records` may be incomplete.
     `first_entry_incomplete` is True if the first batch exceeds the requested size. Aborted
     transactions are set for committed reads only.
@@ -369,7 +369,7 @@ def assign_as_leader(
     columns.attributes[:] &= ~TIMESTAMP_TYPE_MASK
     columns.attributes[:] |= TIMESTAMP_TYPE_MASK if append_type else 0
     if append_type:
-        # The time of a marker is then that of its batch.
+        # The timestamp of a marker is then its batch's timestamp.
         columns.control_timestamp_ms[columns.control_type >= 0] = now_ms
     _check_leader_epochs(batches)
     return batches

@@ -174,7 +174,7 @@ class LogFile:
 def translate_offset(
     log: Bytes, path: str, offset_index: OffsetIndex, offset: int, *, verify_entry: bool = True
 ) -> LogOffsetPosition | None:
-    """Find the batch that contains an offset, or the first one after it, None if none.
+    """Find the batch that contains an offset, or the first batch after it, if any.
 
     With `verify_entry`, the index must match the log, which a broker does not check. Raises
     `CorruptLogError` if it does not match, or the log cannot be read. Source:
@@ -404,7 +404,7 @@ class LogSegmentWriter(Closeable):
         )
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that contains an offset, or the first one after it, None if none.
+        """Find the batch that contains an offset, or the first batch after it, if any.
 
         Source: ``LogSegment.translateOffset``.
         """

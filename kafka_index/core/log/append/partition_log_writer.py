@@ -624,7 +624,7 @@ class PartitionLogWriter(Closeable):
         """Move the start of an active segment without batches to a later offset.
 
         A broker leaves such a segment behind if an offset does not fit in it. Its largest timestamp
-        is then that of its file, and searches by time end there.
+        is then the modification time of its file, and searches by time end there.
         """
         self._check_usable()
         self._producer_state.drop_snapshot(self.active_segment.base_offset)

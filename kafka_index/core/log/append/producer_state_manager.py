@@ -495,7 +495,7 @@ class Producers:
 
     def _begin(self, first_offset: int, producer_id: int) -> None:
         place, end = self._find_open(first_offset)
-        # As in Kafka's map by first offset, the later transaction replaces the earlier.
+        # As in Kafka's `ongoingTxns`, a later transaction with the same first offset replaces it.
         self._open[place:end] = [_OpenTransaction(first_offset, producer_id)]
 
     def _end(self, txn: CompletedTxn) -> None:
@@ -572,7 +572,7 @@ class ReplayedSegment(Protocol):
         """Size of its batches."""
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that contains an offset, or the first one after it, None if none."""
+        """Find the batch that contains an offset, or the first batch after it, if any."""
 
     def bytes_of(self, start: int, end: int) -> Bytes:
         """Return a byte range of its log."""

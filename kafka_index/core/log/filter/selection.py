@@ -204,7 +204,7 @@ class _Rule(NamedTuple):
     children: Collection[_Kind] = tuple(_Kind)
 
     def apply(self, operands: Sequence[_Operand]) -> _Operand:
-        # The kind of a column takes precedence over that of a constant.
+        # The kind of a column takes precedence over the kind of a constant.
         kind = min(
             operands, key=lambda each: (each.kind is _Kind.NULL, each.constant is not None)
         ).kind

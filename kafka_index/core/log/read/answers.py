@@ -1,6 +1,6 @@
 """Lookup results as columns, with a status per query; and findings about the logs.
 
-The statuses and columns are those of ``kafka-index lookup``.
+The statuses and columns are the same as in ``kafka-index lookup``.
 """
 
 from __future__ import annotations

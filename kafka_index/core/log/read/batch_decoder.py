@@ -60,7 +60,7 @@ class BatchDecoder:
         *,
         starting_offset: int | None,
     ) -> None:
-        """Replace located batches with those of the records, and fill in their values."""
+        """Replace located batches with the batches of the records, and fill in their values."""
         found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
         state = finder.new_state()
         records: BatchRecords | None = None

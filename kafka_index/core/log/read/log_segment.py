@@ -212,7 +212,7 @@ class LogSegment(Closeable):
         return self.damage or self.indexes.end.disorder
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that contains an offset, or the first one after it, None if none.
+        """Find the batch that contains an offset, or the first batch after it, if any.
 
         Source: ``LogSegment.translateOffset``.
 
@@ -716,7 +716,7 @@ def _request_parts(
 ) -> Iterator[Longs]:
     """Yield queries in parts, after requesting the ranges of a fetched log that they will read.
 
-    The parameters are those of `locate`.
+    For the parameters, see `locate`.
     """
     if not log.is_fetched or resolve is Resolve.INDEX or not len(targets):
         yield targets

@@ -268,7 +268,7 @@ class LogBounds:
                 return offset, epochs[0].epoch if is_known else None
             case SpecialTimestamp.LATEST:
                 offset, log_end = self.end_offset, self.log_end_offset
-                # An epoch that starts at the log end is that of a leader that has not appended yet.
+                # If an epoch starts at the log end, its leader has not appended yet.
                 known = [entry.epoch for entry in epochs if entry.start_offset <= log_end]
                 return offset, known[-1] if known else None
             case SpecialTimestamp.EARLIEST_LOCAL:
@@ -398,7 +398,7 @@ class PartitionLog(Closeable):
         )
         self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
         self._times = TimestampSearch(files.log_start_offset)
-        # Searches number their segments, and those of the local log have other numbers.
+        # Searches number their segments, and the local log numbers them differently.
         self._local_times = (
             self._times
             if files.local_start_offset is None
@@ -503,7 +503,7 @@ class PartitionLog(Closeable):
         return self._bounds.end_offset
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that contains an offset, or the first one after it, None if none.
+        """Find the batch that contains an offset, or the first batch after it, if any.
 
         Raises
         ------

@@ -48,9 +48,9 @@ _CANNOT_FOLLOW = "its transactions cannot be followed: "
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """Aborted transactions of a partition, by producer and first offset.
+    """Aborted transactions of a partition, sorted by producer and first offset.
 
-    Last offsets are those of the markers.
+    Last offsets are the offsets of the markers.
     """
 
     producer_ids: Longs

@@ -87,7 +87,7 @@ def publish_partitions(
     All segments of each partition must be given, by base offset. Partitions are published together,
     because many small ones share the cost of fsync. Attempts of a run that may overlap have
     different attempt IDs (letters, digits, underscores). `starts` is the state before the first
-    segment of a partition, by default that of the files next to its log. `listed` has the directory
+    segment of a partition, by default from the files next to its log. `listed` has the directory
     entries next to the logs, if known. Yields a row for each segment after its files are durably in
     place. Temporary files that are not published stay, because another attempt needs them.
     """

@@ -100,8 +100,8 @@ def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
 def check_unchanged(file: ByteSource, version: str, *, may_grow: bool = False) -> None:
     """Raise `ReadError` if a log has changed, or lost bytes, since it was opened.
 
-    `version` is that of its listing, empty for none. With `may_grow`, appended bytes of a local log
-    are ignored.
+    `version` is the version in its listing, empty if unknown. With `may_grow`, appended bytes of a
+    local log are ignored.
     """
     if isinstance(file, MappedFile):
         how, is_faulted = file.changed(may_grow=may_grow), file.faulted
@@ -131,9 +131,9 @@ def batch_at(log: Bytes, position_bytes: int) -> Bytes:
 class LogBatches:
     """The batches of a log from a position on, in chunks, up to the first invalid batch.
 
-    The base offset is that of the segment. When exhausted, `stop` is the reason why the batches
-    ended before the log. With `any_offset`, offsets may be outside the range that the segment can
-    index, which only recovery rejects; if checksums are verified, they must ascend.
+    `base_offset` is the base offset of the segment. When exhausted, `stop` is the reason why the
+    batches ended before the log. With `any_offset`, offsets may be outside the range that the
+    segment can index, which only recovery rejects; if checksums are verified, they must ascend.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ def search_for_offsets(
 ) -> None:
     """Find the batches of ascending offsets, or the next ones (``searchForOffsetFromPosition``).
 
-    The arrays are those of `core.kernels.batch_seek.seek_to_offsets`. `on_mismatch` is called with
+    For the arrays, see `core.kernels.batch_seek.seek_to_offsets`. `on_mismatch` is called with
     the number of a target whose index entry does not match. It raises, or returns the position of
     the entry if the log is corrupt there. `first_offset_at` is called with the position of a
     compressed v0 or v1 message, whose first offset is inside; it raises `CorruptLogError`.

@@ -142,7 +142,7 @@ class IndexBuilder:
             batches.base_offset[entry_rows[accepted - 1] if accepted else 0 :]
         )
         # Kafka appends both entries batch by batch, so a rejected time entry precedes later offset
-        # entries and follows that of its own batch.
+        # entries and follows the offset entry of its own batch.
         timed, time_error = self.time_index.try_maybe_append_many(
             timestamps[:accepted], timestamp_offsets[:accepted]
         )

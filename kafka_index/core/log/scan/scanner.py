@@ -134,8 +134,8 @@ def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bo
     """Return whether a log ends with an incompletely written batch.
 
     The batch starts at the position, and is shorter than its length field, or than a header. It is
-    a corruption instead if its header cannot be that of the next batch, if the batch is complete
-    with another length, or if a valid batch follows.
+    a corruption instead if its header cannot be the header of the next batch, if the batch is
+    complete with another length, or if a valid batch follows.
     """
     start = log.read_at(position_bytes, RECORD_BATCH_OVERHEAD_BYTES)
     return (

@@ -42,9 +42,9 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
 from kafka_index.core.records.record_sections import Decompressor, first_offset
 
-#: One row per batch. `first_offset` of a compressed v0 or v1 message is that of its first inner
-#: message. `is_cleaned`: only the log cleaner writes such a batch. `is_next`: nothing is corrupt
-#: between the previous batch in order, or the start of the log, and this one.
+#: One row per batch. `first_offset` of a compressed v0 or v1 message is the offset of its first
+#: inner message. `is_cleaned`: only the log cleaner writes such a batch. `is_next`: nothing is
+#: corrupt between the previous batch in order, or the start of the log, and this one.
 INTACT_BATCH = np.dtype(
     [
         ("position_bytes", np.int64),
@@ -69,7 +69,7 @@ class IntactBatches(NamedTuple):
     in_order : ndarray of INTACT_BATCH
         The largest set of batches whose offsets ascend in file order.
     moved : ndarray of INTACT_BATCH
-        Batches out of order with offsets that no batch in order has, by offset.
+        Batches out of order with offsets that no batch in order has, in offset order.
     reaches_end : bool
         Nothing is corrupt after the last batch in order.
     """

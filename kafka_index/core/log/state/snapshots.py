@@ -284,7 +284,7 @@ class ProducerDifference(NamedTuple):
 def compare_producers(
     stored: NDArray[np.void], expected: NDArray[np.void], log_start: int
 ) -> ProducerDifference | None:
-    """Return the first difference between stored producers and those of a log, None if equal.
+    """Return the first difference between stored producers and a log's producers, None if equal.
 
     Only producers that are not idle are compared. The broker that wrote the snapshot knew batches
     before `log_start`, which the log no longer contains.
