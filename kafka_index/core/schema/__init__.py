@@ -1,1 +1,1 @@
-"""Schemas of typed records: where they come from, and what bytes of a record name them."""
+"""Schemas of typed records: their sources, and the schema IDs in the bytes of records."""

@@ -1,4 +1,4 @@
-"""Several writer schemas of a topic as one type of Arrow.
+"""Joins several writer schemas of a topic to one Arrow type.
 
 A `Shape` is the Arrow type of a schema, with the aliases and numbers of its fields. `align` joins
 the shapes of versions to one shape, with a `Plan` for each version. A plan selects the members that
@@ -69,7 +69,7 @@ class Shape:
     form: Form
     type: pa.DataType
     members: tuple[Member, ...] = ()
-    #: The number of types in it, and the number of their levels in Arrow.
+    #: The number of types in the shape, and the number of their levels in Arrow.
     size: int = 1
     depth: int = 0
 
@@ -118,7 +118,7 @@ class Shape:
 
     @property
     def is_struct(self) -> bool:
-        """Whether its members have names."""
+        """Whether the members have names."""
         return self.form in (Form.STRUCT, Form.UNION)
 
     def select(self, selection: Selection) -> Shape:
@@ -320,7 +320,7 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
         for member in shape.members:
             columns = fields.setdefault(identities[version, member.name], [])
             if not any(column.add(version, member) for column in columns):
-                # Also a single shape is joined, because its names may differ only in case.
+                # A single shape is joined, too, because its names may differ only in case.
                 joined, plans = _join([member.shape])
                 columns.append(_Column({version: member}, joined, {version: plans[0]}))
     _name_columns(fields)
@@ -372,7 +372,7 @@ def _identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
 
 
 def _name_columns(fields: Mapping[object, list[_Column]]) -> None:
-    """Set names that differ not only in case; of two equal names, the older column keeps it."""
+    """Set names that differ in more than case; of two equal names, the older column keeps it."""
     ordered: list[tuple[int, int, _Column]] = []
     for columns in fields.values():
         newest = max(columns, key=lambda column: column.newest)

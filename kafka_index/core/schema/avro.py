@@ -1,8 +1,8 @@
 """Avro schemas: their types in Arrow, and the decoding of many datums at a time.
 
 `AvroSchema` parses a schema. `AvroSchema.decoder` compiles it, or selected members of it, to the
-operations of `core.kernels.avro`. A recursive record becomes JSON text, which fastavro decodes: no
-type of Arrow is recursive.
+operations of `core.kernels.avro`. A recursive record is decoded to JSON text by fastavro, because
+Arrow has no recursive types.
 
 Source: Avro's specification, for names, aliases and logical types. A top-level ``bytes`` has no
 length, as in Confluent's serializers.
@@ -99,7 +99,7 @@ class _Parser:
 
     def parse(self, schema: Any, namespace: str = "", depth: int = 0) -> _Node:  # noqa: PLR0911
         if depth > _MAX_DEPTH:
-            raise BadSchemaError("an Avro schema that is nested too deeply")
+            raise BadSchemaError("an Avro schema is nested too deeply")
         match schema:
             case str():
                 return self._referenced(schema, namespace)
@@ -131,7 +131,7 @@ class _Parser:
         for full_name in (name if "." in name or not namespace else f"{namespace}.{name}", name):
             if full_name in self._named:
                 return self._named[full_name]
-        raise BadSchemaError("an Avro schema names a type that it does not define", found=name)
+        raise BadSchemaError("an Avro schema refers to a type that it does not define", found=name)
 
     def _define(self, node: _Node, schema: Mapping[str, Any], namespace: str) -> str:
         """Register a named type; return the namespace of the types in it."""
@@ -430,7 +430,7 @@ class _Compiler:
                 self._call(node)
                 return self._add_column(node, level)
             case "record" if node in parents or not node.fields:
-                # Its bytes become JSON text.
+                # The bytes of the record become JSON text.
                 column = self._add_column(node, level, _LENGTH_BYTES, has_data=True)
                 self._emit(ops.CAPTURE)
                 self._call(node)
@@ -455,7 +455,7 @@ class _Compiler:
         selection: Selection,
         parents: tuple[_Node, ...],
     ) -> _Column:
-        """Compile a member of a record or union; null of a union has no name."""
+        """Compile a member of a record or union; the null branch of a union has no name."""
         if name is None or (selection is not None and name not in selection):
             return self._compile(node, None, _SKIPPED, parents)
         column = self._compile(node, selection and selection[name], parent.level, parents)
@@ -546,7 +546,7 @@ class _Compiler:
         self._calls.append((node, self._emit(ops.CALL)))
 
     def _compile_routines(self) -> None:
-        """Compile the skipping of the records that are called."""
+        """Compile the routines that skip recursive records."""
         while self._calls:
             node, call = self._calls.pop()
             if id(node) not in self._routines:
@@ -602,7 +602,7 @@ class AvroDecoder:
         return Decoded(masked(array, absent), row_errors(statuses))
 
 
-#: Errors of the conversion to text, whose values the operations do not check.
+#: The conversion to text raises these errors, because operations do not check its values.
 _TEXT_ERRORS = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
 
 
@@ -696,7 +696,7 @@ def _json_converter(node: _Node) -> Callable[[bytes], str | None]:
 
 
 def json_value(value: Any) -> Any:  # noqa: PLR0911
-    """Return a decoded value as JSON has it: times as ISO 8601, bytes in base64."""
+    """Convert a decoded value to its form in JSON: times in ISO 8601, bytes in base64."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)

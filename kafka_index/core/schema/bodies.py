@@ -1,4 +1,4 @@
-"""What the decoders of all languages of schemas take and return, and the import of their extra."""
+"""Input and output of the decoders for all schema languages, and the import of their extra."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTALL_TYPED = "pip install 'kafka-index[typed]'"
 
 
 class DecodedTooLargeError(Exception):
-    """The values of several rows take more memory than they may."""
+    """The values of several rows exceed the memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Bodies:
     Attributes
     ----------
     data : array of uint8
-        The memory that they are in.
+        The memory that contains the bodies.
     starts, ends : array of int64, shape (n,)
-        The body of each row; a start of -1 for a row without.
+        The body of each row in `data`; the start is -1 for a row without a body.
     """
 
     data: NDArray[np.uint8]
@@ -77,9 +77,10 @@ class Bodies:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The values of rows; null for a row that has none.
+    """The values of rows; null for a row without a value.
 
-    `errors` are the reasons of rows by their numbers. A row with trailing bytes has a value too.
+    `errors` has the reasons why rows did not decode, keyed by row number. A row with trailing bytes
+    has a value too.
     """
 
     array: pa.Array
@@ -113,7 +114,7 @@ def masked(array: pa.Array, absent: NDArray[np.bool_]) -> pa.Array:
 
 
 def with_children(array: pa.Array, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """Return a struct, list or map with other children, which are as long."""
+    """Return a struct, list or map with its children replaced by arrays of equal length."""
     array = _from_zero(array)
     buffers = array.buffers()[: kind.num_buffers]
     return pa.Array.from_buffers(kind, len(array), buffers, children=children)

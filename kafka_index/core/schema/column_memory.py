@@ -1,4 +1,4 @@
-"""The memory that the compiled loops of Avro and Protobuf fill, and Arrow's buffers of it."""
+"""The memory that the compiled loops of Avro and Protobuf fill, and Arrow arrays over it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_index.core.kernels import typed_columns as ops
 from kafka_index.core.schema.bodies import Bodies, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 
-#: The errors of rows by their statuses.
+#: The errors of rows, keyed by the status of the loop.
 _REASONS: Mapping[int, Reason] = {
     ops.TRAILING: Reason.TRAILING,
     ops.TRUNCATED: Reason.TRUNCATED,
@@ -56,7 +56,7 @@ class Loop:
 
 
 def row_errors(statuses: NDArray[np.uint8]) -> dict[int, Reason]:
-    """Return the errors of rows by their numbers."""
+    """Return the errors of rows, keyed by row number."""
     failed = np.flatnonzero(np.isin(statuses, list(_REASONS)))
     return {int(row): _REASONS[int(statuses[row])] for row in failed}
 
@@ -64,7 +64,7 @@ def row_errors(statuses: NDArray[np.uint8]) -> dict[int, Reason]:
 class ColumnMemory:
     """The memory of one call of a loop.
 
-    Raises `DecodedTooLargeError` if more than one row needs too much.
+    Raises `DecodedTooLargeError` if the values of more than one row exceed the limit.
     """
 
     def __init__(self, loop: Loop, bodies: Bodies, max_bytes: int) -> None:
@@ -93,7 +93,8 @@ class ColumnMemory:
             row[ops.WIDTH], row[ops.COLUMN_LEVEL] = column.width, column.level
             room = None
             if column.has_data:
-                # No column has more bytes than the bodies; what is not written takes no memory.
+                # No column has more bytes than the bodies. Pages that are not written take no
+                # memory.
                 room = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
                 row[ops.DATA] = room.ctypes.data
             self._data.append(room)
@@ -105,9 +106,9 @@ class ColumnMemory:
             self._table[number, ops.VALID] = 0 if valid is None else valid.ctypes.data
 
     def run(self) -> NDArray[np.uint8]:
-        """Run the loop over all rows, with more memory where it needs it; return their statuses.
+        """Run the loop over all rows, and add memory as needed; return the statuses of the rows.
 
-        Raises `DecodedTooLargeError` if the values of more than one row need too much.
+        Raises `DecodedTooLargeError` if the values of more than one row exceed the limit.
         """
         bodies, rows = self._bodies, len(self._bodies.starts)
         statuses = np.zeros(rows, np.uint8)
@@ -140,7 +141,7 @@ class ColumnMemory:
         return statuses
 
     def _grow(self, level: int, needed: int) -> bool:
-        """Make room for the elements of a level; return whether the limit allows that."""
+        """Reserve memory for the elements of a level; return whether the limit allows that."""
         widths = self._loop.widths
         held = self._size + sum(
             width * int(capacity)

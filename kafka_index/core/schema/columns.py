@@ -1,4 +1,4 @@
-"""The names of typed columns: light, for the help of commands."""
+"""The names of typed columns. Imports no library, because the help of commands needs them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ KEY, VALUE = "key", "value"
 
 
 def side_names(part: str) -> tuple[str, str, str, str]:
-    """Return the names of the columns that accompany a decoded key or value.
+    """Return the names of the side columns of a decoded key or value.
 
-    They are the id of its schema, the name of its type, the code of its error, and its bytes.
+    They contain the ID of the schema, the name of the type, the error code, and the bytes.
     """
     error = "_decode_error" if part == VALUE else f"_{part}_decode_error"
     return f"{part}_schema_id", f"{part}_type", error, f"{part}_raw"
 
 
 def is_of_part(name: str, part: str) -> bool:
-    """Return whether a column is a key or value, a member of it, or accompanies it."""
+    """Return whether a column is a key or value, a member of it, or one of its side columns."""
     return name == part or name.startswith(f"{part}.") or name in side_names(part)
 
 
 def is_typed(name: str) -> bool:
-    """Return whether there is a column only if records are decoded."""
+    """Return whether a column exists only if records are decoded."""
     return name not in (KEY, VALUE) and (is_of_part(name, KEY) or is_of_part(name, VALUE))
 
 
 class UnmatchedErrors:
     """The keys and values of records that do not decode, and so do not meet a condition.
 
-    Only those of the last batch have offsets: a search that resumes within it reads them again.
+    Offsets are kept only for the last batch, because a search that resumes within it reads it
+    again.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class UnmatchedErrors:
         self._last: list[tuple[list[int], list[str]]] = []
 
     def begin_batch(self) -> None:
-        """Begin a batch, whose records follow the earlier ones."""
+        """Begin a batch. Its records follow the records of earlier batches."""
         self._counts = self.counts()
         self._last = []
 
@@ -51,7 +52,7 @@ class UnmatchedErrors:
         self._last.append((offsets, codes))
 
     def counts(self, end_offset: int | None = None) -> Counter[str]:
-        """Return the numbers by code, of the records before an offset."""
+        """Return the number of errors before an offset, keyed by code."""
         found = Counter(self._counts)
         for offsets, codes in self._last:
             found.update(
@@ -63,7 +64,7 @@ class UnmatchedErrors:
 
 
 def count_errors(batches: Iterable[pa.RecordBatch]) -> Counter[str]:
-    """Count the keys and values in batches that did not decode, by their codes."""
+    """Count the keys and values in batches that did not decode, keyed by error code."""
     found: Counter[str] = Counter()
     names = [side_names(part)[2] for part in (KEY, VALUE)]
     for batch in batches:

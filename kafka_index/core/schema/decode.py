@@ -1,9 +1,9 @@
-"""Typed columns: keys and values of records by their schemas, as structs of Arrow.
+"""Typed columns: keys and values of records, decoded with their schemas to Arrow structs.
 
-`TypedColumn` has the type of the keys or values of a topic, which is made of all schemas that its
-records were written with, and decodes them. `TypedColumns` puts typed columns into record batches,
-with side columns for what a value was written with, and why it could not be decoded. No row is
-dropped, and the bytes of a row that fails are kept.
+`TypedColumn` decodes the keys or values of a topic. Its type is joined from all schemas that the
+records were written with. `TypedColumns` puts typed columns into record batches, with side columns
+for the schema of a value, and the reason why it could not be decoded. No row is dropped, and the
+bytes of a row that fails are kept.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from kafka_index.core.schema.wire import (
     message_indexes,
 )
 
-#: Members by their names, each with those of its own that are wanted; None for all.
+#: The selected members, keyed by name, each with its own selected members; None for all.
 Wanted: TypeAlias = "Mapping[str, Wanted] | None"
-#: The reasons of rows by their codes, which begin at 1.
+#: The reasons why a row has no value, in the order of their codes, which begin at 1.
 _REASONS = tuple(Reason)
 _CODES: Mapping[Reason, int] = {reason: code for code, reason in enumerate(_REASONS, 1)}
 _FRAMING_CODES = np.zeros(max(Framing) + 1, np.int8)
@@ -66,7 +66,7 @@ for _framing, _reason in FRAMING_REASONS.items():
 
 
 def side_columns(part: str) -> dict[str, pa.DataType]:
-    """Return the columns that accompany a typed key or value."""
+    """Return the side columns of a typed key or value."""
     kinds = (pa.int64(), pa.string(), pa.string(), pa.binary())
     return dict(zip(side_names(part), kinds, strict=True))
 
@@ -82,9 +82,9 @@ class ColumnForm(StrEnum):
 
 
 class Writer(NamedTuple):
-    """What a row was written with: a schema, and for Protobuf the path of its message.
+    """The schema that a row was written with, and for Protobuf the path of its message type.
 
-    Without a key it is the schema of rows that name none: of a topic, or of all values.
+    Without a key, it is the schema for rows without a schema ID: of a topic, or of all values.
     """
 
     key: SchemaKey | None
@@ -93,13 +93,13 @@ class Writer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The writer as a text for state files."""
+        """The writer as text, for state files."""
         kind, value = ("", self.topic or "") if self.key is None else self.key
         return f"{kind}:{value}:{'.'.join(map(str, self.path))}"
 
     @classmethod
     def of_text(cls, text: str) -> Self:
-        """Return the writer of a text; raises `ValueError` if it is none."""
+        """Parse the text of a writer; raises `ValueError` if it is malformed."""
         kind, value, path = text.split(":")
         key = None
         if kind:
@@ -111,9 +111,10 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the keys or values of a topic were written with, as its records show; picklable.
+    """The writers of the keys or values of a topic, collected from its records; picklable.
 
-    `names_schemas`: they name schemas that are not known. Parts of numbers or texts are no names.
+    `names_schemas`: records have IDs of unknown schemas. IDs that are parts of numbers or texts are
+    not counted.
     """
 
     writers: frozenset[Writer] = frozenset()
@@ -121,7 +122,7 @@ class Written:
 
     @property
     def names_any(self) -> bool:
-        """Whether records name schemas, be they known or not."""
+        """Whether records have schema IDs, known or unknown."""
         return self.names_schemas or any(writer.key is not None for writer in self.writers)
 
 
@@ -136,13 +137,13 @@ class DecodeOptions:
     schemas : Schemas
         The schemas of the registry or folder.
     value_schema : (Schemas, TopicSchema), optional
-        The schema of values that have no frame, with what it refers to.
+        The schema of values without a frame, and the schemas that it refers to.
     main : mapping of str to TopicSchema
-        The only schema, by the only topic: that of values whose frames name none.
+        The only schema, keyed by the only topic: the schema of values without a schema ID.
     is_strict : bool
-        Whether the first row that fails raises an error.
+        Whether an error is raised for the first row that fails.
     context : str
-        The context that ids are of.
+        The context of the IDs.
     """
 
     parts: tuple[str, ...] = (VALUE,)
@@ -154,7 +155,7 @@ class DecodeOptions:
     max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 
     def unframed_schema(self, part: str, topic: str) -> tuple[Writer, Schemas, TopicSchema] | None:
-        """Return the schema of the rows of a topic that name none; None if it is not known."""
+        """Return the schema for the rows of a topic without a schema ID; None if it is unknown."""
         if part == VALUE and self.value_schema is not None:
             return Writer(None), *self.value_schema
         found = self.schemas.topic_schema(topic, is_key=part == KEY)
@@ -178,7 +179,7 @@ class _Parsed(Protocol):
 
 
 def parse_schema(schemas: Schemas, schema: Schema) -> AvroSchema | ProtobufFile | JsonSchema:
-    """Parse a schema with those that it refers to; raises `BadSchemaError`."""
+    """Parse a schema and the schemas that it refers to; raises `BadSchemaError`."""
     references = {name: one.text for name, one in schemas.references_of(schema).items()}
     match schema.type:
         case SchemaType.AVRO:
@@ -189,17 +190,17 @@ def parse_schema(schemas: Schemas, schema: Schema) -> AvroSchema | ProtobufFile 
 
 
 class _Origin(NamedTuple):
-    """A writer, and where its schema was found.
+    """A writer, and the source of its schema.
 
     Attributes
     ----------
     version : int or None
         The version in a subject of the topic or of the type, which orders versions.
     is_own : bool
-        Whether it is the schema of the topic or of its subject: all of these are of one type, by
-        any name.
+        Whether it is the schema of the topic or of its subject. All of these belong to one type,
+        even if their names differ.
     is_by_record : bool
-        Whether it is of a subject of the type: of the strategies RecordName and TopicRecordName.
+        Whether its subject is named after the type (strategies RecordName and TopicRecordName).
     """
 
     writer: Writer
@@ -210,7 +211,7 @@ class _Origin(NamedTuple):
 
 @dataclass(slots=True)
 class _Version:
-    """The schema of some rows of a column, and how they become values of the column."""
+    """The schema of some rows of a column, and the conversion of these rows to the column."""
 
     origin: _Origin
     schema: Schema
@@ -238,7 +239,7 @@ class _Version:
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """The place of the version among all."""
+        """The sort key of the version."""
         schema_id = -1 if self.schema.schema_id is None else self.schema.schema_id
         version = -1 if self.origin.version is None else self.origin.version
         return version, schema_id, str(self.origin.writer)
@@ -246,7 +247,7 @@ class _Version:
 
 @dataclass(slots=True)
 class DecodedColumn:
-    """A decoded column, and what is known of each row.
+    """A decoded column, with side values for each row.
 
     `codes` are 0 for rows without an error; `version_numbers` are -1 for rows without a schema, and
     `ids` for rows without an id. `is_raw`: rows of a topic without a schema keep their bytes.
@@ -260,7 +261,7 @@ class DecodedColumn:
 
 
 class TypedColumn:
-    """The keys or values of a topic, or of several: their type, and how they are decoded.
+    """The keys or values of one or several topics: their type and their decoding.
 
     Parameters
     ----------
@@ -269,9 +270,9 @@ class TypedColumn:
     options : DecodeOptions
         The schemas.
     topics : mapping of str to Written
-        The topics, and what their records were written with.
+        The topics, and the writers of their records.
     wanted : mapping, optional
-        The members that are wanted, by their names; None for all.
+        The selected members, keyed by name; None for all.
     """
 
     def __init__(
@@ -292,7 +293,7 @@ class TypedColumn:
             if (found := options.unframed_schema(part, topic)) is not None
         }
         self._has_frames = not (part == VALUE and options.value_schema is not None)
-        #: The topics that have a schema, be it usable or not.
+        #: The topics that have a schema, usable or not.
         self._typed_topics: set[str] = set()
         self._add_versions()
         self._numbers = {one.origin.writer: number for number, one in enumerate(self._versions)}
@@ -310,7 +311,7 @@ class TypedColumn:
                 one.decoder = one.parsed.decoder(one.plan.selection)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments: schemas are parsed again where the column is used."""
+        """Return the arguments: the process that uses the column parses the schemas again."""
         return TypedColumn, (self._part, self._options, self._topics, self._wanted)
 
     @property
@@ -333,12 +334,12 @@ class TypedColumn:
 
     @property
     def is_typed(self) -> bool:
-        """Whether there is a schema; otherwise the bytes stay as they are."""
+        """Whether a schema exists; otherwise the bytes are returned unchanged."""
         return bool(self._versions)
 
     @property
     def has_schema(self) -> bool:
-        """Whether a topic has a schema, be it usable or not."""
+        """Whether a topic has a schema, usable or not."""
         return bool(self._typed_topics)
 
     @property
@@ -354,9 +355,9 @@ class TypedColumn:
         return self.shape.type if self.is_typed else pa.binary()
 
     def selected(self, wanted: Wanted) -> TypedColumn:
-        """Return the column with the members that are wanted only.
+        """Return the column with the selected members only.
 
-        Raises `InputError` for one that there is not.
+        Raises `InputError` for an unknown member.
         """
         if wanted is None:
             return self
@@ -391,7 +392,7 @@ class TypedColumn:
         self._versions.sort(key=lambda one: one.order)
 
     def _writers_of(self, topic: str, writers: Collection[Writer]) -> Iterator[_Origin]:
-        """Yield the writers that the names of subjects show, and then those in the data."""
+        """Yield the writers derived from names of subjects, then the writers in the data."""
         if topic in self._unframed:
             unframed = self._unframed[topic][0]
             if unframed in writers or not any(one.key is None for one in writers):
@@ -400,7 +401,7 @@ class TypedColumn:
             return
         paths = list(dict.fromkeys(one.path for one in writers if one.path)) or [(0,)]
         names = {writer: self._name_of(writer) for writer in sorted(writers, key=str)}
-        # Of the messages of a file, a topic has those that are in the data, or the first one.
+        # A topic has the message types of the file that occur in the data, or else the first type.
         messages = {name for writer, name in names.items() if writer.path}
         own: set[str | None] = set()
         if topic in self._unframed:
@@ -433,7 +434,7 @@ class TypedColumn:
     def _of_subject(
         self, subject: str, paths: Sequence[MessagePath]
     ) -> Iterator[tuple[int, Schema, Writer]]:
-        """Yield the versions of a subject; paths are those of messages."""
+        """Yield the versions of a subject; `paths` are the paths of Protobuf message types."""
         for version in self._options.schemas.versions_of(qualify(subject, self._options.context)):
             schema = version.schema
             if schema.schema_id is None:
@@ -471,7 +472,7 @@ class TypedColumn:
         return typed
 
     def _join_versions(self) -> None:
-        """Join the versions of each type; types that have nothing in common stay apart."""
+        """Join the versions of each type; unrelated types are kept separate."""
         groups: list[list[_Version]] = []
         for one in self._versions:
             own = next((group for group in groups if _are_versions(group, one)), None)
@@ -485,8 +486,9 @@ class TypedColumn:
             for one, plan in zip(group, plans, strict=True):
                 one.group, one.plan = number, plan
         self._names = _group_names([group[-1].parsed.name for group in groups])
-        # By subjects of types, a topic may get values of further ones: its column has members from
-        # the start. Keys of several types are no use to partition by.
+        # If subjects are named after types, a topic may get values of further types, so its column
+        # has a member per type from the start. Keys of several types are not useful for
+        # partitioning.
         is_by_record = self._part == VALUE and any(
             one.origin.is_by_record and not any(other.origin.is_own for other in groups[one.group])
             for one in self._versions
@@ -502,16 +504,16 @@ class TypedColumn:
         return Shape.of_struct(members, Form.UNION)
 
     def _selection_of(self, group: int) -> Selection:
-        """Return what is wanted of a type; nothing, as {}, if another one is."""
+        """Return the selected members of a type; {} if only members of other types are selected."""
         if not self.has_types or self._selection is None:
             return self._selection
         return self._selection.get(self._names[group], {})
 
     # ------------------------------------------------------------------ decoding
     def decode(self, values: pa.Array, headers: pa.Array | None, topic: str) -> DecodedColumn:
-        """Decode keys or values of a topic; raises `DecodedTooLargeError` for too many at a time.
+        """Decode keys or values of a topic; raises `DecodedTooLargeError` above the memory limit.
 
-        The rows of a topic without a schema keep their bytes, and are no errors.
+        The rows of a topic without a schema keep their bytes, and are not errors.
         """
         count = len(values)
         codes = np.zeros(count, np.int8)
@@ -555,7 +557,7 @@ class TypedColumn:
         numbers: NDArray[np.int32],
         ids: Longs,
     ) -> DecodedColumn:
-        """Return the rows of a topic without a schema; those that name a schema miss it."""
+        """Return the rows of a topic without a schema; rows with a schema ID are errors."""
         if self._topics.get(topic, Written()).names_schemas:
             frames = frames_of(values, headers, is_key=self._part == KEY)
             for key, rows in frames.groups():
@@ -575,7 +577,7 @@ class TypedColumn:
         numbers: NDArray[np.int32],
         starts: Longs,
     ) -> None:
-        """Give rows whose schema is not known that of the topic; their frames are stripped."""
+        """Assign the topic's schema to rows with an unknown schema; their frames are stripped."""
         writer, _, found = self._unframed[topic]
         codes[rows] = 0
         if found.schema.type is not SchemaType.PROTOBUF:
@@ -595,7 +597,7 @@ class TypedColumn:
         numbers: NDArray[np.int32],
         starts: Longs,
     ) -> None:
-        """Find the versions of the rows that name a schema."""
+        """Find the versions of the rows with a schema ID."""
         rows = rows[codes[rows] == 0]
         try:
             schema = self._options.schemas.find(key, self._options.context)
@@ -631,7 +633,7 @@ class TypedColumn:
             rows = np.flatnonzero(numbers == number)
             own = bodies.of_rows(rows)
             if len(present) == 1:
-                # Most batches have rows of one version: nothing has to be put together.
+                # In most batches, all rows have one version, so no arrays are concatenated.
                 starts = np.where(numbers == number, bodies.starts, -1)
                 own, rows = replace(bodies, starts=starts), np.arange(len(numbers))
             found = version.decoder.decode(own, self._options.max_bytes)
@@ -661,7 +663,7 @@ class TypedColumn:
 
     # ------------------------------------------------------------------ side columns
     def side_arrays(self, values: pa.Array, column: DecodedColumn) -> dict[str, pa.Array]:
-        """Return the side columns of a decoded column, by their names."""
+        """Return the side columns of a decoded column, keyed by name."""
         types = pa.array([one.parsed.name for one in self._versions], pa.string())
         reasons = pa.array([reason.value for reason in _REASONS], pa.string())
         failed = column.codes > 0
@@ -680,7 +682,7 @@ class TypedColumn:
 def _by_message(
     frames: Frames, rows: Longs, codes: NDArray[np.int8], starts: Longs, schemas: Schemas
 ) -> Iterator[tuple[MessagePath, Longs]]:
-    """Yield the message types of Protobuf rows with their rows; set where their bodies start."""
+    """Yield the message types of Protobuf rows with their rows; set the starts of the bodies."""
     indexes = message_indexes(frames, rows, has_names=schemas.has_foreign_ids)
     starts[rows] = indexes.starts
     codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
@@ -689,7 +691,7 @@ def _by_message(
 
 
 def _are_versions(group: list[_Version], one: _Version) -> bool:
-    """Return whether a schema is a version of the type of others, and its values fit to theirs."""
+    """Return whether a schema is a version of the same type as others, with compatible values."""
     if not any(one.is_version_of(other) for other in group):
         return False
     try:
@@ -708,7 +710,7 @@ def _names_of(shape: Shape) -> set[str]:
 
 
 def _group_names(full_names: list[str]) -> list[str]:
-    """Return names for the members of the types of a column: short ones if they are distinct."""
+    """Return the member name of each type of a column: short names if they are distinct."""
     short = list(map(_short, full_names))
     names: list[str] = []
     for name, full in zip(short, full_names, strict=True):
@@ -723,7 +725,7 @@ def _group_names(full_names: list[str]) -> list[str]:
 
 
 def _in_order(pieces: list[tuple[Longs, pa.Array]], kind: pa.DataType, count: int) -> pa.Array:
-    """Return the rows of several arrays in their places; null for all others."""
+    """Merge arrays: each row at its row number, and null in all other rows."""
     if not pieces:
         return pa.nulls(count, kind)
     if len(pieces) == 1 and len(pieces[0][0]) == count:
@@ -742,7 +744,7 @@ def _in_order(pieces: list[tuple[Longs, pa.Array]], kind: pa.DataType, count: in
 def _inflated(
     frames: Frames, max_bytes: int, codes: NDArray[np.int8]
 ) -> tuple[Frames, NDArray[np.uint8]]:
-    """Return frames whose bodies are not compressed, and their data."""
+    """Return the frames with decompressed bodies, and their data."""
     if frames.is_compressed is None:
         return frames, frames.data
     starts, ends = frames.starts.copy(), frames.ends.copy()
@@ -770,20 +772,20 @@ def _inflated(
 
 # ------------------------------------------------------------------------------- record batches
 class TypedColumns:
-    """The typed columns of record batches, and all others as they are.
+    """The typed columns of record batches, and all other columns unchanged.
 
     Parameters
     ----------
     columns : mapping of str to TypedColumn
-        The typed keys and values by ``key`` and ``value``.
+        The typed keys and values, keyed by ``key`` and ``value``.
     names : sequence of str
-        The columns that are wanted: those of records, members such as ``value.customer.id``, and
-        side columns. Typed columns are followed by all of their side columns at the end, unless
-        some are named.
+        The requested columns: columns of records, members such as ``value.customer.id``, and side
+        columns. Typed columns are followed by all of their side columns at the end, unless some are
+        named.
     is_strict : bool
-        Whether the first row that fails raises an error.
+        Whether an error is raised for the first row that fails.
     keeps_raw : bool
-        Whether the bytes of all rows are kept, not only those of rows that fail.
+        Whether the bytes of all rows are kept, not only of rows that fail.
     """
 
     def __init__(
@@ -849,7 +851,7 @@ class TypedColumns:
         return [side_names(part)[2] for part in self._columns]
 
     def schema(self, records: pa.Schema) -> pa.Schema:
-        """Return the schema of the batches, from that of the columns that are read."""
+        """Return the schema of the decoded batches; `records` is the schema of the read columns."""
         sides = {name: kind for part in self._columns for name, kind in side_columns(part).items()}
         fields = []
         for name in self.names:
@@ -866,9 +868,10 @@ class TypedColumns:
     def decode(
         self, batch: pa.RecordBatch, errors: Counter[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the batch with typed columns, in parts if its values take too much memory.
+        """Yield the batch with typed columns, in parts if its values exceed the memory limit.
 
-        Errors are counted by their codes. Raises `CorruptRecordError` if rows must not fail.
+        Errors are counted by code. If `is_strict`, raises `CorruptRecordError` for a row that
+        fails.
         """
         try:
             found = self._decode(batch)
@@ -917,7 +920,7 @@ class TypedColumns:
 
 
 def _resolved(shape: Shape, wanted: Wanted, place: str) -> Selection:
-    """Return members that are wanted, through lists and maps; raises `InputError` if unknown."""
+    """Find the selected members, also within lists and maps; raises `InputError` if unknown."""
     if wanted is None:
         return None
     if shape.form in (Form.LIST, Form.MAP):
@@ -944,7 +947,7 @@ def _restored(
 
 
 def _wanted(names: Sequence[str], part: str) -> Wanted:
-    """Return the members of a key or value that names of columns ask for."""
+    """Return the members of a key or value that column names select."""
     found: dict[str, Any] = {}
     for name in names:
         if name == part:

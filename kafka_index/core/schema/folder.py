@@ -130,7 +130,7 @@ def schemas_of_folder(path: str) -> Schemas:
 def _topics_by_name(
     root: str, schemas: Mapping[str, Schema]
 ) -> dict[tuple[str, bool], TopicSchema]:
-    """Return the schemas of the files that have the name of a topic's subject, and no id.
+    """Return the schemas of the files that have the name of a topic's subject but no ID.
 
     These are the subjects of the strategy TopicName: TOPIC-key and TOPIC-value.
     """
@@ -206,7 +206,7 @@ class _Folder:
             raise InputError(f"not a list of schemas: {error}", path=path) from error
 
     def names(self) -> list[str]:
-        """Return the files of schemas, by their paths in the folder."""
+        """Return the files of schemas, keyed by their path in the folder."""
         found = []
         for folder, folders, files in os.walk(self.root):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -225,7 +225,7 @@ class _Folder:
         """Return the exact text of a file, because the GUID depends on it."""
         path = os.path.join(self.root, name)
         if not _is_inside(name):
-            raise InputError("the file of a schema is not in the folder", path=path)
+            raise InputError("the schema file does not exist", path=path)
         try:
             return Path(path).read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -375,7 +375,7 @@ def _json_references(schema: Any) -> list[str]:
 
 
 def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> list[str]:
-    """Write schemas as durable files that `schemas_of_folder` reads; return the names of the files.
+    """Durably write schemas to files for `schemas_of_folder`; return the names of the files.
 
     The settings of their subjects are taken from `schemas`. Raises `PublishError` if a file cannot
     be written.

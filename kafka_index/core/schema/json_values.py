@@ -24,11 +24,11 @@ from kafka_index.core.schema.align import MOST_TYPES, Form, Member, Selection, S
 from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 
-#: The member of an object for the members that its schema does not define, as JSON text.
+#: The name of the member that contains, as JSON text, the members that the schema does not define.
 ADDITIONAL = "additional_properties"
 
 _BOM = b"\xef\xbb\xbf"
-# Values at deeper levels stay text.
+# Values at deeper levels remain JSON text.
 _MAX_DEPTH = 40
 # Bytes of Python objects and of Arrow arrays per byte of a text.
 _EXPANSION = 24
@@ -47,7 +47,7 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 class _MismatchError(Exception):
-    """A value of another type than its schema has."""
+    """A value that does not have the type in its schema."""
 
     def __init__(self, reason: Reason = Reason.BAD_VALUE) -> None:
         super().__init__()
@@ -368,7 +368,8 @@ def _object_converter(kind: _Type, selection: Selection) -> _Convert:
 
 
 def _union_converter(kind: _Type, selection: Selection) -> _Convert:
-    # Values are converted to all branches, to find their branch. Only selected branches are kept.
+    # Each value is converted to every branch, to find the matching one. Only selected branches are
+    # kept.
     branches = [(name, branch, _converter(branch, None)) for name, branch in kind.members.items()]
     selected = _member_converters(kind, selection)
 

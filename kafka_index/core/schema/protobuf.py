@@ -46,9 +46,9 @@ _MAIN = "kafka_index_main.proto"
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
 _MICROS = 1_000_000
 _MAX_DEPTH = 64
-# Messages with fields of higher numbers are decoded by upb.
+# Messages with higher field numbers are decoded by upb.
 _MAX_NUMBERS = 4096
-# Lower numbers of an enum are positions in a list of its names.
+# For lower numbers, the number of an enum value is a position in a list of names.
 _MAX_SYMBOLS = 256
 # Bytes of Python objects per byte of a message.
 _UPB_EXPANSION = 32
@@ -224,7 +224,7 @@ def _compile(text: str, references: Mapping[str, str]) -> list[Any]:
 def _write(folder: str, name: str, text: str) -> None:
     path = os.path.join(folder, name)
     if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
-        raise BadSchemaError("a Protobuf import leads out of the folder of imports", found=name)
+        raise BadSchemaError("a Protobuf import points outside the import folder", found=name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     # protoc writes a warning to the terminal if a file has neither; proto2 is its default.
     has_syntax = _SYNTAX.match(_COMMENT.sub(" ", text))
@@ -380,7 +380,7 @@ def _selected(kind: _Type, selection: Selection) -> _Type:
                 inner = inner and inner[""]
             fields.append(replace(member, value=_selected(member.value, inner)))
         elif member.oneof in oneofs:
-            # It clears the earlier members of its oneof.
+            # A field of a oneof clears the earlier fields of the oneof.
             nothing = _Type("none", Shape.of_leaf(pa.null()), member.value.number)
             fields.append(replace(member, value=nothing, is_repeated=False))
     return replace(kind, shape=shape, fields=fields)
@@ -502,7 +502,7 @@ def _message_array(
             seconds, nanos = (np.asarray(child) for child in children)
             times = seconds * _MICROS + nanos.astype(np.int64) // 1000
             values = pa.array(times).view(kind.shape.type)
-    # The value is null if the message is.
+    # The value is null if the message is null.
     buffers = [memory.validity(column)[0], *values.buffers()[1:]]
     return pa.Array.from_buffers(values.type, len(values), buffers)
 
@@ -675,8 +675,8 @@ def _json_text(message: Any, body: bytes) -> str:
             parsed, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
     except (AttributeError, TypeError, ValueError, json_format.Error):
-        # An Any of a type that no schema has, or a number that JSON does not have.
-        # The fields of a map have no order of their own.
+        # An ``Any`` with an unknown type, or a number that JSON cannot represent.
+        # The entries of a map have no defined order.
         body = parsed.SerializeToString(deterministic=True)
         value = {"@bytes": base64.b64encode(body).decode()}
     return json.dumps(value, ensure_ascii=False, sort_keys=True)

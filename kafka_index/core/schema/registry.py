@@ -1,4 +1,4 @@
-"""The schemas of a run, by id, by GUID, and by subject and version, with their references.
+"""Finds the schemas of a run by ID, by GUID, or by subject and version, with their references.
 
 Source: Confluent's ``InMemoryCache``, ``QualifiedSubject``, ``AbstractSchemaProvider`` and ``MD5``.
 """
@@ -24,7 +24,7 @@ LATEST_VERSION = -1
 
 
 class SchemaType(StrEnum):
-    """The language of a schema, under the registry's names."""
+    """The language of a schema, with the registry's name for it."""
 
     AVRO = "AVRO"
     PROTOBUF = "PROTOBUF"
@@ -40,14 +40,14 @@ class VersionState(StrEnum):
     """The state of a version of a subject. Its schema is readable in each state."""
 
     LIVE = "live"
-    #: Soft-deleted: the registry hides the version, and still serves its schema by id.
+    #: Soft-deleted: the registry hides the version, but still serves its schema by ID.
     DELETED = "deleted"
     #: Hard-deleted or replaced: the log has its schema until compaction removes it.
     GONE = "gone"
 
 
 class KeyKind(StrEnum):
-    """The kind of id by which a record refers to its schema."""
+    """The kind of schema ID in a record."""
 
     #: A Confluent id, of 4 bytes.
     ID = "id"
@@ -62,14 +62,14 @@ class KeyKind(StrEnum):
 
 
 class SchemaKey(NamedTuple):
-    """The id by which a record refers to its schema: a number, or a UUID as text."""
+    """The schema ID in a record: a number, or a UUID as text."""
 
     kind: KeyKind
     value: int | str
 
     @property
     def is_plausible(self) -> bool:
-        """Whether it may be an id: those of registries begin at 1."""
+        """Whether it may be an ID: the IDs of registries begin at 1."""
         return not isinstance(self.value, int) or self.value > 0
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """A record or file that was not understood, or contradicts another.
+    """A schema record or file that is invalid, or contradicts another one.
 
     `offset` is the offset of the record, None for a file or a corrupt batch.
     """
@@ -143,7 +143,7 @@ class SchemaProblem:
     position_bytes: int | None = None
 
     def __str__(self) -> str:
-        """Return the place and the reason."""
+        """Return the location and the reason."""
         place = [self.path] if self.path else []
         place += [] if self.offset is None else [f"offset {self.offset}"]
         place += [] if self.position_bytes is None else [f"at byte {self.position_bytes}"]
@@ -163,7 +163,7 @@ class SubjectSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """The schema of a topic's keys or values in a folder; `type_name` selects a type of it."""
+    """The schema file of a topic's keys or values; `type_name` selects one of its types."""
 
     schema: Schema
     type_name: str | None = None
@@ -188,17 +188,17 @@ class Schemas:
     origin : str
         The source of the schemas, for messages.
     unreadable, conflicts : iterable of SchemaProblem
-        Records and files that were not understood, and records that reuse the id of another schema.
+        Invalid records and files, and records that reuse the ID of another schema.
     settings : mapping of str to SubjectSettings
-        By subject; the settings of the registry itself under an empty name.
+        Settings, keyed by subject; the key of the registry's own settings is an empty name.
     main : Schema, optional
         The only schema of the source, apart from the schemas that it refers to.
     topics : mapping of (str, bool) to TopicSchema
-        The schemas of topics, by the name of the topic and whether they are schemas of keys.
+        The schemas of topics. The key is the name of the topic, and whether it is a schema of keys.
     has_foreign_ids : bool
         Whether ids of Apicurio and UUIDs of Glue are looked up among the ids and GUIDs.
     skipped : mapping of str to int
-        Numbers of records that are no schemas, by key type.
+        Numbers of records that are not schemas, keyed by key type.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class Schemas:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether records can name a schema: by an id, or by a topic that a folder maps."""
+        """Whether records can be mapped to a schema: by an ID, or by topic (in a folder)."""
         has_ids = any(schema.schema_id is not None for schema in self.all)
         return has_ids or bool(self.topics) or not self.all
 
@@ -276,7 +276,7 @@ class Schemas:
         return found
 
     def find(self, key: SchemaKey, context: str = DEFAULT_CONTEXT) -> Schema:
-        """Return the schema that a record names; raises `UnknownSchemaError` if there is none.
+        """Return the schema with the ID in a record; raises `UnknownSchemaError` if it is unknown.
 
         Ids of Apicurio and Glue are unrelated to the ids in ``_schemas``.
         """
@@ -309,7 +309,7 @@ class Schemas:
         return self.topics.get((topic, is_key))
 
     def references_of(self, schema: Schema) -> dict[str, Schema]:
-        """Return all schemas that a schema refers to, also indirectly, by name.
+        """Return all schemas that a schema refers to, also indirectly, keyed by reference name.
 
         A schema follows the schemas that it refers to. The first of two references with one name
         applies. Raises `BadSchemaError` for a missing or circular reference.
@@ -341,7 +341,7 @@ class Schemas:
         return found
 
     def fault_of(self, schema: Schema) -> str | None:
-        """Return why a schema is unusable: a reference, or another schema with its id."""
+        """Return why a schema is unusable: a bad reference, or another schema with its ID."""
         try:
             self.references_of(schema)
         except BadSchemaError as error:

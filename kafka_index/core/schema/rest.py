@@ -1,4 +1,4 @@
-"""The schemas of a running registry, by Confluent's REST API.
+"""Reads the schemas of a running registry with Confluent's REST API.
 
 Karapace, Apicurio (under ``/apis/ccompat/v7``) and Redpanda have the same API. All schemas are read
 at the beginning of a run, page by page. Tasks send no requests.
@@ -19,7 +19,7 @@ from kafka_index.core.format.state_files import MALFORMED, decoder_of
 from kafka_index.core.schema.registry import SchemaProblem, Schemas
 from kafka_index.core.schema.schemas_topic import SchemaRecord, SchemasTopic
 
-#: The variable with ``USER:PASSWORD`` for a registry, as Confluent's images name it.
+#: The environment variable with ``USER:PASSWORD`` for a registry. Confluent's images use this name.
 USER_VARIABLE = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _ALL_CONTEXTS = ":*:"
@@ -33,15 +33,15 @@ _Listed = dict[tuple[str, int], SchemaRecord]
 
 
 def schemas_of_url(url: str) -> Schemas:
-    """Read all schemas of a registry, with soft-deleted ones.
+    """Read all schemas of a registry, including soft-deleted schemas.
 
-    Raises `InputError` if the URL is not that of a registry, and `ReadError` if requests fail.
+    Raises `InputError` if the URL is not a registry's, and `ReadError` if requests fail.
     """
     base = url.rstrip("/")
     topic = SchemasTopic()
     listed = _list(base, with_deleted=True)
     live = _list(base, with_deleted=False)
-    # Only the second list has a version that was registered between the two requests.
+    # A version that was registered between the two requests is only in the second list.
     for number, (name, record) in enumerate((listed | live).items()):
         record.deleted = name not in live
         try:
@@ -90,7 +90,7 @@ def _get(url: str, base: str) -> _Listed:
     try:
         records: list[Any] = decoder_of(list[SchemaRecord]).decode(data)
     except MALFORMED as error:
-        raise _no_registry(base, f"a response that is no list of schemas: {error}") from error
+        raise _no_registry(base, f"the response is not a list of schemas: {error}") from error
     return {
         (record.subject, record.version): record
         for record in records

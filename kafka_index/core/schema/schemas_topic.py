@@ -1,7 +1,7 @@
-"""The schemas of a registry from its own topic, ``_schemas``, in a dump.
+"""Reads the schemas of a registry from its topic ``_schemas`` in a dump.
 
-A registry uses only the last record of a key. Data may need the schemas of all records, so those of
-deleted and replaced versions are read too, until compaction removes them.
+A registry uses only the last record of a key. Data may need the schemas of all records, so the
+schemas of deleted and replaced versions are read, too, until compaction removes them.
 
 Sources: Confluent's ``KafkaStore``, ``KafkaStoreMessageHandler`` and ``SchemaValue``, Karapace's
 ``KafkaSchemaReader``.
@@ -124,7 +124,7 @@ def _guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
         return guid_of(record.schema, references)
 
 
-#: A schema in its registry: context, id and GUID.
+#: The identity of a schema in a registry: context, ID and GUID.
 _SchemaName = tuple[str, int, str]
 
 
@@ -143,7 +143,7 @@ class _Version:
 
 
 class _Record(NamedTuple):
-    """A record that was understood. `value` is a schema, a value of `_VALUES`, or None."""
+    """A valid record. `value` is a schema, a value of `_VALUES`, or None."""
 
     offset: int
     path: str
@@ -163,7 +163,7 @@ class SchemasTopic:
         self.unreadable: list[SchemaProblem] = []
 
     def add(self, record: LogRecord, path: str = "") -> None:
-        """Add a record; note a record that is not understood."""
+        """Add a record. An invalid record is added to the list of problems."""
         if record.is_control:
             return
         try:
@@ -219,7 +219,7 @@ class SchemasTopic:
 
 
 class _Replay:
-    """The state of a registry after records in the order of their offsets."""
+    """The state of a registry after replaying records in offset order."""
 
     def __init__(self) -> None:
         # In the order of their last records.

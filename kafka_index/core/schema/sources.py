@@ -1,4 +1,4 @@
-"""The places that schemas come from: a topic of the input, files, or a registry that runs."""
+"""The sources of schemas: a topic of the input, files, or a running registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_schemas(
 ) -> Schemas:
     """Read the schemas of a source: ``dump``, a folder, a file, or the URL of a registry.
 
-    Raises `InputError` if there are none, and `ReadError` if a registry does not answer.
+    Raises `InputError` if there are no schemas, and `ReadError` if a registry does not respond.
     """
     refuse_passwords([source])
     if _URL.match(source):

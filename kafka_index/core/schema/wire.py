@@ -1,6 +1,6 @@
-"""How the bytes of keys and values name their schemas, for many records at a time.
+"""Finds the schema IDs in the bytes of keys and values, for many records at a time.
 
-The frame of each row is found by numpy over Arrow's buffers. Sources: Confluent's ``SchemaId``,
+Frames are found with numpy in Arrow's buffers. Sources: Confluent's ``SchemaId``,
 ``PrefixSchemaIdDeserializer``, ``DualSchemaIdDeserializer`` and ``MessageIndexes``; Apicurio's
 ``IdHandler`` and ``KafkaSerdeHeaders``; the AWS Glue library's ``AWSSchemaRegistryConstants``.
 """
@@ -31,7 +31,7 @@ _CONFLUENT_MAGIC, _GUID_MAGIC, _GLUE_MAGIC = 0, 1, 3
 _ID_BYTES, _WIDE_ID_BYTES, _GUID_BYTES = 4, 8, 16
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
 _GLUE_HEADER_BYTES = 18
-# The depth to which protoc nests the types of a file.
+# The maximum depth of nested types in protoc.
 _MOST_INDEXES = 32
 _VARINT_BYTES = 5
 # Apicurio's ``Ref``: its length, the tag of field 1, the length of the name.
@@ -40,9 +40,9 @@ _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 class Reason(StrEnum):
-    """Why a row has no decoded value, as ``_decode_error`` has it."""
+    """Why a row has no decoded value; the values of the column ``_decode_error``."""
 
-    #: The bytes name no schema in a form that is known.
+    #: The bytes do not have a schema ID in a known format.
     NO_MAGIC = "no_magic"
     #: No schema has the id or GUID.
     UNKNOWN_ID = "unknown_id"
@@ -53,37 +53,37 @@ class Reason(StrEnum):
     #: Bytes follow the value.
     TRAILING = "trailing"
     BAD_UTF8 = "bad_utf8"
-    #: The message index of Protobuf leads to no message.
+    #: The file has no message type with the message indexes of the row.
     BAD_INDEX = "bad_index"
-    #: A number or a time that its type of Arrow does not hold.
+    #: A number or time that its Arrow type cannot represent.
     OUT_OF_RANGE = "out_of_range"
     #: The decoded value exceeds the memory limit, or is nested too deeply.
     TOO_LARGE = "too_large"
-    #: The value is not of the form or the types of its schema.
+    #: The value does not match the types of its schema.
     BAD_VALUE = "bad_value"
-    #: The schema was not among those that the type of the column was made of.
+    #: The type of the column was joined without this schema.
     OTHER_SCHEMA = "other_schema"
 
 
 class Framing(IntEnum):
-    """The form in which a row names its schema."""
+    """The format of the schema ID of a row."""
 
     #: The row is null: a tombstone, if it is a value.
     NULL = 0
     #: The row has 0 bytes.
     EMPTY = 1
-    #: The first bytes are of no known form.
+    #: The first bytes have no known format.
     NONE = 2
-    #: The row is shorter than its form, or its header is.
+    #: The row or its header is shorter than the format requires.
     TOO_SHORT = 3
-    #: ``00`` and an id of 4 bytes.
+    #: ``00`` and a 4-byte ID.
     ID = 4
     #: ``01`` and a GUID.
     GUID = 5
     #: A header ``__value_schema_id`` or ``__key_schema_id`` with an id or a GUID.
     HEADER_ID = 6
     HEADER_GUID = 7
-    #: ``00`` and an id of 8 bytes.
+    #: ``00`` and an 8-byte ID.
     WIDE_ID = 8
     #: Apicurio's headers ``apicurio.value.globalId`` and ``contentId``.
     APICURIO_HEADER = 9
@@ -91,7 +91,7 @@ class Framing(IntEnum):
     GLUE = 10
 
 
-#: The reason of the rows whose framing names no schema.
+#: The reasons of rows whose framing has no schema ID.
 FRAMING_REASONS: Final = {
     Framing.EMPTY: Reason.NO_MAGIC,
     Framing.NONE: Reason.NO_MAGIC,
@@ -108,18 +108,18 @@ class Frames:
     framing : array of uint8, shape (n,)
         The `Framing` of each row.
     key_numbers : array of int32, shape (n,)
-        Positions in `keys`, -1 for a row that names no schema.
+        Positions in `keys`, -1 for a row without a schema ID.
     keys : tuple of SchemaKey
-        What the rows name their schemas by, each once.
+        The distinct schema IDs of the rows.
     data : array of uint8
-        The bytes of all rows, those of Arrow's buffer.
+        The bytes of all rows: Arrow's buffer.
     starts, ends : array of int64, shape (n,)
-        The body of each row in `data`: what follows the frame. Bodies of Protobuf still begin with
-        their message indexes, and those that Glue compressed are compressed.
+        The body of each row in `data`, which follows the frame. Bodies of Protobuf still begin with
+        their message indexes. Bodies that Glue compressed are still compressed.
     header_data, header_starts, header_ends
-        What follows the id or GUID in the header of each row: message indexes of Protobuf.
+        The bytes after the ID or GUID in the header of each row: message indexes of Protobuf.
     is_compressed : array of bool, shape (n,), or None
-        Which bodies are zlib streams; None for none.
+        Which bodies are zlib streams; None if no body is.
     """
 
     framing: NDArray[np.uint8]
@@ -147,7 +147,7 @@ class Frames:
                 yield key, rows
 
     def reason_of(self, row: int) -> Reason | None:
-        """Return why a row names no schema; None for one that does, and for null."""
+        """Return why a row has no schema ID; None if it has one or is null."""
         return FRAMING_REASONS.get(Framing(self.framing[row]))
 
 
@@ -165,10 +165,10 @@ def frames_of(
     values : pa.Array
         Keys or values, binary or large binary.
     headers : pa.Array, optional
-        The headers of the same records, as the column ``headers`` has them. A header that names a
-        schema takes precedence over the bytes, and the last header of a name counts.
+        The headers of the same records, as in the column ``headers``. A header with a schema ID
+        takes precedence over the bytes. If a name is repeated, the last header is used.
     is_key : bool
-        Whether the rows are keys: other headers are theirs.
+        Whether the rows are keys, which have other header names.
     id_bytes : int
         The size of ids after ``00``: 4 or 8. With 4, a frame of 8 bytes is recognized if its first
         4 are zeros, because Confluent's ids begin at 1.
@@ -182,7 +182,7 @@ def frames_of(
     return framer.frames(values)
 
 
-#: The keys of one topic that are counted one by one.
+#: The maximum number of schema IDs of one topic that are counted separately.
 MAX_KEYS = 1000
 _MANY_KEYS = 10
 _FEW_SIZES = 2
@@ -190,10 +190,11 @@ _FEW_SIZES = 2
 
 @dataclass(slots=True)
 class KeyCounts:
-    """How often the keys or values of a topic name each schema, in bounded memory.
+    """Counts the schema IDs in the keys or values of a topic, in bounded memory.
 
-    `others` counts records whose schemas come after the first `MAX_KEYS`, and `framings` all
-    records by form. `body_sizes` are those of records with an id of 4 bytes, the first few.
+    `others` counts records whose schema IDs are not among the first `MAX_KEYS`, and `framings`
+    counts all records by format. `body_sizes` are the sizes of the first few records with a 4-byte
+    ID.
     """
 
     keys: Counter[SchemaKey] = field(default_factory=Counter)
@@ -226,16 +227,16 @@ class KeyCounts:
                 self.others += count
 
     def _add_body_sizes(self, sizes: Iterable[int]) -> None:
-        """Note sizes; two are enough to know that they differ."""
+        """Add body sizes; two distinct sizes are enough to see that sizes differ."""
         for size in sizes:
             if len(self.body_sizes) < _FEW_SIZES:
                 self.body_sizes.add(size)
 
     def are_numbers(self, known: int) -> bool:
-        """Return whether ids, of which some are known, are rather parts of plain numbers.
+        """Return whether 4-byte IDs, some of them known, are probably the start of plain numbers.
 
-        Numbers of 8 bytes begin with zeros too, and leave 3 bytes behind an id; other numbers are
-        seldom the same. A number may be a known id by chance.
+        A number of 8 bytes begins with zeros, too, and has 3 bytes after the apparent ID. Numbers
+        rarely repeat, unlike IDs. A number may be a known ID by chance.
         """
         distinct = len(self.keys) + self.others
         if known * _MANY_KEYS > len(self.keys):
@@ -264,7 +265,7 @@ class _Framer:
         self._header_starts, self._header_ends = np.zeros((2, count), np.int64)
 
     def _begin_with(self, magic: int, frame_bytes: int) -> Longs:
-        """Return the rows that begin with a byte and have the size of a frame; note others."""
+        """Return the rows that begin with a byte and have at least the size of a frame."""
         rows: Longs = self._filled[self._first == magic]
         is_short = self._sizes[rows] < frame_bytes
         self._framing[rows[is_short]] = Framing.TOO_SHORT
@@ -283,7 +284,7 @@ class _Framer:
             ids = _integers(self._data, positions, _ID_BYTES)
             is_wide = (ids == 0) & (self._sizes[rows] > _WIDE_ID_BYTES)
             places = np.flatnonzero(is_wide)
-            # Zeros are no id of either size.
+            # An ID is not zero, in either size.
             is_wide[places] = _integers(self._data, positions[places], _WIDE_ID_BYTES) != 0
             self._set(rows[~is_wide], Framing.ID, 1 + _ID_BYTES)
             self._keys.add(KeyKind.ID, rows[~is_wide], ids[~is_wide])
@@ -371,7 +372,7 @@ class _KeyNumbers:
         self.keys: dict[SchemaKey, int] = {}
 
     def add(self, kind: KeyKind, rows: Longs, ids: Longs) -> None:
-        """Give rows integers as keys."""
+        """Set integers as keys of rows."""
         if len(rows) and (ids == ids[0]).all():
             self.numbers[rows] = self._number(SchemaKey(kind, int(ids[0])))
             return
@@ -379,7 +380,7 @@ class _KeyNumbers:
         self._set(rows, [SchemaKey(kind, value) for value in found.tolist()], numbers)
 
     def add_uuids(self, kind: KeyKind, rows: Longs, data: Bytes, positions: Longs) -> None:
-        """Give rows the UUIDs at positions as keys."""
+        """Set the UUIDs at positions as keys of rows."""
         raw = np.ascontiguousarray(data[positions[:, None] + np.arange(_GUID_BYTES)])
         found, numbers = np.unique(raw.view(f"V{_GUID_BYTES}").ravel(), return_inverse=True)
         uuids = [str(uuid.UUID(bytes=bytes(value))) for value in found]
@@ -422,12 +423,12 @@ class _LastHeaders:
         self._is_valid = np.asarray(pairs.field("value").is_valid())
         self.data, self._starts, self._ends = _binary_parts(pairs.field("value"))
         offsets = np.asarray(headers.offsets).astype(np.int64)
-        # A null row may have offsets of headers that nobody sees.
+        # The list offsets of a null row may include headers, which are ignored.
         self._first, self._end = offsets[:-1], offsets[1:]
         self._has_headers = np.asarray(headers.is_valid())
 
     def find(self, name: str) -> tuple[Longs, Longs, Longs]:
-        """Return the rows with such a header that is not null, and where its bytes are."""
+        """Return the rows with such a header that is not null, and the positions of its bytes."""
         found = np.flatnonzero(np.asarray(pc.equal(self._names, name).fill_null(False)))  # noqa: FBT003
         if not len(found):
             return found, found, found
@@ -450,8 +451,8 @@ class MessageIndexes:
     Attributes
     ----------
     paths : tuple of tuple
-        Each distinct path: ``(1, 0)`` is the first type inside the second one. A type that
-        Apicurio names is ``("Name",)``.
+        Each distinct path: ``(1, 0)`` is the first type inside the second one. A type that Apicurio
+        identifies by name is ``("Name",)``.
     path_numbers : array of int32, shape (n,)
         Positions in `paths`, -1 for rows whose indexes do not parse (`Reason.BAD_INDEX`).
     starts : array of int64, shape (n,)
@@ -466,10 +467,10 @@ class MessageIndexes:
 def message_indexes(frames: Frames, rows: Longs, *, has_names: bool = False) -> MessageIndexes:
     """Read the message types of Protobuf rows: a count and as many indexes, zigzag varints.
 
-    They are in the header if the header has the schema, and before the message otherwise. A count
-    of 0 is the path ``(0,)``. With `has_names`, the registry may be Apicurio's, whose serializers
-    write a name instead: a message ``Ref`` before the message. With its headers there may be
-    neither, and the message is of the first type.
+    They are in the header if the header has the schema ID, and before the message otherwise. A
+    count of 0 is the path ``(0,)``. With `has_names`, the registry may be Apicurio's, whose
+    serializers write a name instead: a message ``Ref`` before the message. With Apicurio's headers,
+    both may be missing; the message then has the first type.
     """
     framing = frames.framing[rows]
     by_header = np.isin(framing, (Framing.HEADER_ID, Framing.HEADER_GUID))
@@ -500,7 +501,7 @@ def _first_types(frames: Frames, rows: Longs) -> MessageIndexes:
 
 
 def _have_names(frames: Frames, rows: Longs) -> NDArray[np.bool_]:
-    """Return which bodies begin with a ``Ref``: its length, and a field 1 of text, the name."""
+    """Return which bodies begin with a ``Ref``: its length, and a text field 1 with the name."""
     starts, data = frames.starts[rows], frames.data
     found = frames.ends[rows] - starts > _REF_OVERHEAD
     places = starts[found]
@@ -544,7 +545,7 @@ def _joined(count: int, parts: Iterable[tuple[Longs, MessageIndexes]]) -> Messag
 def _distinct(
     paths: Sequence[MessagePath], numbers: NDArray[np.signedinteger], starts: Longs
 ) -> MessageIndexes:
-    """Return indexes whose paths are each in use, and named once."""
+    """Return the indexes without unused or repeated paths."""
     used = np.unique(numbers[numbers >= 0]).tolist()
     places = {path: place for place, path in enumerate(dict.fromkeys(paths[one] for one in used))}
     place_of = np.full(len(paths) + 1, -1, np.int32)
@@ -559,14 +560,14 @@ def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
         return MessageIndexes(((0,),), np.zeros(len(at), np.int32), at + 1)
     counts, is_bad = _read_varints(data, at, ends, np.ones(len(at), np.bool_))
     is_bad |= (counts < 0) | (counts > _MOST_INDEXES)
-    # The first indexes of each row as a number, which stands for a path.
+    # A number per row, computed from its first indexes, stands for the path.
     paths: list[tuple[int, ...]] = [()]
     numbers = np.zeros(len(at), np.int64)
     for level in range(int(counts[~is_bad].max(initial=0))):
         reads = (counts > level) & ~is_bad
         indexes, failed = _read_varints(data, at, ends, reads)
         is_bad |= failed | (indexes < 0)
-        # 0 is no further index.
+        # 0 means that there is no further index.
         following = np.where(reads & ~is_bad, indexes + 1, 0)
         steps, numbers = np.unique((numbers << 32) | following, return_inverse=True)
         paths = [
@@ -580,9 +581,9 @@ def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
 def _read_varints(
     data: Bytes, at: Longs, ends: Longs, reads: NDArray[np.bool_]
 ) -> tuple[Longs, NDArray[np.bool_]]:
-    """Read a zigzag varint in some rows (``ByteUtils.readVarint``), and move `at` behind it.
+    """Read a zigzag varint in some rows (``ByteUtils.readVarint``), and advance `at` past it.
 
-    Return the numbers, and which rows end before theirs does.
+    Returns the numbers, and which rows end within the varint.
     """
     found = np.zeros(len(at), np.int64)
     rows = np.flatnonzero(reads)
