@@ -326,7 +326,7 @@ def _ask_spark(server: socket.socket) -> None:
         # Read completely, otherwise the master logs a connection reset.
         answer = _receive(server, length - _FRAME_LENGTH.size)
     except TimeoutError:
-        raise _NotSparkError("it accepts connections and does not answer") from None
+        raise _NotSparkError("it accepts connections but does not respond") from None
     if answer[0] != _STREAM_FAILURE:
         raise _NotSparkError(_NOT_SPARK)
 

@@ -92,7 +92,7 @@ def test_unsorted_rows_are_rejected_with_the_missing_sort_call(
 
 def test_row_without_a_topic_is_rejected_with_its_reason(frame: DataFrame, tmp_path: Path) -> None:
     without = sorted_frame(frame.withColumn("topic", lit(None).cast("string")))
-    with pytest.raises(PySparkException, match="a record without a topic") as caught:
+    with pytest.raises(PySparkException, match="a record has no topic") as caught:
         without.write.format("kafka-log").mode("append").save(str(tmp_path / "logs"))
     assert "sortWithinPartitions" not in str(caught.value).partition("\n")[0]
 

@@ -53,7 +53,7 @@ def test_closed_master_port_is_reported_with_the_reason(scheme: str) -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is not a Spark master"),
         (b"", "what answers there is not a Spark master"),
-        (None, "it accepts connections and does not answer"),
+        (None, "it accepts connections but does not respond"),
     ],
 )
 def test_other_server_at_the_master_address_is_reported(

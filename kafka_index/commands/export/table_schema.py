@@ -75,7 +75,7 @@ class _TableTypes:
             raise InputError(
                 f"a table has no type for the column {'.'.join(path)}",
                 found=kind,
-                hint="leave it out of --columns",
+                hint="omit it from --columns",
             )
         return found
 

@@ -46,7 +46,7 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
     """Reject a table with a missing, repeated or unknown column."""
     names = schema.names
     if len(set(names)) < len(names):
-        raise InputError("a column is named twice", found=", ".join(names))
+        raise InputError("a column occurs twice", found=", ".join(names))
     for name in (*_REQUIRED, *filter(None, [settings.order_by])):
         if name not in names:
             raise InputError(f"the table has no column {name}", found=", ".join(names))
@@ -58,14 +58,14 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
             found=", ".join(unknown),
             hint="kcat -J wrote these records: use --layout kcat"
             if {*names} >= KCAT_COLUMNS
-            else "leave it out, or rename it; --layout names the layout of another tool",
+            else "omit it, or rename it; --layout selects the layout of another tool",
         )
     if not {"key", "value"} & set(names):
         raise InputError("the table has neither a column key nor value", found=", ".join(names))
     if "offset" in names and settings.order_by is not None:
         raise InputError(
             "the table has a column offset, so that orderBy would have no effect",
-            hint="leave out one of the two",
+            hint="omit one of the two",
         )
     if "offset" not in names and settings.order_by is None:
         raise InputError(
@@ -82,7 +82,7 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, 
     topics = batch.column("topic").cast(pa.string()).dictionary_encode()
     numbers = _longs(batch, "partition")
     if topics.indices.null_count:
-        raise InputError("a record without a topic")
+        raise InputError("a record has no topic")
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     if (numbers < 0).any() or (numbers > INT32_MAX).any():
         wrong = numbers[(numbers < 0) | (numbers > INT32_MAX)][0]
@@ -131,7 +131,7 @@ def import_rows(batch: pa.RecordBatch, settings: ImportSettings, end_offset: int
         )
     keys = _binary(batch, "key")
     if settings.log.is_compacted and keys.null_count:
-        raise InputError("a record without a key, and the topic is compacted")
+        raise InputError("a record has no key, but the topic is compacted")
     timestamps, types = _timestamps(batch, settings)
     groups = np.zeros(len(batch), np.int64)
     if types.any():
@@ -233,9 +233,9 @@ def _longs(batch: pa.RecordBatch, name: str) -> Longs:
 
 def _integers(column: pa.Array, name: str) -> Longs:
     if not pa.types.is_integer(column.type):
-        raise InputError(f"the column {name} is of another type", found=column.type)
+        raise InputError(f"the column {name} has another type", found=column.type)
     if column.null_count:
-        raise InputError(f"a record without a {name}")
+        raise InputError(f"a record has no {name}")
     numbers: Longs = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return numbers
 
@@ -245,5 +245,5 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
         return pa.nulls(len(batch), pa.binary())
     column = batch.column(name)
     if column.type not in _BINARY:
-        raise InputError(f"the column {name} is of another type", found=column.type)
+        raise InputError(f"the column {name} has another type", found=column.type)
     return column.cast(pa.large_binary())

@@ -402,7 +402,7 @@ def _avro_records(stream: IO[bytes], path: str) -> Iterator[Any]:
             yield record
     except (EOFError, zlib.error, fastavro.schema.SchemaParseException) as error:
         raise InputError(
-            f"cannot read the Avro file: {str(error) or 'it is cut short'}", path=path
+            f"cannot read the Avro file: {str(error) or 'it is truncated'}", path=path
         ) from error
 
 

@@ -69,7 +69,7 @@ def read_schemas(
     InputError
         Nothing is found, the input has no schemas, or the output overlaps the input.
     ReadError
-        A schema registry does not answer.
+        A schema registry does not respond.
     PublishError
         The output cannot be written.
 

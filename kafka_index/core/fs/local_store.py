@@ -478,5 +478,5 @@ def unreadable_directory(error: OSError, path: str) -> InputError:
     return InputError(
         f"cannot read the directory: {error.strerror}",
         path=path,
-        hint="check its permissions, or leave it out of the input",
+        hint="check its permissions, or omit it from the input",
     )

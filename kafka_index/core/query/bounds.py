@@ -128,7 +128,7 @@ def _bound(
     offset = None if offsets is None else _of_partition(offsets, partition)
     if offset is None:
         return Bound(default)
-    if not isinstance(offset, int) or offset < EARLIEST:  # type: ignore[redundant-expr]  # of callers without types
+    if not isinstance(offset, int) or offset < EARLIEST:  # type: ignore[redundant-expr]
         raise InputError(
             "not an offset", expected="0 or more, -1 (latest) or -2 (earliest)", found=offset
         )
@@ -219,9 +219,9 @@ def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
     """Raise if `needs_start` and no record is at or after the start time."""
     if bounds.needs_start and bounds.start.is_timestamp:
         raise InputError(
-            f"no record is as late as the starting timestamp {bounds.start.value}",
+            f"no record is at or after the starting timestamp {bounds.start.value}",
             path=log.files.segments[0].partition_directory,
-            hint="give an earlier one, or set startingOffsetsByTimestampStrategy to latest",
+            hint="give an earlier time, or set startingOffsetsByTimestampStrategy to latest",
         )
 
 
@@ -245,7 +245,7 @@ def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> Non
             path=log.files.segments[0].partition_directory,
             expected=f"{earliest}..{end_offset}",
             found=bound.value,
-            hint="set failOnDataLoss to false to read what is there",
+            hint="set failOnDataLoss to false to read the existing offsets",
         )
 
 
@@ -339,7 +339,7 @@ def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
             raise _malformed(path, f"{topic},{partition},{offset}")
         of_topic = offsets.setdefault(topic, {})
         if number in of_topic:
-            raise InputError("a partition is named twice", path=path, found=f"{topic}-{number}")
+            raise InputError("a partition is listed twice", path=path, found=f"{topic}-{number}")
         of_topic[number] = value
     if not offsets:
         raise InputError("no offsets", path=path)

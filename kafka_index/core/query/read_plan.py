@@ -47,7 +47,7 @@ class RecordSplit:
     Attributes
     ----------
     ranges
-        Parts of segments with the records, in order.
+        Byte ranges of segments with the records, in order.
     aborted
         Transactions that overlap with them, if isolation requires it.
     start_offset
@@ -187,7 +187,7 @@ def part_of_partition(files: PartitionFiles, split: RecordSplit) -> ReadPartitio
 
 
 def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:
-    """Divide a range into equal ones, like Spark's ``KafkaOffsetRangeCalculator``."""
+    """Divide a range into equal ranges, like Spark's ``KafkaOffsetRangeCalculator``."""
     first = offsets.first_offset
     end = log.end_offset if offsets.end_offset is None else offsets.end_offset
     count = -(-(end - first) // max_records)
@@ -292,7 +292,7 @@ def split_range(
 def ranges_of(
     log: PartitionLog, first_offset: int, end_offset: int | None, *, strict: bool
 ) -> Iterator[LogRange]:
-    """Yield the parts of segments that contain a range of offsets.
+    """Yield the byte ranges of segments that contain a range of offsets.
 
     If a corruption precedes their start or end, `strict` raises an error; otherwise more is read.
     """

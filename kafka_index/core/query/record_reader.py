@@ -85,11 +85,11 @@ class RecordReader:
     """Reads the records of a split in log order.
 
     `on_left_out` is called with each skipped corruption (`OnDamage.DROP`); by default a warning is
-    logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments with the last
-    returned record batch and all later ones. `last_header` is the header of the last batch read
-    that starts within the split. `seen` has the offsets read so far. `decode_errors` counts keys
-    and values of returned records that did not decode, by code. `unmatched_errors` counts them in
-    records that do not meet a condition.
+    logged. `bytes_read` counts bytes of logs. `ranges` are the byte ranges of segments with the
+    last returned record batch and all later batches. `last_header` is the header of the last batch
+    read that starts within the split. `seen` has the offsets read so far. `decode_errors` counts
+    keys and values of returned records that did not decode, by code. `unmatched_errors` counts them
+    in records that do not meet a condition.
     """
 
     def __init__(

@@ -154,7 +154,8 @@ class RecordStream(Result):
         """
         if self._records is None:
             raise InputError(
-                f"nothing was {self._verb} to its end yet", hint="iterate to the end, or to_arrow()"
+                f"nothing was {self._verb} to its end yet",
+                hint="iterate to the end, or call to_arrow()",
             )
         places = (*self.unread, *self._missing.lost, *self._decode_errors)
         return RunOutcome.of_faults(self._faults.retriable).with_damage(places)

@@ -65,7 +65,7 @@ def read_plan(
 
     `on_left_out` is called with each skipped corruption, in addition to a logged warning; lost
     offsets count as corruption. `on_missing` is called with the missing offsets of each partition.
-    Keys and values that do not decode are added to `decode_errors`, by code.
+    Keys and values that do not decode are counted in `decode_errors`, keyed by code.
     """
 
     def left_out(error: CorruptLogError) -> None:

@@ -47,7 +47,7 @@ class RecordFilter:
                 pc.match_substring_regex(pa.array([b""]), pattern=self.key_regex)
             except pa.ArrowInvalid as error:
                 raise InputError(
-                    f"not a regular expression of RE2: {error}", found=self.key_regex
+                    f"not a regular expression in RE2 syntax: {error}", found=self.key_regex
                 ) from error
 
     @property
@@ -107,8 +107,8 @@ class ReadSettings:
 
     `columns` are names in `RECORD_SCHEMA`. `include_control` returns control records too.
     `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` is the
-    memory limit for decompressed records of the process. With `typed`, its columns are read, and
-    with `where` the records that meet a condition.
+    memory limit for decompressed records of the process. With `typed`, these typed columns are
+    read. With `where`, only records that meet the condition are read.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS

@@ -1,8 +1,8 @@
-"""The types of records that are decoded, which are fixed before the first row is read.
+"""The types of decoded records, which are determined before the first row is read.
 
-The subjects of a topic have the schemas of its records, but for what other naming strategies and
-hand-made records hold. So the frames of all records are read first: what names a schema in them is
-a writer of the topic's type.
+With other naming strategies than TopicName, or with hand-made records, the subjects of a topic do
+not have the schemas of all its records. So the schema IDs of all records are read first, and the
+topic's type is joined from their schemas.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def decode_options(
 
 @dataclass(slots=True)
 class PartCounts:
-    """What the keys or values of a topic were written with so far; picklable."""
+    """The writers of the keys or values of a topic that were found so far; picklable."""
 
     writers: set[Writer] = field(default_factory=set)
     counts: KeyCounts = field(default_factory=KeyCounts)
@@ -129,17 +129,17 @@ class PartCounts:
     earlier: set[Writer] = field(default_factory=set)
 
     def add(self, other: PartCounts) -> None:
-        """Add what other records were written with."""
+        """Add the writers of other records."""
         self.writers |= other.writers
         self.counts.add(other.counts)
 
     @property
     def all_writers(self) -> set[Writer]:
-        """The writers that this run and earlier ones have found."""
+        """The writers that this run and earlier runs have found."""
         return self.writers | self.earlier
 
     def written(self, options: DecodeOptions) -> Written:
-        """Return the schemas that are known, and whether records name others only."""
+        """Return the known writers, and whether all schema IDs in records are unknown."""
         keys = self.counts.keys
         known = {key for key in keys if _schema_of(key, options) is not None}
         if self.counts.are_numbers(len(known)):
@@ -153,12 +153,12 @@ TopicCounts: TypeAlias = dict[tuple[str, str], PartCounts]
 
 
 class WriterFinder:
-    """Finds what records were written with, by their first bytes and headers."""
+    """Finds the writers of records, from their first bytes and headers."""
 
     def __init__(self, options: DecodeOptions) -> None:
         self.found: TopicCounts = defaultdict(PartCounts)
         self._options = options
-        #: The parts whose records name schemas.
+        #: The parts whose records have schema IDs.
         self.parts = [
             part for part in options.parts if not (part == VALUE and options.value_schema)
         ]
@@ -182,7 +182,7 @@ class WriterFinder:
         """Return the writer schemas of rows with a schema ID."""
         writer, schema = Writer(key), _schema_of(key, self._options)
         if schema is None:
-            # The schema of the topic takes its place.
+            # The schema of the topic is used instead.
             unframed = self._options.unframed_schema(part, topic)
             if unframed is None:
                 return ()
@@ -197,7 +197,7 @@ class WriterFinder:
 
 
 def _of_message(writer: Writer, path: MessagePath) -> Writer:
-    """Return the writer of a message; the first one needs no path in the schema of a topic."""
+    """Return the writer of a message type; the first type has no path in a topic's schema."""
     is_first = writer.key is None and path == (0,)
     return writer if is_first else writer._replace(path=path)
 
@@ -298,12 +298,12 @@ def _typed_column(
 
 
 def check_mapping(options: DecodeOptions, types: Mapping[str, TypedColumns]) -> None:
-    """Raise `InputError` if files of schemas have no ids, and none is of a topic that is read."""
+    """Raise `InputError` if schemas have no IDs, and none belongs to a topic that is read."""
     if not types or options.schemas.is_mapped or any(typed.is_typed for typed in types.values()):
         return
     example = '{"topics": {"TOPIC": {"value": "FILE"}}}'
     raise InputError(
-        "no schema has an id, or is of a topic that is read",
+        "no schema has an ID or belongs to a topic that is read",
         path=options.schemas.origin,
         expected="a file TOPIC-key or TOPIC-value, or a schemas.json that maps topics or ids",
         found=f"the topics {first_of(list(types), 5)}",
@@ -319,7 +319,7 @@ def with_types(
     keeps_raw: bool = False,
     limit: int | None = None,
 ) -> ReadPlan:
-    """Return the plan of a read whose columns are decoded, of all its topics as one table.
+    """Return the plan of a read with decoded columns; all topics are read as one table.
 
     With a limit, at most so many records are read, the first of each partition.
     """
@@ -337,12 +337,13 @@ def with_types(
 class RecordCondition:
     """A condition over records, with decoded columns; small, and picklable.
 
-    Only the members that it compares are decoded for it, and records that meet it as a whole.
+    For the condition, only the members in it are decoded. Records that meet it are decoded
+    completely.
 
     Attributes
     ----------
     typed : TypedColumns, optional
-        The columns that it compares, if keys or values are decoded.
+        The typed columns in the condition, if keys or values are decoded.
     """
 
     condition: Condition

@@ -167,7 +167,7 @@ def record_schema(columns: Collection[str]) -> pa.Schema:
                 "there is no such column", expected=", ".join(RECORD_SCHEMA.names), found=name
             )
     if len(set(columns)) < len(columns):
-        raise InputError("a column is named twice", found=", ".join(columns))
+        raise InputError("a column occurs twice", found=", ".join(columns))
     return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
 
 

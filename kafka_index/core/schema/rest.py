@@ -100,7 +100,7 @@ def _get(url: str, base: str) -> _Listed:
 
 def _failed(base: str, reason: str) -> ReadError:
     return ReadError(
-        f"the schema registry does not answer: {reason}",
+        f"the schema registry does not respond: {reason}",
         path=base,
         hint=f"run again; {USER_VARIABLE}=USER:PASSWORD gives a user",
     )

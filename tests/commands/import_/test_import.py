@@ -589,14 +589,14 @@ def test_import_writes_the_topic_id_for_the_broker(tmp_path: Path) -> None:
         ({"topic": None}, "no column topic"),
         ({"key": None, "value": None}, "neither a column key nor value"),
         ({"ofset": [0]}, "a column that a record does not have"),
-        ({"topic": [None]}, "a record without a topic"),
+        ({"topic": [None]}, "a record has no topic"),
         ({"topic": ["../up"]}, "not a legal topic name"),
         ({"partition": [-1]}, "not a partition"),
         ({"offset": [-5]}, "a negative offset"),
         ({"offset": [2**63 - 1]}, "no offset follows this one"),
         ({"offset": [5, 2**63 - 1]}, "no offset follows this one"),
         ({"timestamp": [-2]}, "a timestamp is negative"),
-        ({"timestamp": [None]}, "a record without a timestamp"),
+        ({"timestamp": [None]}, "a record has no timestamp"),
         ({"timestampType": [3]}, "not a timestamp type"),
         ({"is_control": [True]}, "a control record"),
     ],
@@ -711,7 +711,7 @@ def test_null_key_is_rejected_for_a_compacted_topic(tmp_path: Path) -> None:
 
     stderr = refused(source, tmp_path / "logs", "--property", "cleanup.policy=compact")
 
-    assert "a record without a key, and the topic is compacted" in stderr
+    assert "a record has no key, but the topic is compacted" in stderr
 
 
 def test_unsorted_records_are_rejected(tmp_path: Path) -> None:

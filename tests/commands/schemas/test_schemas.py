@@ -319,7 +319,7 @@ def test_output_equal_to_the_schema_source_is_rejected(tmp_path: Path) -> None:
 def test_unreachable_registry_is_an_environment_error() -> None:
     done = run_here("schemas", "--input", TYPED, "--schemas", "http://127.0.0.1:1")
     assert done.returncode == 3
-    assert "the schema registry does not answer" in done.stderr
+    assert "the schema registry does not respond" in done.stderr
 
 
 def test_input_without_schemas_is_rejected(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ _BOTH_FAIL = {
     "end after the log": "the log does not have the ending offset",
     "partition left out": "bounds by partition leave some out",
     "no such topic": "the topic is not in the logs",
-    "no record as late": "no record is as late as the starting timestamp",
+    "no record as late": "no record is at or after the starting timestamp",
     "start after an end in time": "starts after its end",
     "start after the log, without fail": "starts after its end",
 }

@@ -134,11 +134,11 @@ def test_registry_user_is_read_from_the_environment(monkeypatch: pytest.MonkeyPa
 
 
 FAILURES: dict[str, tuple[tuple[int, bytes], type[KafkaIndexError], str]] = {
-    "server error": ((503, b"<html>"), ReadError, "does not answer: HTTP 503"),
-    "forbidden": ((403, b""), ReadError, "does not answer: HTTP 403"),
+    "server error": ((503, b"<html>"), ReadError, "does not respond: HTTP 503"),
+    "forbidden": ((403, b""), ReadError, "does not respond: HTTP 403"),
     "no registry": ((404, b""), InputError, r"no schema registry at this URL .*HTTP 404"),
-    "page of HTML": ((200, b"<html>"), InputError, "a response that is no list of schemas"),
-    "object": ((200, b'{"schemas":[]}'), InputError, "a response that is no list of schemas"),
+    "page of HTML": ((200, b"<html>"), InputError, "the response is not a list of schemas"),
+    "object": ((200, b'{"schemas":[]}'), InputError, "the response is not a list of schemas"),
 }
 
 
@@ -155,5 +155,5 @@ def test_registry_error_is_retriable_only_for_server_errors(case: str) -> None:
 def test_unreachable_registry_is_retriable() -> None:
     with serving([]) as server:
         url = server.url
-    with pytest.raises(ReadError, match="does not answer"):
+    with pytest.raises(ReadError, match="does not respond"):
         open_schemas(url, [])

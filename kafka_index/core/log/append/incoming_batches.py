@@ -504,7 +504,7 @@ def _check_keys(batches: IncomingBatches) -> None:
     for row in range(len(batches)):
         if has_null_key(_batch(batches, row), _budget()):
             raise InputError(
-                "a record without a key, and the topic is compacted",
+                "a record has no key, but the topic is compacted",
                 position_bytes=int(batches.columns.position_bytes[row]),
             )
 
