@@ -8,24 +8,24 @@
 Dumps: data directories, partition directories, or globs of either; local paths or URIs.
     build_indexes        write .index, .timeindex and other files that a broker keeps next to logs
     verify               compare every file with the file that a broker would write
-    predict              what a broker does to its log directories when it starts
-    list_partitions      partitions, their offsets and sizes
-    read_stats           records and bytes by topic, partition, day or hour; sizes and keys
-    read_metadata        topics, groups, offsets, transactions and producers of the cluster
-    read_schemas         schemas of typed records, and the topics that use them
-    find_records         records by key, value and time
-    export_records       records as Parquet or JSON lines, incrementally
-    lookup_offsets       where offsets are: batches and positions, for a table of queries
-    lookup_timestamps    the first records at or after timestamps, for a table of queries
-    read_records         records for pandas, polars, DuckDB and Arrow
-    restore_dump         make a data directory that a broker mounts
-    import_records       tables of records as logs that a broker mounts
+    predict              predict how a broker changes its log directories when it starts
+    list_partitions      list partitions, with their offsets and sizes
+    read_stats           count records and bytes by topic, partition, day or hour; sizes and keys
+    read_metadata        read topics, groups, offsets, transactions and producers of the cluster
+    read_schemas         list schemas of typed records, and the topics that use them
+    find_records         find records by key, value and time
+    export_records       export records to Parquet, JSON lines or tables, incrementally
+    lookup_offsets       find the batches and positions of offsets, for a table of queries
+    lookup_timestamps    find the first records at or after timestamps, for a table of queries
+    read_records         read records for pandas, polars, DuckDB and Arrow
+    restore_dump         make a data directory that a broker starts on
+    import_records       write tables of records as logs that a broker loads
     rewrite_dump         copy a dump without some of its records
     backup_broker        back up a running broker into a repository
-    open_backup          a repository of backups, which all of these read as dumps
+    open_backup          open a repository of backups, which these functions read as dumps
 
 Results: a verdict, counts, and rows for Arrow, pandas, polars and DuckDB.
-    Result               what they have in common: ok, summary, to_arrow, raise_for_damage
+    Result               the base class of results: ok, summary, to_arrow, raise_for_damage
     Verification, VerifiedPartition, Finding, FindingCounts
     Prediction, Verdict, PartitionPrediction, Refusal
     BuildResult, LookupResult, LookupFinding, InvalidQuery, PartitionList, Metadata

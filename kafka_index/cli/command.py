@@ -192,7 +192,7 @@ def add_unread(code: int) -> ExitCode:
         (
             LINKED_OUT,
             "not read, as links lead out of the input: ",
-            "; --follow-links reads what they lead to",
+            "; --follow-links reads their targets",
         ),
     ):
         found = [each for each in files if each.reason == reason]

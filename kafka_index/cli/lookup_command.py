@@ -37,8 +37,8 @@ def _run(spec: CommandSpec, request: LookupRequest, options: RunOptions) -> int:
     for name, is_given in given.items():
         if is_given:
             raise click.UsageError(f"{name} goes with --queries, not with a single question")
-    # Imports take most of the time: import only what a single query needs, and disable garbage
-    # collection.
+    # Imports take most of the time: import only modules that a single query needs, and disable
+    # garbage collection.
     gc.disable()
     try:
         from kafka_index.cli.question_text import print_answer  # noqa: PLC0415, slow to import

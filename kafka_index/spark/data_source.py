@@ -262,7 +262,7 @@ _INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 
-#: Approximate size of log data per task, by default.
+#: Default approximate size of log data per task.
 TASK_BYTES = 128 << 20
 #: Options that select topics or partitions; only one may be given.
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
@@ -738,7 +738,7 @@ class KafkaLogReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         configure_stores(options.storage)
-        # Resolved once, so that tasks read what was planned.
+        # Resolved once, so that all tasks read the same plan.
         self._options = replace(
             options,
             paths=tuple(map(pinned_backup, options.paths)),

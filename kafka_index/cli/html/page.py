@@ -258,7 +258,7 @@ class Totals:
 
 
 def find_values(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
-    """Return the finding by which each row is counted."""
+    """Return the finding of each row, for the counts of findings."""
     values = [table[name] for name in columns.found_in]
     return pc.coalesce(*values, pa.scalar("", pa.string()))
 

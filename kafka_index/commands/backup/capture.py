@@ -448,7 +448,7 @@ class PartitionInspector:
         self._directories = directories
         self._known = known
         self._open_files = OpenFiles()
-        # The ends of the batches of last logs, by device and inode.
+        # The ends of the batches of last logs, keyed by device and inode.
         self._ends: dict[tuple[int, int], int] = {}
 
     def inspect(

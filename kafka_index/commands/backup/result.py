@@ -300,7 +300,7 @@ class BackupResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for what is damaged or was skipped too often, the environment for failed reads."""
+        """Damage for damaged or too often skipped partitions, the environment for failed reads."""
         faults = [row.retriable for row in self.partitions if row.is_fault]
         return RunOutcome.of_faults(faults).with_damage(self.unread)
 

@@ -266,7 +266,7 @@ def _damage_line(row: SegmentReport) -> str:
 
 @dataclass(frozen=True, repr=False)
 class BuildPlan(Result):
-    """The result of a dry run: what a build would check.
+    """The result of a dry run: the logs that a build would check.
 
     Parameters
     ----------

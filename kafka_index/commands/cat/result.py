@@ -147,7 +147,7 @@ def _last_offsets(
 def matches_by_time(
     partitions: Sequence[Sequence[RecordSplit]], settings: ReadSettings
 ) -> Generator[SplitMatches, None, None]:
-    """Yield the records of partitions, each with its splits, by timestamp.
+    """Yield the records of partitions, each with its splits, merged by timestamp.
 
     Offsets of a partition stay in order: a record with a smaller timestamp directly follows the
     previous record. Records with equal timestamps are sorted by partition. The settings need the
@@ -199,7 +199,7 @@ class _Stream:
         return not self._splits
 
     def fill(self) -> Iterator[SplitMatches]:
-        """Read more if the buffer is empty, and yield what is read."""
+        """Read more records if the buffer is empty, and yield them."""
         while self._splits and not len(self.times):
             matches = match_split(
                 self._splits.popleft(), "", settings=self._settings, max_bytes=self._max_bytes

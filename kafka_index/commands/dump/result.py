@@ -25,17 +25,17 @@ from kafka_index.core.query.printed_records import PrintedRecords, Row
 from kafka_index.core.query.record_stream import decode_counts, decode_section
 from kafka_index.core.records.batch_table import BatchColumns
 
-# Columns of first and last offset, by kind of row.
+# Columns of first and last offset, keyed by kind of row.
 _OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))
-# Columns of first and last time, by kind of row.
+# Columns of first and last time, keyed by kind of row.
 _TIMES = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp_ms"))
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedFile:
-    """A file to dump, by path or URI.
+    """A file to dump.
 
-    The base offset is that of its name, 0 for a checkpoint; `kind` is its suffix or name.
+    The base offset is taken from its name, 0 for a checkpoint; `kind` is its suffix or name.
     """
 
     path: str

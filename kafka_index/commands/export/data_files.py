@@ -1,4 +1,4 @@
-"""Data files: the records of a split in Parquet or JSON lines, by day if asked for."""
+"""Data files: the records of a split in Parquet or JSON lines, optionally a file per day."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
 
 #: Hive's default partition: the folder of records with timestamps outside of the calendar.
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-#: The most data files of a split that are open at a time, each for another day.
+#: The maximum number of open data files of a split, one for each day.
 _MAX_OPEN = 8
 _DAY_MS = 24 * 3600 * 1000
 

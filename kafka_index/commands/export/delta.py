@@ -1,4 +1,4 @@
-"""Delta tables of an export, by the library deltalake."""
+"""Delta tables of an export, written with the library deltalake."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class PartitionExport:
 
 
 def _sum_counts(results: Iterable[SplitResult]) -> dict[str, int]:
-    """Return the keys and values that did not decode, by code."""
+    """Return the number of keys and values that did not decode, keyed by error code."""
     found: Counter[str] = Counter()
     for result in results:
         found.update(result.decode_counts)

@@ -58,7 +58,7 @@ SPLIT_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """The plan of an export, by topic and partition."""
+    """The plan of an export, with partitions sorted by topic and number."""
 
     partitions: tuple[PartitionExport, ...]
 
@@ -69,7 +69,7 @@ class ExportPlan:
 
     @property
     def partition_of(self) -> dict[int, PartitionExport]:
-        """The partition of each split, by its number."""
+        """The partition of each split, keyed by split number."""
         return {work.number: one for one in self.partitions for work in one.works}
 
 
@@ -120,7 +120,7 @@ def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[
             "the starting offsets are not for the same partitions as the input",
             expected=", ".join(missing) or None,
             found=", ".join(other) or None,
-            hint="name each partition once (-2 is its first offset), and use --topics for fewer",
+            hint="list each partition once (-2 is its first offset); use --topics to select topics",
         )
 
 
@@ -397,7 +397,7 @@ def _state_to_extend(
             path=settings.folder_of(TopicPartition(files.topic, files.partition)),
             expected=known.first_offset,
             found=start,
-            hint="leave out --offsets to continue, or give another --output",
+            hint="omit --offsets to continue, or give another --output",
         )
     return known
 

@@ -46,7 +46,7 @@ _BATCH_ROWS, _BATCH_BYTES = 16 * 1024, 16 * 1024 * 1024
 _FILE_BYTES = 512 * 1024 * 1024
 #: Partitions whose files are written at a time, if another tool has put them into one file.
 _MAX_OPEN = 2
-#: The place of a row is the number of its file, and below these bits its number in the file.
+#: The place of a row: the number of its file in the high bits, its row number in these low bits.
 _ROW_BITS = 40
 _NEWEST = """
 SELECT
@@ -184,7 +184,7 @@ def _write_newest(paths: Sequence[str], key: str, target: str) -> None:
 def _replaced_keys(
     paths: Sequence[str], key: str, newest: str, ranges: Sequence[RowRange]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the places of the rows with the keys of new records, and of those in ranges."""
+    """Yield the places of the rows with the keys of new records, and of the rows in ranges."""
     columns = {**_KEY_COLUMNS, "offset": pa.int64()}
     rows = _with_places(paths, ("partition", key, "offset"), columns)
     schema = pa.schema({**columns, **_PLACE, "is_replaced": pa.bool_()})
@@ -323,7 +323,7 @@ class _TableFiles:
     def _files_of(self, partition: int) -> SplitFiles:
         if len(self._open) == _MAX_OPEN:
             self._finish(next(iter(self._open)))
-        # Not beside the data files of the export, which removes files that it does not know.
+        # Not next to the data files of the export, because the export removes unknown files there.
         folder = os.path.join(self._folder, "data", f"partition-{partition}")
         if partition not in self._cleaned:
             self._cleaned.add(partition)

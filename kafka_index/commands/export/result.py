@@ -92,7 +92,7 @@ class PartitionReport:
     `left_out` counts skipped corrupt ranges. Path, position and reason describe the first corrupt
     range, or the failure. `is_retriable`: the environment is at fault for a failure.
     `missing_offsets` are missing within the range that this run exported. `is_shorter`: the export
-    replaced a longer export. `decode_counts` are the keys and values that did not decode, by code.
+    replaced a longer export. `decode_counts` are the keys and values that did not decode, keyed by code.
     """
 
     topic: str
@@ -119,7 +119,7 @@ class PartitionReport:
 
     @property
     def decode_error_codes(self) -> str | None:
-        """The number of keys and values that did not decode, by code."""
+        """The number of keys and values that did not decode, keyed by error code."""
         counts = sorted(self.decode_counts.items())
         return ", ".join(f"{code}: {count}" for code, count in counts) or None
 
@@ -198,7 +198,7 @@ class ExportResult(Result):
 
     @property
     def headline(self) -> str:
-        """The number of records and files, and of what was not exported."""
+        """The number of exported records and files, and of skipped ranges and failed partitions."""
         counts = self.counts
         text = (
             f"{plural(counts['records'], 'record')} in {plural(counts['files'], 'file')} of "
@@ -233,7 +233,7 @@ class ExportResult(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """Corrupt ranges and failures, by partition."""
+        """Corrupt ranges and failures, in the order of partitions."""
         wrong = [
             row
             for row in self.partitions
@@ -248,7 +248,7 @@ class ExportResult(Result):
 
     @property
     def decode_errors(self) -> Mapping[str, int]:
-        """The keys and values that did not decode, by code."""
+        """Keys and values that did not decode, a row per error code."""
         found: Counter[str] = Counter()
         for row in self.partitions:
             found.update(row.decode_counts)

@@ -173,7 +173,7 @@ def _first_difference(
 
 
 def _children(kind: pa.DataType) -> dict[str, pa.DataType]:
-    """Return the types within a type, by the names of columns."""
+    """Return the types within a type, keyed by column name."""
     if pt.is_struct(kind):
         return {each.name: each.type for each in kind}
     if pt.is_map(kind):

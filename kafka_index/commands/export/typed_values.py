@@ -37,7 +37,7 @@ _FORM_TEXTS = {
 def find_types(
     workers: Workers, plan: ExportPlan, settings: ExportSettings, decode: DecodeOptions
 ) -> dict[str, TypedColumns]:
-    """Return the typed columns of each topic, and add what they depend on to the export states.
+    """Return the typed columns of each topic, and add their writer schemas to the export states.
 
     The type of a topic is fixed before rows are written: by its subjects, by what earlier runs have
     found in its records, and by the new ones. Raises `InputError` if columns have another form than
@@ -83,7 +83,7 @@ def find_types(
 def types_of_logs(
     files: Sequence[PartitionFiles], settings: ExportSettings, decode: DecodeOptions
 ) -> dict[str, TypedColumns]:
-    """Return the typed columns of each topic, by all of its records.
+    """Return the typed columns of each topic, based on all of its records.
 
     Raises `InputError` if columns have another form than in earlier runs.
     """
@@ -133,7 +133,7 @@ def _topic_columns(
 def _find_writers(
     work: SplitWork, _attempt_id: str, *, settings: ReadSettings, decode: DecodeOptions
 ) -> TopicCounts:
-    """Return what the records of a split were written with; damage is reported by the export."""
+    """Return the schemas that the records of a split were written with; ignores damage."""
     try:
         return find_writers([work.split], settings, decode)
     except KafkaIndexError as error:

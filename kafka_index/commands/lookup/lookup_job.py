@@ -152,7 +152,7 @@ def _table_of(rows: object, columns: pa.Schema) -> pa.Table:
 
 
 def _with_times(table: pa.Table, by: By) -> pa.Table:
-    """Replace times given as text, which may be relative, by milliseconds.
+    """Convert times given as text, which may be relative, to milliseconds.
 
     Raises `InputError` with the first text that is not a time.
     """

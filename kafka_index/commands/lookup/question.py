@@ -102,7 +102,7 @@ def _inventory(request: ConsoleLookupRequest) -> Inventory:
 def partition_directories(
     logs: Sequence[str], topic: str, partitions: Sequence[int] = ()
 ) -> list[str]:
-    """Return the directories of the given partitions of a topic, by default of all.
+    """Return the directories of the given partitions of a topic, by default all partitions.
 
     The logs are data directories, topic-partition directories, or globs of either. Raises
     `InputError` if a path does not exist, or a partition is in none of them.
@@ -127,7 +127,7 @@ def partition_directories(
 
 
 def _directories_of(given: Sequence[str]) -> Mapping[TopicPartition, list[str]]:
-    """Return the directories of all partitions that exist, by partition."""
+    """Return the directories of all existing partitions, keyed by partition."""
     found: dict[TopicPartition, list[str]] = {}
     for directory in given:
         paths = {os.path.basename(directory): directory}

@@ -209,7 +209,7 @@ class SourceCluster:
         return max((epoch for epoch in epochs if epoch is not None), default=-1)
 
     def groups_of(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """Return the groups that committed offsets of topics, by topic."""
+        """Return the groups that committed offsets of topics, keyed by topic."""
         wanted = set(topics)
         found: dict[str, set[str]] = {}
         for one in self.offsets:

@@ -358,7 +358,7 @@ _Settled = dict[tuple[TopicPartition, str], int]
 
 
 def _settled(backup: Backup) -> _Settled:
-    """Return the settled offsets of a backup, which precede its capture, by partition and topic ID.
+    """Return the settled offsets of a backup, which precede its capture; keyed by partition and ID.
 
     There are none if the brokers did not synchronize, or ``__transaction_state`` is incomplete.
     """

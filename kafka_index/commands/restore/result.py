@@ -236,7 +236,7 @@ RESTORE_REPORT = ReportSpec(
                 NOTABLE, "an offset of a group after the end of its log, which stays"
             ),
             NOT_RENAMED: Meaning(
-                NOTABLE, "an offset of a group under the old name of a topic, where it stays"
+                NOTABLE, "an offset of a group under the old name of a topic, which is kept"
             ),
         },
         units="status",
@@ -473,7 +473,7 @@ def lost_texts(lost: Sequence[LostRange]) -> list[str]:
 
 
 def _amount(lost: Sequence[LostRange]) -> str:
-    """Return the number of lost records or, for ranges where it is unknown, of offsets."""
+    """Return the number of lost records or, if it is unknown for a range, of offsets."""
     records = sum(one.records or 0 for one in lost)
     rest = [one for one in lost if one.records is None]
     sized = [

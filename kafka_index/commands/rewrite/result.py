@@ -197,7 +197,7 @@ class RewriteResult(Result):
 
     @property
     def by_topic(self) -> Mapping[str, tuple[int, int, int]]:
-        """The numbers of partitions, records and dropped records, by topic."""
+        """The numbers of partitions, records and dropped records of each topic."""
         topics: dict[str, tuple[int, int, int]] = {}
         for row in self.partitions:
             partitions, records, dropped = topics.get(row.topic, (0, 0, 0))

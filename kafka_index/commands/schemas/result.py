@@ -156,7 +156,7 @@ class SchemaList(Result):
 
     @cached_property
     def _versions(self) -> list[Version]:
-        """The requested versions, by subject and number."""
+        """The requested versions, sorted by subject and number."""
         subjects = self._schemas.subjects() if self._subject is None else [self._subject]
         return [version for one in subjects for version in self._schemas.versions_of(one)]
 

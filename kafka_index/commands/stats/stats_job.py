@@ -121,7 +121,7 @@ def count(
 
 
 def _replicas(listed: Sequence[ListedPartitions], max_decompressed_bytes: int) -> list[Replica]:
-    """Return all replicas, by partition and directory."""
+    """Return all replicas, sorted by partition and directory."""
     finders: dict[tuple[str, ...], GapFinder] = {}
     by_directory: dict[str, tuple[PartitionFiles, GapFinder]] = {}
     for listing in listed:
@@ -304,7 +304,7 @@ class _Totals:
             )
 
     def _remainder(self, replica: Replica, counts: ReplicaCounts) -> Remainder | None:
-        """Return the prediction for a replica; None if none is requested, or facts are unknown."""
+        """Return the prediction for a replica; None if not requested, or if facts are unknown."""
         request, segments = self._request, counts.segments
         if counts.faults.total:
             # The largest timestamps and the keys of skipped ranges are unknown.

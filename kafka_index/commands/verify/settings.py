@@ -33,7 +33,7 @@ class KnownTopic:
 def known_topics(
     found_cluster: FoundCluster, segments: SegmentTable, properties: Mapping[str, str] | None = None
 ) -> dict[str, KnownTopic]:
-    """Return the topics of segments that exist in the metadata, by name.
+    """Return the topics of segments that exist in the metadata, keyed by name.
 
     `properties` are all settings of the broker.
     """
@@ -70,7 +70,7 @@ class VerifySettings:
     run_id
         Unique ID of the run.
     tiered, topics
-        Partitions with remote segments, and topics in the cluster metadata, by name.
+        Partitions with remote segments, and topics in the cluster metadata, keyed by name.
     """
 
     now_ms: int

@@ -511,7 +511,7 @@ class _MergedListing:
         )
 
     def _topic_ids(self) -> dict[str, str]:
-        """Return the IDs of topics with local partitions, by name."""
+        """Return the IDs of topics with local partitions, keyed by name."""
         ids: dict[str, str] = {}
         for partition, directory in self._directories.items():
             if partition.topic in ids:

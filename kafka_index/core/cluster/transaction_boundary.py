@@ -156,7 +156,7 @@ class _StateLog:
         return state_log
 
     def latest(self) -> dict[str, Transaction]:
-        """Return the states at the end offset, by transactional ID."""
+        """Return the states at the end offset, keyed by transactional ID."""
         states = dict(self.settled)
         for offset, name, transaction in self.later:
             if offset >= self.end_offset:

@@ -24,7 +24,7 @@ LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads
 BROKEN_LINK = "a broken link"
 NOT_A_FILE = "not a file"
 BAD_CHECKPOINT = "a checkpoint that a broker cannot read"
-#: Names of the counts in a summary, by reason.
+#: Names of the counts in a summary, keyed by reason.
 UNREAD_COUNTS = {
     NOT_A_FILE: "not_files",
     BAD_CHECKPOINT: "bad_checkpoints",

@@ -211,7 +211,7 @@ def _of_answer(error: Exception, host: str | None, answer: str) -> Reason | None
     if denied or answer.startswith(("401", "403")):
         return Reason(
             f"the store denies access ({answer})" if answer else "the store denies access",
-            "check the credentials and what they permit",
+            "check the credentials and their permissions",
         )
     if isinstance(error, exceptions.NotSupportedError):
         return Reason("the store does not support it", is_input=True)

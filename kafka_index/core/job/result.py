@@ -307,7 +307,7 @@ class ReportSink(Protocol):
     def publish(self, conclusion: Conclusion, extra_files: Mapping[str, str]) -> None:
         """Publish the report durably before the run continues; no more rows may follow.
 
-        `extra_files` has the contents of files next to a local report, by file name suffix.
+        `extra_files` has the contents of files next to a local report, keyed by file name suffix.
         """
 
 

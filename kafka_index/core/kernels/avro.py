@@ -54,9 +54,9 @@ from kafka_index.core.kernels.typed_columns import (
     value_address,
 )
 
-#: The fields of an operation. `OPERAND` is what it reads first, `COLUMN` what it writes to (or -1),
-#: and `LEVEL` the level of the value (-1 for elements that are skipped). The other fields depend on
-#: the operation:
+#: The fields of an operation. `OPERAND` is its first argument, `COLUMN` the column that it writes
+#: to (or -1), and `LEVEL` the level of the value (-1 for elements that are skipped). The other
+#: fields depend on the operation:
 #:
 #: - `NUMBER`, `ENUM`: a number from `LOWEST` to `HIGHEST`, which is multiplied by `ARGUMENT`.
 #: - `DECIMAL`: its absolute value is below a limit, whose low and high 64 bits are `LOWEST` and

@@ -74,7 +74,7 @@ def count_expired_uploads(
 
     `sizes_bytes` has remote and local segments, each segment once. The first `count` segments are
     deleted already; only the first `uploaded` segments can be deleted. The other parameters are
-    as above. Unlike in a local log, the two limits apply to each segment in turn.
+    as above. Unlike in a local log, both limits are applied to one segment after another.
     """
     excess = sum(sizes_bytes[count:]) - retention_bytes if retention_bytes >= 0 else 0
     while count < uploaded:
@@ -97,7 +97,7 @@ CLOCK_SKEW_MS = 3_600_000
 
 
 def future_segments(segments: Iterable[SegmentFile], now_ms: int) -> dict[str, tuple[int, int]]:
-    """Return the number and size of segments with a timestamp in the future, by topic.
+    """Return the number and size of segments with a timestamp in the future, keyed by topic.
 
     Timestamps come from time indexes; segments without a readable one are not counted.
     """

@@ -96,7 +96,7 @@ class RecordStream(Result):
 
     @property
     def decode_errors(self) -> Mapping[str, int]:
-        """The numbers of keys and values that did not decode in the last read, by code."""
+        """The numbers of keys and values that the last read failed to decode, keyed by code."""
         return self._decode_errors
 
     def reader(self) -> pa.RecordBatchReader:
@@ -294,14 +294,14 @@ _HINTS = {"unknown_id": " (kafka-index schemas lists the missing ids; a schemas.
 
 
 def decode_section(errors: Mapping[str, int]) -> Section:
-    """Return the section of keys and values that did not decode, by code."""
+    """Return the section of keys and values that did not decode, a row per error code."""
     title = f"{plural(sum(errors.values()), 'key or value', 'keys or values')} did not decode:"
     lines = [f"{code}: {count:,}{_HINTS.get(code, '')}" for code, count in errors.items()]
     return Section(title, lines, BAD)
 
 
 def decode_counts(errors: Mapping[str, int]) -> dict[str, int]:
-    """Return the numbers of keys and values that did not decode, by names of counts."""
+    """Return the numbers of keys and values that did not decode, keyed by the names of counts."""
     return {f"decode_{code}": count for code, count in errors.items()}
 
 

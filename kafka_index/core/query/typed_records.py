@@ -412,7 +412,7 @@ class TopicConditions:
     Attributes
     ----------
     types : mapping of str to TypedColumns
-        The columns that are compared, by topic.
+        The columns in the condition, keyed by topic.
     """
 
     condition: Condition

@@ -86,7 +86,7 @@ class RecordChunk:
     has the memory addresses of headers, and `readable_end` the end of their memory; both are valid
     only during conversion of the chunk. `first_batch` is the batch number of the first record.
     `batch_ends` has, for each batch, the row after its last record in the chunk. `inner_offsets`
-    has the first inner offset of compressed v0 and v1 messages, by batch number.
+    has the first inner offset of compressed v0 and v1 messages, keyed by batch number.
     """
 
     offsets: Longs

@@ -179,8 +179,8 @@ class StartConditions:
         is_remote = configs.get("remote.storage.enable") == "true"
         policy = self.cleanup_policy(topic, node_id)
         if is_remote or (policy is not None and "delete" not in policy):
-            # Local deletion of tiered topics depends on what was uploaded, so it is not predicted
-            # here.
+            # Local deletion of tiered topics depends on the uploaded segments, so it is not
+            # predicted here.
             return Retention(-1, -1)
         if policy is None:
             return Retention(None, None)

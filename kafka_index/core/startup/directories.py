@@ -380,7 +380,7 @@ class _Start:
                         predicted, loaded, loading, topic_id, directory
                     )
         except KafkaIndexError as error:
-            # Permission errors and concurrent changes say nothing about what a broker would do.
+            # Permission errors and concurrent changes do not show how a broker would behave.
             if is_retriable(error):
                 raise
             self._refuse(predicted, directory, error)
@@ -427,7 +427,7 @@ class _Start:
         topic_id: str | None,
         directory: DataDirectory,
     ) -> PartitionPrediction:
-        """Return the prediction for a loaded partition, including what is deleted later."""
+        """Return the prediction for a loaded partition, including later deletions."""
         conditions, node_id = self._conditions, self._node_id
         partition = TopicPartition(predicted.topic, predicted.partition)
         why = conditions.why_stray(partition, topic_id, node_id)

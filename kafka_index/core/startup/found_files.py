@@ -74,7 +74,7 @@ class FoundFiles:
     Attributes
     ----------
     replaced
-        Logs replaced by completed compactions, by base offset.
+        Logs replaced by completed compactions, keyed by base offset.
     replaced_end
         The swap files contain all records of `replaced` below this offset.
     unserved

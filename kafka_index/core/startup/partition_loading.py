@@ -134,9 +134,9 @@ class LoadedPartition:
     segments
         The remaining segments.
     deleted
-        The deleted segments, by base offset.
+        The deleted segments, keyed by base offset.
     reasons
-        Why segments are deleted, truncated or rebuilt, by base offset.
+        Why segments are deleted, truncated or rebuilt, keyed by base offset.
     bytes_read
         Approximate number of bytes read from logs and snapshots.
     """

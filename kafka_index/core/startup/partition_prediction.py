@@ -197,7 +197,7 @@ def predict_served(
     *,
     is_compacted: bool,
 ) -> PartitionPrediction:
-    """Return a prediction with what the broker serves, and what it deletes later."""
+    """Return a prediction with the offsets that the broker serves, and its later deletions."""
     partition = TopicPartition(predicted.topic, predicted.partition)
     served = check_served_files(
         loaded,

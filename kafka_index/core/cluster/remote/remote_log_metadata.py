@@ -210,7 +210,7 @@ class RemoteLogMetadata:
 
     @classmethod
     def of_events(cls, events: Iterable[MetadataEvent]) -> RemoteLogMetadata:
-        """Apply events; those of one partition must be in offset order."""
+        """Apply events; events of one partition must be in offset order."""
         metadata = cls()
         for event in events:
             metadata._apply(event)
@@ -234,7 +234,7 @@ class RemoteLogMetadata:
 
 
 def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
-    """Yield the records of the topic from its logs, by partition and offset.
+    """Yield the records of the topic from its logs, sorted by partition and offset.
 
     Raises `CorruptLogError` if a log is corrupt or a record cannot be parsed, because the later
     events are then unknown. Raises `InputError` if a log cannot be read.

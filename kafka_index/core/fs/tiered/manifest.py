@@ -28,7 +28,7 @@ _MAX_WIDTH = 4
 _PACKED_OVERHEAD_BYTES = 13
 
 MANIFEST_VERSION = "1"
-#: Indexes in the order of the ``.indexes`` object, by file suffix.
+#: File suffixes of indexes in the order of the ``.indexes`` object.
 INDEX_NAMES = {
     ".index": "offset",
     ".timeindex": "timestamp",

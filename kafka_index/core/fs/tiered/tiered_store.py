@@ -174,7 +174,7 @@ class RecentCache(Generic[_Key, _Value]):
                 self._used -= self._size_of(self._values.popitem(last=False)[1])
 
 
-#: Chunks of all logs of a store, by path and number.
+#: Chunks of all logs of a store, keyed by path and number.
 ChunkCache: TypeAlias = RecentCache[tuple[str, int], Bytes]
 
 

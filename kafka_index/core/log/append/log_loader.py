@@ -1,7 +1,7 @@
 """Loading a partition: the sequence of steps, the reasons for each, and the leader epochs.
 
 `core.log.append.partition_log_writer` applies the steps to the files of a writable log.
-`core.startup.partition_loading` only computes what a broker would do. Source: Kafka's
+`core.startup.partition_loading` only computes the actions of a broker. Source: Kafka's
 ``LogLoader.load``.
 """
 
@@ -172,7 +172,7 @@ class LogLoader(Generic[Segment]):
     """Loads a partition with its leader epochs and producers.
 
     Fills the segments of `files`. `reasons` has a code and a detail for each segment that is
-    deleted, truncated or rebuilt, by base offset.
+    deleted, truncated or rebuilt, keyed by base offset.
     """
 
     def __init__(

@@ -308,7 +308,7 @@ def decode(
 class Outcomes:
     """The outcome of each transaction of a partition.
 
-    `opened` has the first offsets of open transactions, by producer ID.
+    `opened` has the first offsets of open transactions, keyed by producer ID.
     """
 
     aborted: AbortedTransactions

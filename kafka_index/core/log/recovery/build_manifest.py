@@ -433,7 +433,7 @@ def merge_start(
 
 
 def expiration_times(settings: BuildSettings) -> tuple[int | None, int | None]:
-    """Return the times by which idle producers are omitted, as in a manifest."""
+    """Return the times that determine which idle producers are omitted, as in a manifest."""
     expiration = settings.expiration
     return (None, None) if expiration is None else (expiration.after_ms, expiration.now_ms)
 

@@ -213,7 +213,7 @@ class BuildSettings:
     keeps_digests
         Compute digests of written files for the build manifest; required for publishing.
     keeps_manifest
-        Write a build manifest, by which the next build recognizes unchanged files.
+        Write a build manifest, so that the next build recognizes unchanged files.
     """
 
     config: LogConfig = field(default_factory=LogConfig)
