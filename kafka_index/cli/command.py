@@ -187,11 +187,11 @@ def add_unread(code: int) -> ExitCode:
         return ExitCode(code)
     for reason, text, hint in (
         (NOT_A_FILE, "not read because they are not regular files: ", ""),
-        (BROKEN_LINK, "not read, as links lead to nothing: ", ""),
+        (BROKEN_LINK, "not read because they are links without a target: ", ""),
         (BAD_CHECKPOINT, "checkpoints that a broker cannot read: ", ""),
         (
             LINKED_OUT,
-            "not read, as links lead out of the input: ",
+            "not read because they are links that point outside the input: ",
             "; --follow-links reads their targets",
         ),
     ):

@@ -203,7 +203,7 @@ class InputError(KafkaIndexError):
 
 
 class LinkedOutError(InputError):
-    """A file of a dump is a link that leads out of the input, and such links are not followed."""
+    """A file of a dump is a link that points outside the input, and such links are not followed."""
 
 
 class RetriableError(KafkaIndexError):

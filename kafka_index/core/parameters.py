@@ -294,7 +294,7 @@ def properties_of_mapping(
 
 
 def follow_links_parameter() -> Any:
-    """Return the parameter for reading links that lead out of the input."""
+    """Return the parameter for reading links that point outside the input."""
     return parameter(
         FlagKind(),
         Group.STORAGE,

@@ -347,7 +347,7 @@ class SourceOptions:
     `topics` is a pattern; `topic_names` and `partitions` must exist. `rows` is None for records. If
     the logs allow it, there are at least `min_partitions` tasks, and a task reads about `max_bytes`
     of logs and at most `max_records` offsets. `follow_links` reads files even if they are links
-    that lead out of the paths. `ignored` are options without effect.
+    that point outside the paths. `ignored` are options without effect.
     """
 
     paths: tuple[str, ...] = ()
@@ -599,7 +599,7 @@ def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) ->
         if isinstance(bound, Mapping):
             named = {(topic, number) for topic, numbers in bound.items() for number in numbers}
             _refuse_difference(named - found, "bounds of partitions that are not read", where)
-            _refuse_difference(found - named, "bounds by partition leave some out", where)
+            _refuse_difference(found - named, "bounds by partition omit partitions", where)
 
 
 def _refuse_difference(partitions: set[tuple[str, int]], what: str, where: str) -> None:
@@ -836,7 +836,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise InputError(
             f"a value that Spark cannot represent: {error}",
-            hint="leave out the column, or read with kafka_index.read_records",
+            hint="omit the column, or read with kafka_index.read_records",
         ) from error
 
 

@@ -375,7 +375,7 @@ def locked_target(
     held: Output | DirectoryLock
     if listing is not None:
         directories = listing.partition_directories
-        # A link inside a local data directory may lead out of it.
+        # A link inside a local data directory may point outside it.
         inputs = [*request.folders, *with_links(directories)]
     if settings.target_root is not None:
         root = real_path(settings.target_root)

@@ -114,7 +114,7 @@ class _DeltaTable(LakeTable):
                 path=self.name,
                 expected=", ".join(self._partition_by) or "none",
                 found=", ".join(found) or "none",
-                hint="give or leave out --by-date, or export to another table",
+                hint="give or omit --by-date, or export to another table",
             )
         self._refuse_rules()
         if self._is_latest:

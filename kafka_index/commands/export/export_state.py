@@ -301,7 +301,7 @@ def option_again(options: Mapping[str, object], name: str) -> str:
     if isinstance(relative, dict) and name in relative:
         return f"give {option} {relative[name]}"
     if isinstance(value, bool) or value is None:
-        return f"{'give' if value else 'leave out'} {option}"
+        return f"{'give' if value else 'omit'} {option}"
     return f"give {option} {value_text(name, value)}"
 
 

@@ -192,7 +192,7 @@ class _IcebergTable(LakeTable):
                 path=self.name,
                 expected=", ".join(expected) or "none",
                 found=", ".join(found) or "none",
-                hint="give or leave out --by-date, or export to another table",
+                hint="give or omit --by-date, or export to another table",
             )
 
     def version(self, key: str) -> int | None:

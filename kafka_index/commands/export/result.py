@@ -92,7 +92,7 @@ class PartitionReport:
     `left_out` counts skipped corrupt ranges. Path, position and reason describe the first corrupt
     range, or the failure. `is_retriable`: the environment is at fault for a failure.
     `missing_offsets` are missing within the range that this run exported. `is_shorter`: the export
-    replaced a longer export. `decode_counts` are the keys and values that did not decode, keyed by code.
+    replaced a longer export. `decode_counts` are the keys and values that did not decode, by code.
     """
 
     topic: str

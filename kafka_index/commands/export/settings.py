@@ -110,7 +110,7 @@ class ExportSettings:
         own = [name for name in self.columns if is_of_part(name, part)]
         if self.raw_column(part) == part or not own:
             return (part,)
-        # If no side column is named, all of them are there.
+        # If no side column is selected, all side columns exist.
         is_named = any(name in side_names(part) for name in own)
         return side_names(part)[2:] if is_named else ()
 

@@ -145,7 +145,7 @@ def refuse_changed_types(
             f"the table {name} cannot take the column {'.'.join(path)}",
             expected=other,
             found=own,
-            hint="export to another table, or leave the column out of --columns",
+            hint="export to another table, or omit the column from --columns",
         )
 
 

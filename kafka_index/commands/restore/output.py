@@ -613,7 +613,7 @@ def _is_own(info: os.stat_result) -> bool:
 
 
 def _open_unlinked(path: str, flags: int) -> int:
-    """Open a log for writing; never through a link, which may lead to the dump."""
+    """Open a log for writing; never through a link, which may point into the dump."""
     opened = os.open(path, flags | os.O_NOFOLLOW)
     if not _is_own(os.fstat(opened)):
         os.close(opened)

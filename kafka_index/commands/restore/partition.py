@@ -111,7 +111,7 @@ from kafka_index.core.records.record_sections import Decompressor
 ATTEMPT_ID = "restore"
 # Smaller partitions share a group, and so the cost of fsync.
 _GROUP_BYTES = 64 << 20
-# A log fails, and its partition is left out, if more batches than this must be dropped.
+# A log fails, and its partition is skipped, if more batches than this must be dropped.
 _MAX_DROPS = 64
 GAP = "gap"
 BELOW_COMMITTED = "below_committed"
@@ -183,7 +183,7 @@ def restore_group(
 ) -> SplittableTask[list[RestoredPartition]]:
     """Return a task that restores partitions, with a part for each log.
 
-    Each partition is complete in the output afterwards, or left out and not in the output.
+    Afterwards, each partition is either complete in the output, or skipped and not in the output.
     """
     root = os.path.join(settings.staging, new_run_id())
     build = BuildSettings(
@@ -272,7 +272,7 @@ class _GroupRestore:
     def _prepare(
         self, restored: RestoredPartition, plan: PartitionPlan, logs: Sequence[RestoredLog]
     ) -> _ReadyPartition | None:
-        """Return a partition that can be published; None if it is left out."""
+        """Return a partition that can be published; None if it is skipped."""
         salvage, dropped = self.settings.salvage, self.settings.dropped
         context = replace(partition_context(plan, self.settings.config), limit=None)
         log_restore = self._log_restore(plan, context)
@@ -349,7 +349,7 @@ def _complete_logs(found: Iterable[RestoredLog | KafkaIndexError]) -> list[Resto
 
 @contextmanager
 def _leave_out_on_error(restored: Sequence[RestoredPartition]) -> Iterator[None]:
-    """Leave partitions out for an error, unless they are left out already."""
+    """Skip partitions because of an error, unless they are already skipped."""
     try:
         yield
     except KafkaIndexError as error:

@@ -148,9 +148,9 @@ class RestoredPartition:
     unread : list of str
         Files of the dump that were not read, each with the reason.
     code, reason : str or None
-        Why the partition was left out; None if it was restored.
+        Why the partition was skipped; None if it was restored.
     retriable : bool
-        It was left out because of permission, disk, memory or network.
+        It was skipped because of permission, disk, memory or network.
     """
 
     partition: TopicPartition
@@ -322,14 +322,14 @@ class RestoreResult(Result):
 
     @property
     def headline(self) -> str:
-        """The numbers of restored, lost and left out partitions and records."""
+        """The numbers of restored, lost and skipped partitions and records."""
         counts = self.counts
         partitions = plural(len(self.partitions), "partition")
         left_out = counts[f"partitions_{LEFT_OUT}"]
         if self.lost or left_out:
             what = f"{partitions} restored"
             if left_out:
-                what = f"{left_out:,} of {partitions} left out"
+                what = f"{left_out:,} of {partitions} skipped"
             text = ", ".join([*lost_texts(self.lost), what])
         else:
             of_read = " of what was read of the dump" if self.unread else ""
@@ -389,7 +389,7 @@ class RestoreResult(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """Records by line of the keys, partitions left out, offsets not clamped, and the runbook.
+        """Records by line of the keys, skipped partitions, offsets not reset, and the runbook.
 
         The losses come before the runbook, which is long.
         """
@@ -403,7 +403,7 @@ class RestoreResult(Result):
         return [
             *key_sections(self.records_by_line),
             Section(
-                f"{plural(len(left_out), 'partition')} left out:", left_out, BAD, noun="partition"
+                f"{plural(len(left_out), 'partition')} skipped:", left_out, BAD, noun="partition"
             ),
             Section(
                 f"{plural(len(beyond), 'committed offset')} not clamped:",
@@ -420,7 +420,7 @@ class RestoreResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage if something is lost or left out, the environment if another run may succeed."""
+        """Damage if data is lost or skipped, the environment if another run may succeed."""
         faults = [each.retriable for each in self.partitions if each.is_left_out]
         faults += [False for each in self.partitions if each.lost]
         faults += [False] * (self.has_unclamped or self.lacks_metadata)
@@ -664,7 +664,7 @@ def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
         yield "  No loss was found. A loss is not detected if no log, checkpoint or batch header of"
         yield "  the dump shows it."
     yield from _first(
-        [f"{each.partition.directory_name}: left out: {each.reason}" for each in left_out],
+        [f"{each.partition.directory_name}: skipped: {each.reason}" for each in left_out],
         "more partitions, in the report",
     )
     for each in salvaged[:_SHOWN]:

@@ -1,7 +1,7 @@
 r"""Parsing of this package's own state files, with validation of types and ranges.
 
-A state file may be damaged or forged: offsets must fit into int64, and names must not lead to other
-folders. msgspec searches patterns, so each starts with ``^`` and ends with ``\\Z``.
+A state file may be damaged or forged: offsets must fit into int64, and names must not point to
+other folders. msgspec searches patterns, so each starts with ``^`` and ends with ``\\Z``.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str:
     """Quote a malformed text, such as a line, of a file.
 
-    A link in a dump may lead to a file that whoever made the dump cannot read. So nothing is quoted
-    from a link, or from a file in a linked partition directory.
+    A link in a dump may point to a file that the creator of the dump cannot read. So nothing is
+    quoted from a link, or from a file in a linked partition directory.
     """
     if path is not None and is_linked(os.fspath(path)):
         return "[not shown: the file is a link]"

@@ -20,7 +20,7 @@ from kafka_index.core.format.names import LOG_SUFFIX, is_kept_file, parse_segmen
 from kafka_index.core.fs.uris import is_remote
 
 #: Reasons why a file is not read.
-LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
+LINKED_OUT = "not read: a link that points outside the input (--follow-links reads it)"
 BROKEN_LINK = "a broken link"
 NOT_A_FILE = "not a file"
 BAD_CHECKPOINT = "a checkpoint that a broker cannot read"
@@ -197,7 +197,7 @@ def _note(file: Skipped) -> None:
 
 
 def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
-    """Raise `LinkedOutError` if a file is a link that leads out of the input.
+    """Raise `LinkedOutError` if a file is a link that points outside the input.
 
     By default only names of Kafka and build files are checked, with `any_name` all names.
     """
@@ -206,7 +206,7 @@ def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
     found = linked_out(path)
     if found is not None:
         raise LinkedOutError(
-            "the file is a link that leads out of the input",
+            "the file is a link that points outside the input",
             path=path,
             found=found.target,
             hint="give --follow-links to read it",

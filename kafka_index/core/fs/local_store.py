@@ -399,7 +399,7 @@ class LocalStore(Store):
                 os.unlink(probe)
 
     def is_same_directory(self, path: str, other: str) -> bool:
-        """Return whether two paths lead to the same directory, through links or mounts."""
+        """Return whether two paths refer to the same directory, through links or mounts."""
         return os.path.isdir(other) and os.path.samefile(path, other)
 
     def make_durable(self, directories: Iterable[str], action: str) -> None:

@@ -82,7 +82,7 @@ def array_of(file: ByteSource) -> FileArray:
     """Return an open file as an array; closing the array closes the file."""
     if isinstance(file, MappedFile):
         file.advise_random()
-        # Many logs may be open, and the map has a descriptor of its own.
+        # Many logs may be open, and the memory mapping has its own descriptor.
         file.release_descriptor()
         return file
     from kafka_index.core.fs.fetched_file import FetchedFile  # noqa: PLC0415, for remote files only

@@ -176,7 +176,9 @@ def sweep(directories: Iterable[str], *, run_id: str | None) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise publish_error(error, directory, "sweep the folder") from error
+            raise publish_error(
+                error, directory, "remove temporary files from the folder"
+            ) from error
         for name in names:
             match = _SCRATCH.fullmatch(name)
             if match is None or (run_id is not None and match["run"] != run_id):

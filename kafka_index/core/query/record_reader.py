@@ -240,7 +240,7 @@ class RecordReader:
 
 def warn_of_damage(error: CorruptLogError) -> None:
     """Log a skipped corruption."""
-    _log.warning("left out: %s", error)
+    _log.warning("skipped: %s", error)
 
 
 class BatchForm(Enum):

@@ -34,7 +34,7 @@ _BOTH_FAIL = {
     "wild": "a value that Spark cannot represent",
     "start that is trimmed": "the log does not have the starting offset",
     "end after the log": "the log does not have the ending offset",
-    "partition left out": "bounds by partition leave some out",
+    "partition left out": "bounds by partition omit partitions",
     "no such topic": "the topic is not in the logs",
     "no record as late": "no record is at or after the starting timestamp",
     "start after an end in time": "starts after its end",

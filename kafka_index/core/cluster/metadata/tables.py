@@ -45,7 +45,7 @@ _LISTS = {"ids": pa.list_(pa.int32()), "names": _NAMES}
 
 
 def _fields(one: Any) -> Row:
-    """Return the fields of a slotted dataclass by name, from which tables take their columns."""
+    """Return the fields of a slotted dataclass, keyed by name; they are the columns of tables."""
     return {name: getattr(one, name) for name in one.__slots__}
 
 

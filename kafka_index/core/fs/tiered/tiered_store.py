@@ -470,7 +470,7 @@ class TieredStore(ReadOnlyStore):
         data = self._indexes_object(path)
         if len(data) != manifest.indexes_size_bytes:
             raise CorruptObjectError(
-                "the indexes object has another size than its manifest says",
+                "the size of the indexes object differs from its manifest",
                 path=path,
                 expected=manifest.indexes_size_bytes,
                 found=len(data),

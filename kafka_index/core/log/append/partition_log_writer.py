@@ -182,7 +182,7 @@ class LocalLog:
             end = segment.read_end()
             if end.end_bytes != segment.size_bytes:
                 raise CorruptLogError(
-                    "no valid batch at a position that its index or its batches lead to"
+                    "no valid batch at a position that its index or its batches point to"
                 )
             if segment.size_bytes and end.next_offset == segment.base_offset:
                 raise CorruptIndexError("no batch where its last entry points to")

@@ -205,7 +205,7 @@ class ProducerAppendInfo:
                 raise Refusal(
                     "a batch outside of the producer's open transaction",
                     f"a transactional batch, after offset {updated.current_txn_first_offset}",
-                    "one that is not",
+                    "a batch without a transaction",
                 )
         elif is_transactional:
             updated.current_txn_first_offset = base_offset

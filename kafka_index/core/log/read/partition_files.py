@@ -166,13 +166,13 @@ class CheckpointReader:
             raise InputError(
                 "no high watermarks: tiered storage has none",
                 path=first.log_path,
-                hint="leave out --upper-bound, or give the log directory too",
+                hint="omit --upper-bound, or give the log directory too",
             )
         data_directory = self._directories.of(directory)
         if not data_directory.required_checkpoint(REPLICATION_CHECKPOINT).exists:
             raise InputError(
                 f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",
                 path=data_directory.path,
-                hint="leave out --upper-bound, or add that file from the same copy",
+                hint="omit --upper-bound, or add that file from the same copy",
             )
         return max(data_directory.high_watermark(partition) or 0, start)

@@ -431,7 +431,7 @@ class PartitionLog(Closeable):
         config, max_decompressed_bytes
             As for the class.
         follow_links : bool
-            Read index files and checkpoints even if they are links that lead out of the directory.
+            Read index files and checkpoints through links that point outside the directory.
 
         Raises
         ------

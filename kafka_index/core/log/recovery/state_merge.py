@@ -105,7 +105,7 @@ class PartitionStart:
         try:
             epochs = LeaderEpochCache.from_text(text or "", path=path)
         except KafkaIndexError as error:
-            error.hint = "repair or remove the file, or leave epochs out of --what"
+            error.hint = "repair or remove the file, or omit epochs from --what"
             raise
         checkpointed = log_start_offset
         if checkpointed is None:

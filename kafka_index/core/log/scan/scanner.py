@@ -512,7 +512,7 @@ class BatchOrder:
                 yield self._stop(batches, start)
 
     def continues_with(self, batches: BatchColumns) -> bool:
-        """Follow batches that leave no offset out and have no mark of a cleaner.
+        """Count consecutive batches without missing offsets and without traces of a cleaner.
 
         Returns False, and follows none, if that does not hold.
         """
