@@ -510,7 +510,7 @@ class PartitionUploader:
         )
         snapshot = captured.snapshot
         if chunks and chunks[0].base_offset < first:
-            # The snapshot contains producers of later batches than those before the first chunk.
+            # The snapshot contains producers of batches after the start of the first chunk.
             snapshot = None
         end = self._end_offset
         backup = PartitionBackup(

@@ -515,7 +515,7 @@ class VerifyBackupsResult(TableResult):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of all objects, and of those that were read."""
+        """Bytes of all objects, and bytes of the objects that were read."""
         read = self.rows.filter(pc.fill_null(self.rows["is_read"], False))  # noqa: FBT003, as Arrow takes it
         return {
             "objects": pc.sum(self.rows["size_bytes"]).as_py() or 0,

@@ -290,7 +290,7 @@ def _filled(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
 
 
 def _copied(column: pa.Array) -> Longs:
-    # Arrow memory is read-only, for which numba would compile another kernel.
+    # Copied because Arrow memory is read-only, and numba would compile a second kernel for it.
     values: Longs = column.to_numpy().copy()
     return values
 

@@ -125,10 +125,10 @@ class BuildResult(Result):
     target : str, optional
         The folder of the index files; None if they are next to the logs.
     damaged : tuple of SegmentReport
-        The first damaged segments: those with status ``truncated`` or ``failed``, or with batches
+        The first damaged segments, with status ``truncated`` or ``failed``, or with batches
         out of order (reason code ``overlap``). A preallocated tail is not damage.
     damaged_count, retriable_count : int
-        The number of damaged segments, and of those that failed because of the environment.
+        The number of damaged segments, and of segments that failed because of the environment.
     not_started : int
         Segments that were not started.
     preallocated : int
@@ -240,7 +240,7 @@ class BuildResult(Result):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Size of the logs, and of those that were read."""
+        """Size of all logs, and size of the logs that were read."""
         return {"logs": sum(self.log_bytes.values()), "log_read": self.work_bytes}
 
     @property

@@ -150,7 +150,7 @@ class _DeltaTable(LakeTable):
             )
 
     def _refuse_fixed_rows(self) -> None:
-        """Raise `InputError` if rows cannot be replaced, or are not those of their files."""
+        """Raise `InputError` if rows cannot be replaced, or differ from the rows of their files."""
         protocol = self._loaded.protocol()
         features = set(protocol.reader_features or ())
         if protocol.min_reader_version == _MAPPED_VERSION:

@@ -269,7 +269,7 @@ def is_covered(file: DataFileInfo, state: ExportState) -> bool:
 def remove_data_files(
     folder: str, first_offset: int, end_offset: int, *, keep: Iterable[str]
 ) -> None:
-    """Remove the data files that begin within a range of offsets, except those in `keep`."""
+    """Remove the data files that begin within a range of offsets and are not in `keep`."""
     kept = set(keep)
     remove = [
         file.path

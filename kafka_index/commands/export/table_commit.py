@@ -110,7 +110,7 @@ class LakeTable(ABC):
     def files_with(self, partitions: Collection[int]) -> list[TableFile]:
         """Return the files of the loaded table that may have rows of partitions.
 
-        Raises `InputError` if the rows of a file are not those that it has in the table.
+        Raises `InputError` if the rows of a file differ from its statistics in the table.
         """
 
     @abstractmethod

@@ -34,7 +34,7 @@ def import_records(
     ----------
     paths : path, or list of path
         Parquet files, files of JSON lines, folders of them, or globs of either; local paths or
-        URIs. Their columns are those that `export_records` writes.
+        URIs. Their columns are the columns that `export_records` writes.
     output : path
         The data directory to write to, on a local disk. It is created if missing.
     append : bool

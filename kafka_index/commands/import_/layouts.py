@@ -159,7 +159,7 @@ def _notices(path: str, layout: FileLayout) -> list[str]:
         found.append(_TIMELESS)
     if layout.counts_offsets:
         found.append(
-            "offsets are counted from those in the names of the files"
+            "consecutive offsets are assigned, starting at the offsets in the file names"
             + (
                 ", without the gaps that the files do not show"
                 if layout.is_packed

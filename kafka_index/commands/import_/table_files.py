@@ -1,6 +1,6 @@
 """Files of records: Parquet, JSON lines and the files of other tools, as batches of columns.
 
-The members of JSON lines are those that `core.output.report_file` writes: bytes are base64; times
+JSON lines have the members that `core.output.report_file` writes: bytes are base64; times
 are ISO 8601, in UTC without a zone, or ms. DuckDB sorts the records by partition and offset.
 
 Sources for the files of other tools: Spark's ``kafka`` source; kcat's ``json.c``; Confluent's

@@ -145,9 +145,9 @@ class AnswerTarget:
     ) -> None:
         """Check that every query has an answer, and put the output in place.
 
-        `rows_of_split` counts the answers written for each split, by its number. `announce` is that
-        of `Output.publish_file`. Raises `PublishError` if a part is missing or has another number
-        of answers, or the output cannot be put in place; an old output is unchanged.
+        `rows_of_split` counts the answers written for each split, keyed by split number. For
+        `announce`, see `Output.publish_file`. Raises `PublishError` if a part is missing or has
+        another number of answers, or the output cannot be put in place; an old output is unchanged.
         """
         self._check_counts(rows_of_split)
         parts = self._parts()

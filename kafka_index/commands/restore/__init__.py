@@ -59,7 +59,7 @@ def restore_dump(
     link : Link or str
         How logs get into the output: ``auto``, ``reflink``, ``copy`` or ``hard``.
     log_starts : mapping of str to int, optional
-        Log start offsets instead of those in the checkpoints, by the names of partition directories
+        Log start offsets, keyed by partition directory name; they replace the checkpointed offsets
         (``orders-0``).
     cluster : ClusterMode or str
         Whether the output is for a ``fresh`` cluster, or for the source cluster (``same``).

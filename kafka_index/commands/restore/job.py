@@ -511,7 +511,7 @@ class RestoreJob:
         partitions: Iterable[RestoredPartition],
         without_coordinator: Mapping[TopicPartition, Sequence[int]],
     ) -> Iterator[str]:
-        """Yield notes of the edited transactions, and of those that stay open.
+        """Yield notes about edited transactions, and about transactions that stay open.
 
         `without_coordinator` has the producer IDs of partitions in which perhaps no coordinator
         ends their transactions.

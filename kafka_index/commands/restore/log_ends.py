@@ -101,7 +101,10 @@ def _check_times(dump: Dump) -> None:
 
 
 def check_reached(until: Until, logs: Iterable[Replica]) -> None:
-    """Reject a point in time before all records; internal topics count only without others."""
+    """Reject a point in time before all records.
+
+    Records of internal topics are considered only if there are no other topics.
+    """
     if until.time_ms is None:
         return
     given = list(logs)

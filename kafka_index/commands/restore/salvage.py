@@ -64,7 +64,8 @@ from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_sections import Decompressor
 
 _OFFSET_BYTES = 8
-# With the same last offset and checksum, which covers the difference, the first offset is the same.
+# The checksum covers the last offset delta. So if last offset and checksum are equal, the first
+# offset is equal, too.
 _IDENTITY = ("last_offset", "leader_epoch", "checksum")
 # The number of logs of the base, on each side of a range, that are searched for a common batch.
 _MAX_COMPARED = 8
@@ -572,7 +573,7 @@ def _batches_around(rows: IntactRows, offset: int, *, is_after: bool) -> IntactR
 def _select_batches(
     found: _ReplicaBatches, left: Sequence[OffsetRange], batches: list[BatchRange]
 ) -> list[OffsetRange]:
-    """Add the batches in ranges of offsets to the batches; return what is left of the ranges."""
+    """Add the batches in ranges of offsets to the batches; return the remaining ranges."""
     covered = []
     for start, end in left:
         first = int(np.searchsorted(found.rows["first_offset"], start))

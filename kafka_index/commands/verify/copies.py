@@ -70,7 +70,7 @@ _Record = tuple[int, object, object, tuple[tuple[object, object], ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopySegments:
-    """A copy of a partition: its segments by base offset, and what is known about compaction."""
+    """A copy of a partition: its segments by base offset, and facts about compaction."""
 
     segments: Sequence[SegmentFile]
     cleaning: Cleaning = field(default_factory=Cleaning)

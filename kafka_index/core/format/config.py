@@ -149,7 +149,7 @@ class LogConfig:
     def with_cluster(
         self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str]
     ) -> LogConfig:
-        """Add a cluster's settings to those that were not given.
+        """Use a cluster's settings for the settings that were not given.
 
         Precedence: option, settings file, topic setting in the metadata log, dynamic broker setting
         in the metadata log, Kafka's default. Names are Kafka's; invalid values are ignored.

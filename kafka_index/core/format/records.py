@@ -160,7 +160,7 @@ SNAPSHOT_HEADER = np.dtype([("version", ">i2"), ("crc", ">u4"), ("count", ">i4")
 
 SNAPSHOT_VERSION = 1
 
-#: Entry of a ``.snapshot``, 46 bytes: what is known of a producer.
+#: Entry of a ``.snapshot``, 46 bytes: the state of a producer.
 #:
 #: ========================= ====== =======================================================
 #: field                     type   meaning

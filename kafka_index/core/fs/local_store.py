@@ -44,11 +44,12 @@ _T = TypeVar("_T")
 class MappedFile(Closeable):
     """A local regular file, opened read-only (KAFKA-5104) and fully memory-mapped.
 
-    Views of the map stay valid as long as they are referenced, even after `close`. Sequential reads
-    are faster through a buffer that stays in the CPU cache. The map suits sparse reads, and readers
-    that need the whole file at once. If another process truncates the file or its disk fails, lost
-    pages read as zeros and `faulted` is set (`kafka_index.core.kernels.sigbus_guard`). Raises
-    `InputError` if the file is missing, unreadable, or not a regular file.
+    Views of the memory mapping stay valid as long as they are referenced, even after `close`.
+    Sequential reads are faster through a buffer that stays in the CPU cache. The map suits sparse
+    reads, and readers that need the whole file at once. If another process truncates the file or
+    its disk fails, lost pages read as zeros and `faulted` is set
+    (`kafka_index.core.kernels.sigbus_guard`). Raises `InputError` if the file is missing,
+    unreadable, or not a regular file.
     """
 
     is_fetched: ClassVar[bool] = False
@@ -170,14 +171,14 @@ class MappedFile(Closeable):
             self._guard.release()
         if self._map is not None:
             # BufferError: a view still exists, often in a traceback. Unmapping now would crash the
-            # process, so the map lives until the last view is gone.
+            # process, so the memory mapping exists until its last view is deleted.
             with suppress(BufferError):
                 self._map.close()
             self._map = None
         self.release_descriptor()
 
     def release_descriptor(self) -> None:
-        """Close the file descriptor, which sequential reads need; the map stays."""
+        """Close the file descriptor, which sequential reads need; the memory mapping stays."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -41,7 +41,7 @@ _RADIX_SORTED = 1024
 
 
 class EntryMap:
-    """A map of an index file, or of memory, as an array of entries; initially without a file.
+    """A memory mapping of an index file, or memory, as an array of entries; initially no file.
 
     Only a `writable` file is opened for writing (KAFKA-5104).
     """
@@ -88,8 +88,8 @@ class EntryMap:
                 old_size = os.fstat(descriptor).st_size
                 os.ftruncate(descriptor, min(old_size, size))
                 if size > old_size:
-                    # Allocate blocks: writing to a sparse part through a map kills the process if
-                    # the disk is full.
+                    # Allocate blocks: writing to a sparse part of a memory mapping kills the
+                    # process if the disk is full.
                     os.posix_fallocate(descriptor, 0, size)
             self.length = os.fstat(descriptor).st_size
             # An empty file cannot be mapped.
@@ -129,7 +129,7 @@ class EntryMap:
     def close(self) -> None:
         """Unmap the file; no other thread may be reading."""
         self.is_open = False
-        # Views first: a map that still has views cannot be closed.
+        # Views first: a memory mapping that still has views cannot be closed.
         self._forget()
         if self._file is not None:
             self._file.close()
@@ -160,8 +160,8 @@ class RemapLock:
     """A read-write lock in which a waiting writer precedes new readers.
 
     Reading a page after the end of a truncated file kills the process (SIGBUS), and kernels read
-    without the GIL. So a map is resized only while nobody reads it. Source: Kafka's ``remapLock``.
-    Readers must not acquire the lock recursively.
+    without the GIL. So a memory mapping is resized only while no thread reads it. Source: Kafka's
+    ``remapLock``. Readers must not acquire the lock recursively.
     """
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class RemapLock:
 class SlotSearch:
     """The entries of an index, with searches by key.
 
-    `path` is used in errors. Changing the map requires the remap lock.
+    `path` is used in errors. Changing the memory mapping requires the remap lock.
     """
 
     layout: ClassVar[np.dtype[np.void]]
@@ -216,7 +216,7 @@ class SlotSearch:
         self.path = path
         self.base_offset = base_offset
         self._mapping = mapping
-        # Excludes readers while the map changes.
+        # Excludes readers while the memory mapping changes.
         self._remap_lock = RemapLock()
         self._entries = 0
         # Bases added to stored keys and values; the key for a missing entry; and limits for

@@ -35,7 +35,7 @@ _SIGACTION_BYTES = 152
 _FLAGS_IN_SIGACTION = 136
 _SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 
-#: Maximum number of guarded maps; further maps are not guarded.
+#: Maximum number of guarded memory mappings; further mappings are not guarded.
 _SLOTS = 4096
 _START, _END, _FAULTS = range(3)
 # Memory shared with the handler: start, end and fault count of each guarded map, and the latest

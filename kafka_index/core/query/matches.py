@@ -95,7 +95,7 @@ def find_matches(
 
     The settings need the column ``offset`` and `OnDamage.DROP`.
     """
-    # Limited, because the driver's memory does not grow with the cluster.
+    # Limited, because the matches of all tasks are in the driver's memory.
     together = max(min(MAX_TASKS_PER_WORKER * workers.count, len(splits)), 1)
     max_bytes = min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // together))
     match = partial(match_split, settings=settings, limit=limit, max_bytes=max_bytes)

@@ -88,7 +88,7 @@ class RecordSplit:
 class ReadPlan:
     """The splits of a read by topic, partition and offset, and its settings.
 
-    `partitions` includes those without splits. `finder` finds missing offsets after the read.
+    `partitions` includes partitions without splits. `finder` finds missing offsets after the read.
     """
 
     splits: tuple[RecordSplit, ...]

@@ -158,7 +158,7 @@ class StartConditions:
         return self.cluster.why_stray(partition.partition, topic_id, node_id)
 
     def unreachable_reason(self, topic: str, topic_id: str | None) -> str | None:
-        """Return why a loaded partition does not belong to the topic of this name."""
+        """Return why a loaded partition does not belong to the topic with its name."""
         name = None if self.cluster is None else self.cluster.other_name(topic_id or "", topic)
         if name is None:
             return None

@@ -69,7 +69,7 @@ class FoundSegment:
 
 @dataclass(slots=True)
 class FoundFiles:
-    """The live segments of a partition by base offset, and the offsets of its snapshots.
+    """The live segments of a partition, keyed by base offset, and the offsets of its snapshots.
 
     Attributes
     ----------

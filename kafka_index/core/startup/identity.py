@@ -95,7 +95,7 @@ def configured_directories(properties: Mapping[str, str] | None) -> frozenset[st
 def started_directories(
     paths: Sequence[str], properties: Mapping[str, str] | None
 ) -> Sequence[str]:
-    """Return the directories that a broker starts on: the given ones and those in its settings.
+    """Return the directories that a broker starts on: the given directories, and its settings'.
 
     If no given directory is in the settings, they belong to another machine and add nothing.
     """

@@ -167,7 +167,7 @@ class LogFile:
             self._descriptor = -1
 
     def _unmap(self) -> None:
-        # The map is closed with its last view, which a traceback may still reference.
+        # The memory mapping is closed with its last view, which a traceback may still reference.
         self._view = _NOTHING
 
 

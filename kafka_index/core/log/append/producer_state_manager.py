@@ -569,7 +569,7 @@ class ReplayedSegment(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Size of its batches."""
+        """Size of the batches in the log, in bytes."""
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that contains an offset, or the first batch after it, if any."""

@@ -426,7 +426,7 @@ class Revival:
             note(offsets[row], int(outcomes[row]))
 
     def find(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record, and of the record that it would revive."""
+        """Return the offsets of a dropped record, and of the older record that would reappear."""
         for found in self._keys.values():
             revived = None if found is None else found.revived()
             if revived is not None:

@@ -391,7 +391,7 @@ def matcher_of(selection: Selection) -> RowMatcher | KeyMatcher:
 def _parse(text: str, members: _Members | None = None) -> str:
     """Translate a condition to SQL for DuckDB; raises `InputError` for an unsupported node.
 
-    With `members`, decoded columns may be compared, and those that are get marked.
+    With `members`, decoded columns may be compared; the compared members are marked.
 
     In this SQL, times are twice their milliseconds, so that a time between two milliseconds is an
     integer too.

@@ -292,7 +292,7 @@ class LogSegment(Closeable):
     def translate_offsets(self, targets: Longs, resolve: Resolve) -> Located:
         """Find the index entries, batches or records of ascending offsets.
 
-        `targets` (int64, (n,)): absolute offsets, ascending; for those below the base offset, the
+        `targets` (int64, (n,)): absolute offsets, ascending; for offsets below the base offset, the
         first batch is the result. `resolve` (Resolve): level of detail.
         """
         self._cache.use(self)

@@ -253,7 +253,7 @@ class LogBounds:
         return [segment for segment in segments if segment.base_offset >= start]
 
     def place_of(self, special: SpecialTimestamp) -> tuple[int, int | None]:
-        """Return the offset of a special timestamp, negative for none, and its epoch if known.
+        """Return the offset of a special timestamp (negative if none), and its epoch if known.
 
         Raises `KafkaIndexError` as `end_offset`. A partition that is not tiered is fully local.
         Source: ``UnifiedLog.fetchOffsetByTimestamp``.

@@ -32,7 +32,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 if TYPE_CHECKING:
     from kafka_index.core.log.read.batch_decoder import BatchDecoder
 
-# The maps of the log and of both indexes each keep a file descriptor open.
+# The memory mappings of the log and of both indexes each keep a file descriptor open.
 _FILES_OF_A_SEGMENT = 3
 _FILES_FOR_OTHERS = 128
 _MIN_SEGMENTS = 8
@@ -71,7 +71,7 @@ class SegmentCache:
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
         if self._on_use is not None:
-            # Segments opened by the callback are not announced.
+            # The callback is not called for segments that it opens itself.
             on_use, self._on_use = self._on_use, None
             try:
                 on_use(segment)

@@ -4,9 +4,9 @@ It is a hidden file in the partition directory, ``.partition.kafka-index``, writ
 files: a line of JSON, and two Arrow streams, with a row per segment and a row per published file. A
 broker ignores it, because its name has no offset (LogFileUtils.offsetFromFileName).
 
-A published file is unchanged if its size and version are those right after its publication. The
-version is the ETag, or the ctime of a local file, which no program can set. If the version differs,
-as in a copy of the output, the digest of the file decides. No log is read.
+A published file is unchanged if its size and version are the same as right after its publication.
+The version is the ETag, or the ctime of a local file, which no program can set. If the version
+differs, as in a copy of the output, the digest of the file decides. No log is read.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ class PartitionState:
         self.epochs = LeaderEpochCache() if epochs is None else epochs
         self.has_tree = False
         self._expiration = expiration
-        # The producers in the order in which a broker inserts them into its map.
+        # The producers in the order in which a broker inserts them into its `HashMap`.
         self._entries = np.empty(0, PRODUCER_STATE_ENTRY)
         if entries is not None:
             self._entries = self._loaded(entries)
