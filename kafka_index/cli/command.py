@@ -668,7 +668,7 @@ def run_for_result(
             if not columns.is_streamed:
                 report.write_table(result.to_arrow())
             report.finish(result.conclusion)
-    # Writing a page, which comes last, can add unread files.
+    # Count again, because writing the HTML page, the last step, can add unread files.
     count_unread()
     return result
 

@@ -32,7 +32,9 @@ def keys_of(given: object, name: str) -> tuple[bytes, ...]:
         return read_keys(path_of(given, name))
     members = members_of(given)
     if members is None:
-        raise wrong_value(f"{name} is no list of keys", "a path, or a list of text or bytes", given)
+        raise wrong_value(
+            f"{name} is not a list of keys", "a path, or a list of text or bytes", given
+        )
     if not members:
         raise InputError(f"{name} has no key")
     return tuple(BytesKind().convert(key, f"{name}: a key", 0) for key in members)

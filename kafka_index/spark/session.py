@@ -132,7 +132,7 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
         jvm.kill()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
         SparkContext._active_spark_context = None  # noqa: SLF001
-        # The notes of an exception raised by a signal would be printed.
+        # Not for exceptions raised by signals, whose notes Python would print.
         if isinstance(error, Exception) and (held := jvm.held_output()):
             error.add_note(held)
         raise

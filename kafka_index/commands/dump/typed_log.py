@@ -26,7 +26,7 @@ from kafka_index.core.schema.sources import FROM_DUMP
 class TypedLog:
     """Decodes the keys and values of a log.
 
-    The topic of the partition is empty if the folder of the log is no partition.
+    The topic is empty if the folder of the log is not a partition directory.
     """
 
     def __init__(self, partition: TopicPartition, options: DecodeOptions) -> None:

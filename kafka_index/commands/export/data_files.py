@@ -194,7 +194,7 @@ class SplitFiles:
                 stack.callback(file.drop)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add records, in the order of their offsets; raises `PublishError` if there is no room."""
+        """Add records, in the order of their offsets; raises `PublishError` if the disk is full."""
         self.records += len(batch)
         if not self._settings.by_date:
             self._file_of(self._folder).write(batch)
@@ -253,7 +253,7 @@ def _date_name(day: int) -> str:
 
 
 def with_tombstones(batch: pa.RecordBatch, settings: ExportSettings) -> pa.RecordBatch:
-    """Return records with the column that has whether they are tombstones.
+    """Return records with an additional boolean column that marks tombstones.
 
     A record without a key deletes nothing. Then only values that did not decode keep their bytes.
     """

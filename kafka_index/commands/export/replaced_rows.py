@@ -84,13 +84,13 @@ class TableFile:
     has_nulls: bool
 
     def overlaps(self, rows: RowRange) -> bool:
-        """Return whether the file may have some of these rows."""
+        """Return whether the file may contain rows of this range."""
         (least, most), (low, high) = self.partitions, self.offsets
         is_near = low < rows.end_offset and high >= rows.first_offset
         return least <= rows.partition <= most and is_near
 
     def is_within(self, rows: RowRange) -> bool:
-        """Return whether the file has no other rows."""
+        """Return whether the file contains only rows of this range."""
         low, high = self.offsets
         is_inside = rows.first_offset <= low and high < rows.end_offset
         is_own = self.partitions == (rows.partition, rows.partition) and not self.has_nulls

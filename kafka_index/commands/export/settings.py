@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FOLDER_COLUMNS = ("topic", "partition")
 #: Columns that every table has: its rows are replaced by partition and offset.
 _TABLE_COLUMNS = ("topic", "partition", "offset")
-#: The column of history files that has whether a record is a tombstone.
+#: The boolean column of history files that marks tombstones.
 TOMBSTONE = "_tombstone"
 #: The name of the folder of a partition begins with this, in a table.
 PARTITION_FOLDER = "partition-"

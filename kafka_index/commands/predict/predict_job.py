@@ -100,7 +100,7 @@ class Prediction(Result, StartPrediction):
         The reasons why several partitions are not or not fully served.
     unknown : tuple of str
         Files that were not read, and unknown facts. If not empty, the verdict is never ``safe``.
-    not_judged : tuple of str
+    not_checked : tuple of str
         Inputs that were not given, so that the verdict does not cover them.
     suggestion : str or None
         A startup that loses less.
@@ -118,7 +118,7 @@ class Prediction(Result, StartPrediction):
         """The verdict with its reason, its limits, and the segments that retention deletes."""
         parts = [f"{self.verdict.value}{self._reason}"]
         if self.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
-            parts += [f"not checked: {text}" for text in self.not_judged]
+            parts += [f"not checked: {text}" for text in self.not_checked]
             deleted = sum(one.segments_to_delete for one in self.partitions)
             total = sum(len(one.loaded.base_offsets) for one in self.partitions if one.loaded)
             if deleted:
@@ -128,7 +128,7 @@ class Prediction(Result, StartPrediction):
     @property
     def _reason(self) -> str:
         if self.verdict is Verdict.SAFE:
-            scope = " for the files" if self.not_judged else ""
+            scope = " for the files" if self.not_checked else ""
             return f"{scope}: a broker starts, and no record is lost or hidden"
         if self.verdict is Verdict.LOSES:
             return f": a broker starts, {self._losses}"
@@ -253,7 +253,7 @@ class Prediction(Result, StartPrediction):
             "partitions": list(map(_partition_object, self.partitions)),
             "unserved": list(self.unserved),
             "unknown": list(self.unknown),
-            "not_judged": list(self.not_judged),
+            "not_judged": list(self.not_checked),
             "notes": list(self.notes),
             "suggestion": self.suggestion,
         }
@@ -442,7 +442,7 @@ def predict(
 
 
 def _segments(directories: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the segments of directories; none if there is no log."""
+    """Yield the segments of directories; nothing if there are no logs."""
     try:
         listed = list_dump(directories, topics=None)
     except KafkaIndexError:

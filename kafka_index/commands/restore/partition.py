@@ -629,7 +629,7 @@ class DamagedObject:
         )
 
     def overlaps(self, lost: LostRange) -> bool:
-        """Return whether a lost range overlaps it."""
+        """Return whether a lost range overlaps the range of the object."""
         first, last = lost.first_offset, lost.last_offset
         return (first is None or first < self.end_offset) and (
             last is None or last >= self.first_offset

@@ -227,7 +227,7 @@ class SchemaList(Result):
 
     @property
     def facts(self) -> list[str]:
-        """The settings of the registry, and the records that are no schemas."""
+        """The settings of the registry, and the records that are not schemas."""
         facts = []
         settings = _settings_text(self._schemas.settings.get("", SubjectSettings()))
         facts += [f"registry: {settings}"] if settings else []
@@ -235,7 +235,7 @@ class SchemaList(Result):
             other = ", ".join(
                 f"{count} {name}" for name, count in sorted(self._schemas.skipped.items())
             )
-            facts.append(f"records that are no schemas: {other}")
+            facts.append(f"records that are not schemas: {other}")
         return facts
 
     @property
@@ -431,7 +431,7 @@ def _version_text(version: Version) -> str:
 _COUNTED = {
     UseStatus.UNFRAMED: "without a schema",
     UseStatus.NULL: "null",
-    UseStatus.NO_ID: "with bytes that are no known id",
+    UseStatus.NO_ID: "with bytes that are not a known schema ID",
 }
 
 

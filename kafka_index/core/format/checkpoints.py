@@ -130,7 +130,7 @@ class CheckpointFault(NamedTuple):
 
     @property
     def is_error(self) -> bool:
-        """Whether no code of a broker catches it."""
+        """Whether it is a Java `Error`, which no code of a broker catches."""
         return self.exception == "OutOfMemoryError"
 
 

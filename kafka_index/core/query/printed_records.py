@@ -50,7 +50,7 @@ PrintedHeader = tuple[memoryview, MaybeBytes]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded record: key and value as JSON, None for none, or the error.
+    """A decoded record: key and value as JSON (None if null), or the error.
 
     If `hides_value`, the bytes of the value must not be shown.
     """
@@ -211,7 +211,7 @@ def _decoded_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
 
 
 def _json_texts(column: pa.Array) -> list[str | None]:
-    """Return values as JSON; bytes are a text, or hex digits if they are no UTF-8."""
+    """Return values as JSON; bytes are text, or hex digits if they are not UTF-8."""
     if not pa.types.is_binary(column.type):
         from kafka_index.core.fs.json_lines import json_values  # noqa: PLC0415, for typed values only
 

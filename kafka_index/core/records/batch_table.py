@@ -22,7 +22,7 @@ from kafka_index.core.kernels.scan import BatchColumns
 
 __all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]
 
-#: The log ends in zeros from preallocation, which is no corruption.
+#: The log ends in zeros from preallocation, which is not corruption.
 PREALLOCATED_TAIL = "preallocated_tail"
 #: The same in a segment before the last one, which a broker never leaves preallocated.
 ZERO_TAIL = "zero_tail"

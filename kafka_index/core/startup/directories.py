@@ -156,7 +156,7 @@ class _Start:
         not_given = missing_directories_reason(self._paths, properties)
         if not_given is not None:
             self._unknown.append(not_given)
-        self._not_judged: list[str] = []
+        self._not_checked: list[str] = []
         self._partitions: list[PartitionPrediction] = []
         self._notes: list[str] = []
         self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
@@ -207,7 +207,7 @@ class _Start:
             self._has_marker,
             tuple(self._unserved),
             tuple(self._unknown),
-            tuple(self._not_judged),
+            tuple(self._not_checked),
         )
 
     def _verdict(self) -> Verdict:
@@ -227,7 +227,7 @@ class _Start:
             self._unknown.append(self._conditions.metadata_fault)
         elif self._conditions.cluster is None:
             if not self._refused and any(one.outcome is Outcome.LOADED for one in self._partitions):
-                self._not_judged.append(
+                self._not_checked.append(
                     "which partitions are stray or missing, by their topics' ids: no --metadata"
                 )
             self._notes.append(
@@ -533,7 +533,7 @@ class _Start:
         found = OpenTransactions(self._partitions, cluster, self._node_id, budget)
         self._partitions, elsewhere = found.check()
         if elsewhere:
-            self._not_judged.append(
+            self._not_checked.append(
                 f"open transactions of {plural(elsewhere, 'partition')} whose coordinators are on "
                 "other brokers"
             )

@@ -164,7 +164,7 @@ def _check(state: Mapping[str, object]) -> None:
         raise ValueError(f"{_DATA_VERSION} is {version}, expected 0 or 1")
     has_cluster_id = "clusterId" in state or not version
     if has_cluster_id and not isinstance(_field(state, "clusterId"), str):
-        raise ValueError("clusterId is not a text")
+        raise ValueError("clusterId is not a string")
     leader = _integer(state, "leaderId", INT32_MAX)
     epoch = _integer(state, "leaderEpoch", INT32_MAX)
     _integer(state, "votedId", INT32_MAX)

@@ -206,7 +206,7 @@ class StartPrediction:
     has_marker: bool
     unserved: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    not_judged: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
     suggestion: str | None = None
 
 

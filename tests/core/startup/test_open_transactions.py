@@ -84,5 +84,5 @@ def test_open_transaction_that_no_coordinator_ends_is_not_served(
     one = next(one for one in found.partitions if one.topic == "t")
     texts = {Verdict.DOES_NOT_SERVE: one.unserved, Verdict.UNKNOWN: one.unknown}
     assert ("from offset 1 on" in (texts.get(verdict) or "")) == (verdict in texts)
-    is_elsewhere = any("open transactions" in text for text in found.not_judged)
+    is_elsewhere = any("open transactions" in text for text in found.not_checked)
     assert is_elsewhere == (not states and cluster is None)
