@@ -480,7 +480,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         own = list(_click_parameters(field, one))
         click_names[field] = [each.name or "" for each in own if each.name != MORE_PATHS]
         shown += own
-    # An argument with several values takes the remaining ones, so it comes last.
+    # An argument with several values takes all remaining values, so it comes last.
     shown.sort(key=lambda each: not isinstance(each, _Argument))
     has_engine = spec.has_engine and not as_job
     shown += engine_parameters() if has_engine else []

@@ -199,7 +199,7 @@ class Progress:
 
 
 def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
-    """Format the ranges of missing offsets, lost ones first."""
+    """Format the ranges of missing offsets, lost ranges first."""
     if not missing.count:
         return []
     lost = len(missing.lost)

@@ -489,7 +489,7 @@ def known_settings(*, submitted: bool) -> SparkConf:
 
 
 def settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bool) -> SparkConf:
-    """Complete the settings of a classic session from `known_settings`; existing ones are kept.
+    """Add `known_settings` to a classic session; settings that are already set are kept.
 
     `submitted`: ``spark-submit`` runs this process.
     """

@@ -135,7 +135,7 @@ def _index_path(log_path: str | None, suffix: str) -> str | None:
 
 
 def _read(path: str | None, count: int) -> bytes:
-    """Return the first bytes of a local file, or with a negative count the last ones."""
+    """Return the first bytes of a local file, or the last bytes if `count` is negative."""
     if path is None:
         return b""
     try:

@@ -153,7 +153,7 @@ class BackedUpPartition:
     log_start_offset, log_end_offset, high_watermark : int or None
         The offsets in the backup, the end exclusive, and the high watermark.
     size_bytes, new_bytes, read_bytes : int or None
-        Size of all chunks, of the new ones, and bytes read from logs.
+        Size of all chunks, size of new chunks, and bytes read from logs.
     chunks : int or None
         Number of chunks.
     backups_skipped : int or None
@@ -198,7 +198,7 @@ class BackupResult(Result):
     repository : str
         The root of the repository.
     partitions : list of BackedUpPartition
-        The partitions in the backup, and the skipped ones.
+        The partitions in the backup, and the skipped partitions.
     high_watermarks_from : str
         The origin of high watermarks: ``checkpoint``, ``old checkpoint``, ``log end``, ``broker``
         or ``earlier backup``.
@@ -317,7 +317,7 @@ class BackupResult(Result):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Size of all chunks, of the new ones, and bytes read from logs."""
+        """Size of all chunks, size of new chunks, and bytes read from logs."""
         return {
             "stored": sum(row.size_bytes or 0 for row in self.partitions),
             "new": sum(row.new_bytes or 0 for row in self.partitions),
@@ -483,7 +483,7 @@ class VerifyBackupsResult(TableResult):
 
     @property
     def headline(self) -> str:
-        """The number of altered objects, otherwise of intact ones."""
+        """The number of altered objects; if there are none, the number of intact objects."""
         counts = self.counts
         faults = sum(counts[name] for name in _ALTERED)
         if faults:

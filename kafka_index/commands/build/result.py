@@ -95,7 +95,7 @@ _SHOWN = (
 )
 #: Number of segment rows that are buffered before writing.
 _ROWS_AT_A_TIME = 64 * 1024
-#: Maximum number of damaged segments in a result; further ones are only counted.
+#: Maximum number of damaged segments in a result; further damaged segments are only counted.
 _MAX_DAMAGED = 100
 # From best to worst: the status of a partition is the worst of its segments.
 _RANKED = [UNCHANGED, BUILT, TRUNCATED, FAILED]
@@ -340,7 +340,7 @@ class BuildPlan(Result):
 
 
 class BuildRows:
-    """Counts the rows of a build, keeps the damaged ones, and writes all rows to the report.
+    """Counts the rows of a build, keeps rows of damaged segments, and writes all to the report.
 
     A context manager around the build; rows come from one thread at a time. `planned` is the total
     number of segments, 0 if unknown.

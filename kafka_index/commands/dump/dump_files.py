@@ -95,8 +95,8 @@ PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
 class _Form:
     """The differences between the two kinds of index.
 
-    `names` are the two columns, and `offset_column` the one with the offset. `strict`, per column:
-    whether it ascends with every entry, or may repeat.
+    `names` are the two columns, and `offset_column` the column with the offset. `strict`, per
+    column: whether it ascends with every entry, or may repeat.
     """
 
     open: type[OffsetIndex | TimeIndex]
@@ -504,7 +504,7 @@ def _conversion(
 def _decoded(
     records: PrintedRecords | pa.RecordBatch, typed_log: TypedLog | None, output: SelectedRows
 ) -> Iterator[PrintedRecords]:
-    """Yield records for printing; keys and values of selected ones that fail are counted."""
+    """Yield records for printing; in selected records, keys and values that fail are counted."""
     if isinstance(records, PrintedRecords) or typed_log is None:
         yield records
         return
@@ -689,7 +689,7 @@ def _refuse_without_rows(request: DumpRequest, selection: Selection, file: Dumpe
 
 
 def _known_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFile]:
-    """Return the files to dump; reject unknown ones.
+    """Return the files to dump; reject files of unknown kinds.
 
     A glob of a URI is expanded to files of a known kind, as the shell does for paths. `kinds` are
     suffixes and names. Raises `InputError` if a file does not exist, is not a file, or is of

@@ -38,7 +38,7 @@ from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.output.output import StateFile
 from kafka_index.core.query.settings import RecordFilter
 
-#: The state has the last batches of this many splits, and a sample of the earlier ones.
+#: The state has the last batches of this many splits, and a sample of earlier batches.
 _MAX_KEPT = 64
 EXPORT_STATE = ".kafka-index-export.json"
 #: The names of data files; staged files in an object store have one more suffix.
@@ -118,7 +118,7 @@ class DataLoss:
 
 
 def thinned(batches: Sequence[ExportedBatch]) -> tuple[ExportedBatch, ...]:
-    """Return the latest batches; if there are many, only every second of the earlier ones."""
+    """Return the latest batches; if there are many, only every second of the earlier batches."""
     if len(batches) <= _MAX_KEPT:
         return tuple(batches)
     half = len(batches) - _MAX_KEPT // 2

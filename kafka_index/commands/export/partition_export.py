@@ -319,7 +319,7 @@ def drop_staged(folder: str) -> None:
 
 
 def _take_place(exchange: Exchange, staged: ExportState) -> None:
-    """Replace data files by staged ones, with their state; after a kill, the next run continues."""
+    """Replace data files by staged files, with their state; a killed exchange is continued."""
     folder, before, from_offset = exchange.folder, exchange.before, exchange.from_offset
     new = set(_staged_files(folder).values())
     # Files of another revision are in a table, and its readers need them until the next commit.
@@ -351,7 +351,7 @@ def _take_place(exchange: Exchange, staged: ExportState) -> None:
 
 
 def finish_exchange(folder: str, state: ExportState) -> ExportState:
-    """Complete an exchange, even one that was interrupted; return the resulting state."""
+    """Complete an exchange, even if it was interrupted; return the resulting state."""
     store = store_of(folder)
     store.delete([os.path.join(folder, name) for name in state.superseded or ()])
     touched = {folder}

@@ -11,7 +11,7 @@ Kafka does. These are the steps:
 
 DuckDB finds the keys, and spills what does not fit into its memory to the local working folder. The
 merge of deltalake holds one side of its join in memory, and pyiceberg makes an expression of all
-keys, and reads null lists as empty ones.
+keys, and reads null lists as empty lists.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def replace_rows(
     settings: ExportSettings,
     folder: str,
 ) -> tuple[list[str], list[str]]:
-    """Return the files that a table loses, and new ones with the rows that stay or are added.
+    """Return the files to remove from a table, and new files with the rows that stay or are added.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ class _Places:
 
 
 class _TableFiles:
-    """Writes rows to files of a table, each of one partition; `paths` are the complete ones.
+    """Writes rows to files of a table, each of one partition; `paths` are the complete files.
 
     Their names are never used again: a random number takes the place of the revision.
     """

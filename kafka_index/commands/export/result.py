@@ -64,7 +64,7 @@ class ExportStatus(StrEnum):
     EXPORTED = "exported"
     #: There is no new offset.
     UNCHANGED = "unchanged"
-    #: Records were exported, except for damaged or lost ones.
+    #: Records were exported, except for damaged or lost records.
     DAMAGED = "damaged"
     #: The partition was not exported to its end.
     FAILED = "failed"

@@ -136,7 +136,7 @@ def list_directories(root: str) -> Iterator[StoredDirectory]:
 
 
 def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield directories with their entries, in no particular order; skip unreadable ones.
+    """Yield directories with their entries, in no particular order; skip unreadable directories.
 
     If most directories below a prefix of an object store are requested, they share a listing.
     """

@@ -1,6 +1,7 @@
 """An output: locked, staged, published, and described for later runs.
 
-Whatever ends a run, its output has the old files or the complete new ones. A run takes these steps:
+Whatever ends a run, its output has either the old files or the complete new files. A run takes
+these steps:
 
     refuse     an output that is an input, lies in an input, or contains one
     lock       the output, against brokers and other runs

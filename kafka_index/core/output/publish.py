@@ -405,7 +405,7 @@ def _put_in_place(publication: Publication) -> PublishError | None:
 
 
 def _remove_old(path: str, new: os.stat_result, scratch_path: str) -> None:
-    """Remove an old ``.index``, but not a new one that another attempt has just published."""
+    """Remove an old ``.index``, but not if another attempt has just published a new one."""
     # Compared under a unique scratch name, where no other attempt replaces it.
     renamed = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
     with suppress(FileNotFoundError):

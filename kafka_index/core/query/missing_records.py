@@ -120,7 +120,7 @@ class GapFinder:
 
 
 class MissingInRead:
-    """Collects the offsets read from partitions, and finds the missing ones."""
+    """Collects the offsets read from partitions, and finds the missing offsets."""
 
     def __init__(self, partitions: Iterable[ReadPartition], finder: GapFinder | None) -> None:
         self._partitions = tuple(partitions)

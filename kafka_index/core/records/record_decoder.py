@@ -1,7 +1,7 @@
 """Decode records in chunks of columns, within the memory budget for decompressed records.
 
 `RecordDecoder` iterates over the batches of a window. Uncompressed batches are read in place.
-Compressed ones are decompressed into memory that is reserved only until the next chunk is
+Compressed batches are decompressed into memory that is reserved only until the next chunk is
 converted. So callers never hold a part of the budget while they wait, however slowly they consume
 the results. The columns of a chunk are in memory from Arrow's pool.
 """

@@ -275,7 +275,7 @@ class _Start:
                 self._refused.append(Refusal(path, None, f"the lock is {kind}"))
 
     def _check_metadata_log(self) -> None:
-        """Reject a metadata log on which no node starts; report one that loses records."""
+        """Reject a metadata log on which no node starts; report the records that it would lose."""
         if self._metadata is None:
             return
         settings = log_settings_of(self._config, CLUSTER_METADATA_TOPIC)
@@ -462,7 +462,7 @@ class _Start:
         return next((path for path, one in known if placed and one.directory_id == placed), None)
 
     def _replace_by_futures(self) -> None:
-        """Replace current replicas by future ones if the metadata already assigns them.
+        """Replace current replicas by future replicas if the metadata already assigns them.
 
         Source: ``LogManager.recoverAbandonedFutureLogs``.
         """

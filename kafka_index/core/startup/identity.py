@@ -159,7 +159,7 @@ def metadata_directory_of(
 def without_metadata_directory(
     paths: Sequence[str], properties: Mapping[str, str] | None, metadata_directory: str | None
 ) -> Sequence[str]:
-    """Return the data directories without one that is used only for the metadata log."""
+    """Return the data directories, except for a directory that has only the metadata log."""
     data = [path for path in paths if path != metadata_directory]
     return data if data and _is_metadata_apart(properties) else paths
 

@@ -323,7 +323,7 @@ class PredictedSnapshots(SnapshotFiles):
     def load_latest(
         self, offsets: Iterable[int]
     ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-        """Return the latest valid snapshot and its offset, and the corrupt ones before it."""
+        """Return the latest valid snapshot and its offset, and the corrupt snapshots after it."""
         damaged: list[tuple[int, CorruptSnapshotError]] = []
         for offset in reversed(list(offsets)):
             data = self._written.get(offset)
@@ -376,7 +376,7 @@ _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 def find_batch(
     log: Bytes, path: str, offset_index: OffsetIndex, offset: int
 ) -> LogOffsetPosition | None:
-    """Find the batch that contains an offset or the first one after it, None if there is none.
+    """Find the batch that contains an offset, or the first batch after it, if any.
 
     An incomplete batch ends the log. Raises `StartRefusedError` if a broker cannot read a batch
     before the result. Source: ``LogSegment.translateOffset``.

@@ -82,7 +82,7 @@ class CheckpointReader:
     ) -> PartitionFiles:
         """Return a partition with its checkpoints.
 
-        `segments` is not empty and in order of base offset; local ones share a directory. A log
+        `segments` is not empty and in order of base offset; local segments share a directory. A log
         starts at the checkpointed offset, but not before its first segment (LogLoader.load). A
         partition that is missing from the high watermark checkpoint has no committed records as far
         as its broker knows (Partition.createLog). Unreadable epochs are ignored and recorded in

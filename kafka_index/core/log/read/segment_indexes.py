@@ -57,7 +57,7 @@ from kafka_index.core.records.batch_table import ScanStop
 
 _log = logging.getLogger(__name__)
 
-#: Maximum size of cached indexes; the least recently used ones are evicted.
+#: Maximum size of cached indexes; the least recently used indexes are evicted.
 MAX_KEPT_BYTES = 256 << 20
 # Read at the end of a log: more than the padding of any record.
 _END_BYTES = 4096
@@ -252,7 +252,7 @@ def _size(future: Future[_Value]) -> int:
 class Largest(NamedTuple):
     """The largest timestamp of a segment, -1 for none.
 
-    The offset is the last one of the first batch with this timestamp, or the base offset.
+    The offset is the last offset of the first batch with this timestamp, or the base offset.
     `is_certain` is False if a part of the segment is unreadable.
     """
 

@@ -119,7 +119,7 @@ def read_transactions(
 
     `first_offset` and `last_offset` are inclusive; by default the range extends to the end, and it
     is empty if last is below first. `end_offset` is the reader's upper bound: high watermark or log
-    end. Reads the batches of the range, and later ones up to the end of all transactions with a
+    end. Reads the batches of the range, and later batches up to the end of all transactions with a
     batch in the range. Raises `CorruptLogError` if a batch contradicts earlier transactions, so
     that a broker would fail too, and `InputError` if a file cannot be read.
     """

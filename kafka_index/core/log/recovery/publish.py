@@ -60,7 +60,7 @@ from kafka_index.core.output.publish import (
     write_scratch,
 )
 
-#: Segments that are published together: many small ones share the cost of fsync.
+#: Segments that are published together: many small segments share the cost of fsync.
 GROUP_SEGMENTS = 256
 # How often and how long to wait for another attempt that renames the same files.
 _WAITS, _WAIT_SECONDS = 20, 0.1
@@ -85,7 +85,7 @@ def publish_partitions(
     """Merge the segments of partitions and publish all of their files.
 
     All segments of each partition must be given, by base offset. Partitions are published together,
-    because many small ones share the cost of fsync. Attempts of a run that may overlap have
+    because many small partitions share the cost of fsync. Attempts of a run that may overlap have
     different attempt IDs (letters, digits, underscores). `starts` is the state before the first
     segment of a partition, by default from the files next to its log. `listed` has the directory
     entries next to the logs, if known. Yields a row for each segment after its files are durably in

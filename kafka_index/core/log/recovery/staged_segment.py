@@ -1,6 +1,6 @@
 """A segment between scan and publication: a report row, and temporary files.
 
-Index files of a remote segment are compared with the stored ones.
+Index files of a remote segment are compared with the stored index files.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class SegmentPaths:
     def remove_scratch(self, settings: BuildSettings, attempt_id: str) -> None:
         """Delete an attempt's local temporary files.
 
-        Remote ones may be needed by another attempt and are deleted at the end of the run.
+        Remote files may be needed by another attempt and are deleted at the end of the run.
         """
         for path in self._all:
             remove_scratch(settings.work_path(path, attempt_id))
@@ -234,7 +234,7 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
 
 
 def stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
-    """Return how the stored indexes of a remote segment differ from the built ones.
+    """Return how the stored indexes of a remote segment differ from the built indexes.
 
     None if they are equal; local segments have no stored indexes.
     """

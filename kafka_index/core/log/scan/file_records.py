@@ -244,7 +244,7 @@ def search_for_offsets(
     on_mismatch: Callable[[int], int],
     first_offset_at: Callable[[int], int],
 ) -> None:
-    """Find the batches of ascending offsets, or the next ones (``searchForOffsetFromPosition``).
+    """Find the batches of ascending offsets, or the next batches (``searchForOffsetFromPosition``).
 
     For the arrays, see `core.kernels.batch_seek.seek_to_offsets`. `on_mismatch` is called with
     the number of a target whose index entry does not match. It raises, or returns the position of

@@ -2,7 +2,7 @@
 
 Each batch must start after the previous one has ended. Missing offsets are valid, since compaction
 removes records; decreasing offsets are not. A batch that is out of order counts as corrupt, and so
-do later ones, up to a batch that starts after all before it.
+do later batches, up to a batch that starts after all earlier batches.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """

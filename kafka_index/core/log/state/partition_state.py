@@ -407,7 +407,7 @@ class PartitionState:
         ]
 
     def _join(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
-        """Update known producers from a segment, and append new ones."""
+        """Update known producers from a segment, and append new producers."""
         if not len(producers):
             return
         local = _entries_of(producers)
