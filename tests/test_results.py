@@ -404,7 +404,7 @@ OF_COMMANDS = frozenset(
     {"engine", "master", "quiet", "verbose", "wide", "json", "summary", "report", "report_rows"}
     | {"storage_option", "help", "fail_if_none", "values"}
 )
-#: Of one command alone: repeated backups, dry runs of a build, files of answers, single questions.
+#: Of one command alone: repeated backups, dry runs of a build, files of answers, single queries.
 OF_COMMAND = {
     "backup": {"every", "metrics", "health"},
     "build": {"dry_run"},

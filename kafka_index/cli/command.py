@@ -244,7 +244,7 @@ def report_parameter(rows: str, *, has_page: bool) -> click.Option:
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Spark, on the given master, that of ``spark-submit``, or the local cores."""
+    """Spark, on the given master, the master of ``spark-submit``, or the local cores."""
 
     master: str | None = None
     on_spark = True

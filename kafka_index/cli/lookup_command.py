@@ -36,7 +36,7 @@ def _run(spec: CommandSpec, request: LookupRequest, options: RunOptions) -> int:
     }
     for name, is_given in given.items():
         if is_given:
-            raise click.UsageError(f"{name} goes with --queries, not with a single question")
+            raise click.UsageError(f"{name} goes with --queries, not with a single query")
     # Imports take most of the time: import only modules that a single query needs, and disable
     # garbage collection.
     gc.disable()

@@ -1,4 +1,4 @@
-"""Files of queries and of answers, and single questions to the command line."""
+"""Files of queries and of answers, and single queries to the command line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def answer_columns(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def ask(*arguments: Argument, logs: Path = DUMP) -> dict[str, Any]:
-    """Ask a single question; return its answer as JSON has it."""
+    """Ask a single query; return its answer as JSON has it."""
     done = lookup("--logs", logs, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

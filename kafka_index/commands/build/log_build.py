@@ -133,7 +133,7 @@ def partition_groups(
 ) -> list[SegmentTable]:
     """Combine complete partitions into groups that are scanned and published one after another.
 
-    The limits are those of `group_partitions`; `cost_bytes` is the additional cost per segment. The
+    For the limits, see `group_partitions`; `cost_bytes` is the additional cost per segment. The
     largest partitions come first, so that small partitions fill the cores at the end.
     """
     partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)

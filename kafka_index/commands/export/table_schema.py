@@ -43,7 +43,7 @@ def table_schema(schema: pa.Schema, form: ExportFormat) -> pa.Schema:
 
 
 class _TableTypes:
-    """Maps Arrow types to those of a table format."""
+    """Maps Arrow types to the types of a table format."""
 
     def __init__(self, form: ExportFormat) -> None:
         self._is_delta = form is ExportFormat.DELTA

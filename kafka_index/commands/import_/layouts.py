@@ -302,7 +302,7 @@ def _aiven_layouts(paths: Sequence[str], given: LayoutProperties) -> list[tuple[
     fields: tuple[str, ...] = given.csv_fields or _columns(paths[0])
     if not fields or not set(fields) <= set(FIELDS):
         raise InputError(
-            "the first file has other fields than those of a record",
+            "the first file has fields that are not fields of a record",
             path=paths[0],
             expected=", ".join(FIELDS),
             found=", ".join(fields) or "none, as in CSV",

@@ -236,12 +236,12 @@ class ConsoleLookupRequest(LookupRequest):
     def __post_init__(self) -> None:
         if self.queries is not None:
             if given := self._given(_OF_QUESTIONS):
-                raise ArgumentError(f"{{{given}}} goes with a single question, without {{queries}}")
+                raise ArgumentError(f"{{{given}}} goes with a single query, without {{queries}}")
         elif not (self._given(_OF_QUESTIONS) or self.topics):
             LogRequest.__post_init__(self)
             raise ArgumentError("no queries: give {queries} PATH, {topic} or {topics}")
         elif given := self._given(_OF_QUERIES):
-            raise ArgumentError(f"{{{given}}} goes with {{queries}}, not with a single question")
+            raise ArgumentError(f"{{{given}}} goes with {{queries}}, not with a single query")
         LogRequest.__post_init__(self)
         if self.is_question:
             self._check_question()
@@ -255,9 +255,9 @@ class ConsoleLookupRequest(LookupRequest):
 
     def _check_question(self) -> None:
         if (self.topic is None) == (self.topics is None):
-            raise ArgumentError("a single question needs {topic} or {topics}, and not both")
+            raise ArgumentError("a single query needs {topic} or {topics}, and not both")
         if self.offset is not None and self.at is not None:
-            raise ArgumentError("a single question needs {offset} or {at}, not both")
+            raise ArgumentError("a single query needs {offset} or {at}, not both")
         if self.as_json and self.as_offsets:
             raise ArgumentError("{as_json} and {as_offsets} exclude each other")
         is_of_records = self.resolve in (None, Resolve.RECORD)

@@ -618,7 +618,7 @@ def _classify_snapshot(
             effect=_OTHER_STATE,
         )
     return Classification(
-        FileClass.EQUIVALENT, found="the same producers, except for idle or older ones"
+        FileClass.EQUIVALENT, found="the same producers, except for expired or older producers"
     )
 
 

@@ -169,7 +169,7 @@ def checkpoint_fault(lines: list[str], fields: CheckpointFields) -> CheckpointFa
         return CheckpointFault(exception, number, text, repr(fields.form), line)
     if len(lines) - 2 == count:
         return None
-    text = "the number of entries of a checkpoint is not the one on its line 2"
+    text = "the number of entries of a checkpoint differs from the number on its line 2"
     return CheckpointFault(_MALFORMED, 2, text, count, len(lines) - 2)
 
 

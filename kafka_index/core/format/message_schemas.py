@@ -338,7 +338,7 @@ def _lowest_marker(field: Field) -> int:
 
 def _checked_null(field: Field, reader: MessageReader) -> Value:
     if not field.nullable:
-        raise reader.corrupt(f"the field {field.name} is null, which it cannot be")
+        raise reader.corrupt(f"the field {field.name} is null, but it is not nullable")
     return None
 
 

@@ -1,7 +1,7 @@
 """The local working folder, for uploads to a store and for DuckDB sorts.
 
 The folder is below TMPDIR and locked while its process lives. The next process that needs a working
-folder removes those of killed processes.
+folder removes the files of killed processes.
 """
 
 from __future__ import annotations

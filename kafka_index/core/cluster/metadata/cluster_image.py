@@ -193,7 +193,7 @@ class ClusterImage:
         return None if topic is None or topic.name == name else topic.name
 
     def broker_configs(self, node_id: int | None = None) -> dict[str, str]:
-        """Return the dynamic configurations of all brokers, overridden by those of one broker."""
+        """Return the dynamic configurations of all brokers; a broker's own take precedence."""
         everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
         return {**everywhere, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
 

@@ -155,7 +155,7 @@ class LookupFinding:
 
 
 class Findings:
-    """Collects findings; a repeated one adds its queries to the first."""
+    """Collects findings; a repeated finding adds its queries to the first."""
 
     def __init__(self) -> None:
         self._found: dict[LookupFinding, int] = {}

@@ -107,7 +107,7 @@ def test_segment_answers_like_a_partition_with_one_segment(
         assert look_up_times(segment, times, resolve) == [model.time(one, resolve) for one in times]
 
 
-# ----------------------------------------------------------------------------- single questions
+# ----------------------------------------------------------------------------- single queries
 
 PLAIN = partition(
     (
