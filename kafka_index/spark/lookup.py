@@ -175,7 +175,7 @@ def lookup_timestamps(
     ----------
     queries : DataFrame
         As in `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1, -2
-        and -3 mean the end, the start, and the largest timestamp), or a timestamp or date. Those
+        and -3 mean the end, the start, and the largest timestamp), or a timestamp or date. Values
         without a zone are in the time zone of the session, as in Spark.
     inventory, resolve, config
         As in `lookup_offsets`.

@@ -529,7 +529,7 @@ def refuse_speculation(conf: SparkConf) -> None:
 
 
 def launch_settings(conf: SparkConf) -> SparkConf:
-    """Return the settings that a JVM needs at startup, without those that users may have set."""
+    """Return the settings that a JVM needs at startup, except settings that users may override."""
     from pyspark import SparkConf
 
     launch = SparkConf(loadDefaults=False)

@@ -367,7 +367,7 @@ def current_attempt_id() -> str:
     return f"task{context.taskAttemptId()}_{context.attemptNumber()}"
 
 
-# Modules that tasks always import besides this package, and those for the stores of some paths.
+# Modules that tasks always import besides this package, and modules for the stores of some paths.
 _MODULES = (
     "numpy",
     "pandas",

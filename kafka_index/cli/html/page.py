@@ -500,7 +500,7 @@ class PageText:
             if part.rows < part.all_rows:
                 yield (
                     f'<p class="left-out">This page has {part.rows:,} of {part.all_rows:,} '
-                    f"{escape(part.name)}, first of all those that want attention; a report in "
+                    f"{escape(part.name)}, with priority for rows that need attention; a report in "
                     "Parquet has all.</p>\n"
                 )
         yield '<section><h2>What was found</h2>\n<table id="found"><thead><tr><th>found</th>'

@@ -240,7 +240,7 @@ def _extended(state: ExportState, work: SplitWork, result: SplitResult) -> Expor
 
 
 def _with_replaced(state: ExportState, work: SplitWork) -> ExportState:
-    """Return a state in which the files of a repeated split replace those in a table."""
+    """Return a state in which the files of a repeated split replace its files in a table."""
     one = ReplacedRange(work.first_offset, work.end_offset, work.revision)
     return replace(state, revision=work.revision, replaced=(*state.replaced, one))
 

@@ -157,7 +157,7 @@ def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) ->
 
 
 def check_continues(batch: pa.RecordBatch, end_offset: int) -> None:
-    """Check that records follow those that this import has written up to an offset."""
+    """Check that records follow the records that this import has written, up to an offset."""
     offset = batch.column("offset")[0].as_py()
     if isinstance(offset, int) and offset < end_offset:
         raise OrderError(

@@ -272,7 +272,7 @@ class _QueriesResult(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Queries by status, and those for missing offsets."""
+        """Queries by status, and queries for missing offsets."""
         behind = behind_gaps(self.findings)
         queries = {f"queries_{name}": count for name, count in self.queries.items()}
         return {**queries, "queries_behind_missing_offsets": behind}

@@ -153,7 +153,7 @@ def _clamp_offsets(
     groups: Sequence[_GroupOffsets],
     config: LogConfig,
 ) -> list[GroupOffset]:
-    """Clamp offsets to the ends of logs; return those that are not clamped, with the reason."""
+    """Reset offsets to log ends; return the offsets that are not reset, with the reason."""
     settings = replace(log_settings_of(config, CONSUMER_OFFSETS_TOPIC), cleanup_policy="compact")
     left: list[GroupOffset] = []
     for found in groups:

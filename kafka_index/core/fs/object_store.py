@@ -569,7 +569,7 @@ def _errors_of(name: str | None) -> Iterator[None]:
         raise ConfigError(
             f"{profile} does not exist",
             path=_config_path(),
-            hint="aws configure list-profiles lists those that do",
+            hint="aws configure list-profiles lists the existing profiles",
         ) from None
     except exceptions.ConfigParseError as error:
         raise ConfigError("not a settings file of AWS", path=error.kwargs["path"]) from None

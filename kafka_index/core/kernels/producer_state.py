@@ -322,10 +322,10 @@ def fill_last_stable_offsets(
     """Compute the last stable offset after each aborted transaction of a segment.
 
     `earlier` (OPEN_TRANSACTION, (m,)): transactions that were open before the segment, by first
-    offset, owned by producer IDs; those that end in the segment are closed. `end_rows` (int64,
-    (m,)): the row of the batch that ends each, a large number if none does. `by_end` (int64, (m,)):
-    the sort order of `end_rows`. `aborts` (ABORT, (n,)): aborted transactions in the order of their
-    markers. `found` (int64, (n,)): filled.
+    offset, owned by producer IDs; transactions that end in the segment are closed. `end_rows`
+    (int64, (m,)): the row of the batch that ends each, a large number if none does. `by_end`
+    (int64, (m,)): the sort order of `end_rows`. `aborts` (ABORT, (n,)): aborted transactions in the
+    order of their markers. `found` (int64, (n,)): filled.
     """
     head = 0
     ended = 0

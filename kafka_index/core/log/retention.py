@@ -1,4 +1,4 @@
-"""The segments that retention deletes at the head of a log, and those that it cannot delete yet.
+"""The segments that retention deletes at the head of a log, or cannot delete yet.
 
 Sources: Kafka's ``UnifiedLog.deleteOldSegments``, once the high watermark has reached the log end,
 and ``RemoteLogManager.cleanupExpiredRemoteLogSegments``.
