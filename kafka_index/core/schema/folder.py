@@ -225,7 +225,7 @@ class _Folder:
         """Return the exact text of a file, because the GUID depends on it."""
         path = os.path.join(self.root, name)
         if not _is_inside(name):
-            raise InputError("the schema file does not exist", path=path)
+            raise InputError("the schema file is not in the folder", path=path)
         try:
             return Path(path).read_bytes().decode("utf-8-sig")
         except OSError as error:
