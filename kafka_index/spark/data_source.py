@@ -609,7 +609,7 @@ def _refuse_difference(partitions: set[tuple[str, int]], what: str, where: str) 
             what,
             path=where,
             found=", ".join(names),
-            hint="name all partitions that are read, and no others",
+            hint="give exactly the partitions that are read",
         )
 
 

@@ -116,7 +116,7 @@ class LogChunkReader:
         self.next_offset = next_offset
         self.settled_offset = self.read_bytes = 0
         self.is_below = self.has_gap = self._is_over = False
-        # The kernel accepts offsets up to 2^31 - 1 above this one.
+        # The kernel accepts offsets up to 2^31 - 1 above this base offset.
         self._limit_base_offset = log.base_offset
         self._is_at_limit = False
 

@@ -506,7 +506,7 @@ def stage_bin(
 
     try:
         for staged in stage_stream(rows(), source, settings, counts=counts, attempt_id=attempt_id):
-            # A changed input may contain it twice.
+            # If the input has changed, it may contain the segment twice.
             del waiting[_key_of(staged)], counts[_key_of(staged)]
             yield staged
     except KafkaIndexError as error:

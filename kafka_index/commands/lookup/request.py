@@ -153,7 +153,7 @@ class LookupRequest(LogRequest):
 
     @property
     def offsets_files(self) -> list[tuple[str, str]]:
-        """The requested files of offsets, each with the name of its field."""
+        """The requested output files for offsets, each with the name of its parameter."""
         names = ("starting_offsets", "reset_offsets")
         return [(path, name) for name in names if (path := getattr(self, name)) is not None]
 

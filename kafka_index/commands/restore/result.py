@@ -84,7 +84,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """A committed offset that is after the end of a restored log, or of a renamed topic.
+    """A committed offset that is after the end of a restored log, or belongs to a renamed topic.
 
     The end offset is None if the partition is not in the output.
     """

@@ -186,7 +186,7 @@ class RewriteResult(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions and records, and how many of them the output lacks."""
+        """Numbers of partitions, records, dropped records and skipped partitions."""
         return {
             **key_counts(self.records_by_line),
             "partitions": len(self.partitions),

@@ -70,7 +70,7 @@ _FAULTS = {
 class BatchRecords(Closeable):
     """The decompressed records of one log entry; a context manager that releases their memory.
 
-    `fault` is the reason why Kafka throws after the records of a message set, if it does.
+    `fault` is the reason if Kafka throws an exception after the records of a message set.
     """
 
     def __init__(

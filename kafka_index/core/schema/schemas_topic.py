@@ -222,7 +222,7 @@ class _Replay:
     """The state of a registry after replaying records in offset order."""
 
     def __init__(self) -> None:
-        # In the order of their last records.
+        # Sorted by the offsets of their last records.
         self._schemas: dict[_SchemaName, Schema] = {}
         self._by_id: dict[tuple[str, int], tuple[int, Schema]] = {}
         self._versions: dict[str, dict[int, _Version]] = defaultdict(lambda: defaultdict(_Version))

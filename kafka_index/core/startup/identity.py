@@ -198,7 +198,7 @@ def _is_metadata_apart(properties: Mapping[str, str] | None) -> bool:
 
 
 def _has_logs(directory: str) -> bool:
-    """Return whether a directory has partitions; its metadata log alone could be a copy."""
+    """Return whether a directory has partitions, apart from a metadata log, which may be a copy."""
     names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
     return any(name != METADATA_LOG and parse_log_directory(name) for name in names)
 

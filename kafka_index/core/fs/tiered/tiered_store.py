@@ -69,7 +69,7 @@ class KeyRing:
         except ValueError:
             raise CorruptObjectError(
                 "the data key of the manifest cannot be decrypted: the key pair "
-                f"{encrypted.key_id} is not the one of {path}, or the manifest was altered",
+                f"{encrypted.key_id} is not the key pair of {path}, or the manifest was altered",
                 path=manifest_path,
                 hint=f"check the file of {_OPTION} {encrypted.key_id}=",
             ) from None

@@ -249,7 +249,7 @@ _RULES = {
 }
 #: Members of nodes that contain children, in order.
 _CHILDREN = ("left", "right", "input", "lower", "upper")
-#: Other members of a supported function call.
+#: Other members that a supported function call may have.
 _PLAIN = {
     "type": "FUNCTION",
     "schema": "",
