@@ -329,7 +329,7 @@ def test_layout_auto_reports_the_detected_layout_and_rejects_unknown_files(tmp_p
     refused = run_here("import", "--input", tmp_path / "other", *arguments)
 
     assert taken.returncode == 0, taken.stderr
-    assert "the files are read as those of the layout confluent-s3" in taken.stdout
+    assert "the files are read with the layout confluent-s3" in taken.stdout
     assert "records get the time of the import" in taken.stdout
     assert refused.returncode == 2
     assert "the layout of the files is not recognised" in refused.stderr
