@@ -174,7 +174,7 @@ def test_offset_that_the_log_no_longer_has_is_data_loss(
     [
         ("subscribe", "t,u", "topic is not in the logs"),
         ("assign", '{"t": [0, 2]}', "assigned partitions that are not in the logs.*t-2"),
-        ("startingOffsets", '{"t": {"0": 1}}', "leave some out.*t-1"),
+        ("startingOffsets", '{"t": {"0": 1}}', "omit partitions.*t-1"),
         (
             "endingOffsetsByTimestamp",
             '{"t": {"0": "ms:1", "1": "ms:1", "2": "ms:1"}}',

@@ -248,7 +248,7 @@ def test_starting_offset_outside_the_log_is_rejected(
     [
         ('{"t": {"0": 2}}', "not for the same partitions"),
         ("t,0,1\nt,1,1\nu,0,1\n", "not for the same partitions"),
-        ('{"t": {"0": 2, "0": 3}}', "named twice"),
+        ('{"t": {"0": 2, "0": 3}}', "listed twice"),
         ("t,0\n", "not a file of offsets"),
         ("t,0,soon\n", "not a file of offsets"),
         ("t,0,1_0\n", "not a file of offsets"),
