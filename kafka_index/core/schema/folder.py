@@ -29,12 +29,14 @@ from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.schema.registry import (
     DEFAULT_CONTEXT,
     Schema,
+    SchemaId,
     SchemaReference,
     Schemas,
     SchemaType,
     SubjectSettings,
     SubjectVersion,
     TopicSchema,
+    VersionNumber,
     guid_of,
 )
 
@@ -50,14 +52,14 @@ _NAMED = ("record", "error", "enum", "fixed")
 class _Reference(Struct, forbid_unknown_fields=True):
     name: str
     subject: str
-    version: int = 1
+    version: VersionNumber = 1
 
 
 class _Entry(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A schema of the folder; only the file is required."""
 
     file: str
-    id: int | None = None
+    id: SchemaId | None = None
     type: SchemaType | None = None
     guid: str | None = None
     context: str = DEFAULT_CONTEXT

@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kafka_index.core.errors import BadSchemaError, UnknownSchemaError
+from kafka_index.core.format.integers import INT64_MAX
 
 #: The context of subjects without a context in their names.
 DEFAULT_CONTEXT = "."
@@ -77,6 +78,11 @@ class SchemaKey(NamedTuple):
         return f"{self.kind.value.replace('_', ' ')} {self.value}"
 
 
+#: The number of a version, and the id of a schema, which is an int64 in Apicurio.
+VersionNumber: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+SchemaId: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=INT64_MAX)]
+
+
 class SchemaReference(Struct, frozen=True):
     """A reference to a version of a subject.
 
@@ -85,14 +91,14 @@ class SchemaReference(Struct, frozen=True):
 
     name: str
     subject: str
-    version: int
+    version: VersionNumber
 
 
 class SubjectVersion(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A version of a subject; the subject is unqualified in the default context."""
 
     subject: str
-    version: int
+    version: VersionNumber
     state: VersionState = VersionState.LIVE
 
 
@@ -424,7 +430,8 @@ def guid_of(
 def rules_of(rule_set: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the rules of a rule set."""
     for name in ("migrationRules", "domainRules", "encodingRules"):
-        for rule in rule_set.get(name) or ():
+        rules = rule_set.get(name)
+        for rule in rules if isinstance(rules, list) else ():
             if isinstance(rule, Mapping):
                 yield rule
 

@@ -28,12 +28,14 @@ from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.records.decompression import DecompressionBudget
 from kafka_index.core.schema.registry import (
     Schema,
+    SchemaId,
     SchemaProblem,
     SchemaReference,
     Schemas,
     SchemaType,
     SubjectSettings,
     SubjectVersion,
+    VersionNumber,
     VersionState,
     context_of,
     guid_of,
@@ -48,16 +50,16 @@ _GUID_BYTES = 16
 class _Key(Struct):
     keytype: str
     subject: str | None = None
-    version: int | None = None
+    version: VersionNumber | None = None
 
 
 class SchemaRecord(Struct, rename="camel"):
     """The value of a ``SCHEMA`` record; the responses of the REST API have the same members."""
 
-    id: int
+    id: SchemaId
     schema: str
     subject: str | None = None
-    version: int | None = None
+    version: VersionNumber | None = None
     schema_type: str | None = None
     references: list[SchemaReference] | None = None
     metadata: dict[str, Any] | None = None
@@ -77,7 +79,7 @@ class _Mode(Struct):
 
 
 class _Delete(Struct):
-    version: int
+    version: VersionNumber
     subject: str | None = None
 
 

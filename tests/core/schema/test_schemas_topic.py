@@ -230,6 +230,8 @@ ODD: dict[str, tuple[Written, str]] = {
         "nested too deeply",
     ),
     "id of text": (schema_record("a", 1, "x"), "Expected `int`, got `str` - at `$.id`"),  # type: ignore[arg-type]
+    "huge id": (schema_record("a", 1, 1 << 63), "at `$.id`"),
+    "huge version": (schema_record("a", 1 << 31, 1), "at `$.version`"),
     "lone surrogate": (
         (hard_delete("a", 1)[0], b'{"id":1,"schema":"\\ud800"}'),
         "not a record of a registry",
@@ -251,6 +253,12 @@ def test_malformed_schema_record_is_reported_with_its_offset(case: str) -> None:
     assert offset == 1
     assert reason in text
     assert [each.schema_id for each in found] == [9, 10]
+
+
+def test_rules_that_are_no_list_are_ignored() -> None:
+    found = replayed([schema_record("a", 1, 1, ruleSet={"domainRules": 7})])
+    assert found.by_id(1).rule_types == ()
+    assert not found.unreadable
 
 
 def test_schema_topic_records_of_other_types_are_counted() -> None:
