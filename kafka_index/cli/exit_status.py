@@ -111,11 +111,11 @@ def _error_text(error: BaseException, program: str) -> str:
     if isinstance(error, KafkaIndexError):
         return str(error)
     if ExitCode.of_run(error) is ExitCode.ENVIRONMENT:
-        return _environment_text(error)
-    return _internal_text(error, program)
+        return _environment_error_text(error)
+    return _internal_error_text(error, program)
 
 
-def _environment_text(error: BaseException) -> str:
+def _environment_error_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         hint = OPEN_FILES_HINT if lacks_open_files(error) else "fix that and run again"
@@ -127,7 +127,7 @@ def _environment_text(error: BaseException) -> str:
     return f"{_first_line(error)}; check the cluster and run again"
 
 
-def _internal_text(error: BaseException, program: str) -> str:
+def _internal_error_text(error: BaseException, program: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return (

@@ -6,7 +6,8 @@ its own JVM and configures its logging.
 The package is sent to a cluster as a zip. The Python daemon imports it before any task runs, and
 thus before Spark adds sent files to the path of workers. So the zips are put on the executors' path
 here, by name: an executor downloads them into its working folder before it starts the daemon. A
-Connect server starts its daemon independently; its workers start without compiled kernels.
+Spark Connect server starts its own daemon, without this package. Its workers load the kernels when
+they start their first task.
 """
 
 from __future__ import annotations

@@ -442,13 +442,15 @@ class ExecutorCheck:
         for path in self.inputs:
             if not os.path.exists(path):
                 raise ExecutorError(
-                    f"the executors do not see the input: {host}", path=path, hint=NOT_SHARED_HINT
+                    f"the executor on {host} does not see the input",
+                    path=path,
+                    hint=NOT_SHARED_HINT,
                 )
         for probe in self.probes:
             folder = os.path.dirname(probe)
             if not os.path.exists(probe):
                 raise ExecutorError(
-                    f"the executors do not see the driver's output folder: {host}",
+                    f"the executor on {host} does not see the driver's output folder",
                     path=folder,
                     hint=NOT_SHARED_HINT,
                 )

@@ -80,8 +80,8 @@ def cluster_without_shared_folder(
 @pytest.mark.parametrize(
     ("hidden", "text"),
     [
-        ("out", "the executors do not see the driver's output folder"),
-        ("data", "the executors do not see the input"),
+        ("out", "does not see the driver's output folder"),
+        ("data", "does not see the input"),
     ],
 )
 def test_output_folder_that_is_not_shared_is_rejected_before_the_run(

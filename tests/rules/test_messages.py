@@ -277,14 +277,14 @@ def test_every_command_has_quiet() -> None:
         ("Today 01:00+02:00", "2026-11-19T23:00:00.000Z"),
     ],
 )
-def test_time_of_a_named_day_is_accepted(text: str, expected: str) -> None:
+def test_time_of_yesterday_or_today_is_accepted(text: str, expected: str) -> None:
     now = parse_time("2026-11-20T12:34:56Z")
     assert format_time(parse_time(text, now=now)) == expected
     assert is_relative(text)
 
 
 @pytest.mark.parametrize("text", ["yesterday 25:00", "now 10:00", "yesterday x"])
-def test_invalid_text_after_a_named_day_is_rejected(text: str) -> None:
+def test_invalid_time_after_yesterday_or_now_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="neither milliseconds nor a time"):
         parse_time(text)
 

@@ -264,12 +264,12 @@ class ConsoleLookupRequest(LookupRequest):
         if not self.has_one_answer and not is_of_records:
             raise ArgumentError(
                 f"{{resolve}} {self.resolve} needs {{topic}}, one {{partitions}}, and {{offset}} "
-                "or {at}: tables and files of offsets have the level of records"
+                "or {at}: results with several answers always have the level record"
             )
         if self.show_record and not (self.has_one_answer and is_of_records):
             raise ArgumentError(
-                "{show_record} needs {topic}, one {partitions}, and {offset} or {at}, and the "
-                "level of records"
+                "{show_record} needs {topic}, one {partitions}, and {offset} or {at}, and "
+                "{resolve} record"
             )
         if self.key_kind is None and self.offsets_files:
             raise ArgumentError(

@@ -105,7 +105,7 @@ def refuse_side_files(
             for other in taken
         ):
             raise InputError(
-                "the answers or another file have this path",
+                "the path equals, contains or is inside another output of this run",
                 path=path,
                 hint="give another path",
             )

@@ -125,7 +125,8 @@ class RestorePlan:
             sorted((name, sorted(each.items())) for name, each in request.topic_configs.items()),
         )
         yield f"{request.salvage} {request.until.text} {options!r}"
-        # A resumed run with copies would hide that earlier logs are hard links to the dump.
+        # A run with hard links must not be resumed with copies: its first logs would stay linked to
+        # the dump, unnoticed.
         yield f"hard links: {request.link is Link.HARD}"
         if request.drop_keys:
             keys = repr(sorted(set(request.drop_keys))).encode()

@@ -448,8 +448,8 @@ def _classify_epochs(
             harmful=True,
             expected=f"epoch {wrong.expected} at offset {wrong.offset}",
             found="no epoch" if wrong.found is None else f"epoch {wrong.found}",
-            effect="Followers and consumers that compare epochs truncate at a wrong offset, or not "
-            "at all.",
+            effect="Followers truncate at a wrong offset, or not at all. Consumers that compare "
+            "epochs miss a truncation, or detect one that did not happen.",
         )
     expected = LeaderEpochCache()
     for one in ranges:

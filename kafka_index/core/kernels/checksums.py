@@ -183,7 +183,8 @@ def _power(exponent: int) -> int:
     """Return x**exponent modulo P with reversed bits, as a multiplier for reversed data."""
     value = 1
     for digit in f"{exponent:b}":
-        value = _reduced(int(f"{value:b}", 4))  # Squared: a zero after each bit except the last.
+        # A square over GF(2) has a zero between the bits, as the bits read in base 4 have.
+        value = _reduced(int(f"{value:b}", 4))
         if digit == "1":
             value = _reduced(value << 1)
     return int(f"{value:032b}"[::-1], 2) << 1

@@ -307,7 +307,8 @@ def check_mapping(options: DecodeOptions, types: Mapping[str, TypedColumns]) -> 
         path=options.schemas.origin,
         expected="a file TOPIC-key or TOPIC-value, or a schemas.json that maps topics or ids",
         found=f"the topics {first_of(list(types), 5)}",
-        hint=f"name the file of the schema TOPIC-value, or write a schemas.json: {example}",
+        hint="rename the schema file to TOPIC-key or TOPIC-value, or write a schemas.json: "
+        f"{example}",
     )
 
 

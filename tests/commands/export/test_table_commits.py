@@ -370,7 +370,7 @@ def test_rows_without_a_partition_are_kept_when_files_are_replaced(
 
 
 def test_partition_between_those_of_a_compacted_file_is_added(
-    tmp_path: Path, lake: LakeOfTest
+    tmp_path: Path, lake: ExportedLake
 ) -> None:
     dump = tmp_path / "in"
     for number in (0, 2):

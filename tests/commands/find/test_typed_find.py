@@ -117,7 +117,7 @@ def test_condition_that_does_not_fit_the_types_is_rejected(
 ) -> None:
     with pytest.raises(InputError, match=message):
         kafka_index.find_records(dump, topics="orders", decode="value", where=condition)
-    with pytest.raises(InputError, match="not expected here without decode"):
+    with pytest.raises(InputError, match="a decoded value, and requires decode"):
         kafka_index.find_records(dump, topics="orders", where="value.amount > 1")
 
 

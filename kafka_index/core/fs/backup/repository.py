@@ -581,5 +581,5 @@ def _put_with_retries(path: str, put: Callable[[], bool]) -> bool:
 
 
 def _is_recent(mtime_ns: int) -> bool:
-    """Return whether an object of this age outlives any backup."""
+    """Return whether an object is too new to be deleted while a backup may still reuse it."""
     return mtime_ns > (now_ms() - int((LONGEST_BACKUP_S - CLOCKS_S) * 1000)) * _MS_NS

@@ -337,7 +337,7 @@ class JoinedFile:
         are_small = len(sizes) == len(reads) > 1 and max(sizes) <= BLOCK_BYTES
         if self._is_far and are_small:
             one_each = (
-                (partial(_only, read), size) for read, size in zip(reads, sizes, strict=True)
+                (partial(_read_single, read), size) for read, size in zip(reads, sizes, strict=True)
             )
             yield from ([data] for data in read_ahead(one_each))
         else:
@@ -415,7 +415,7 @@ class JoinedFile:
         )
 
 
-def _only(read: Callable[[], list[Bytes]]) -> Bytes:
+def _read_single(read: Callable[[], list[Bytes]]) -> Bytes:
     return read()[0]
 
 

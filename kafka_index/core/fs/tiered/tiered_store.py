@@ -181,9 +181,9 @@ ChunkCache: TypeAlias = RecentCache[tuple[str, int], Bytes]
 class ChunkedLog:
     """A log stored in transformed chunks, open for reading (`ByteSource`).
 
-    `path` is the path that it was opened with, and `stored` the ``.log`` object. `cache` is shared
-    by the store. `decryption` is given if the chunks are encrypted. Raises `CorruptObjectError` if
-    the size of the object differs from its manifest.
+    `path` is the path that it was opened with, and `stored` the ``.log`` object. All logs of the
+    store share `cache`. `decryption` is given if the chunks are encrypted. Raises
+    `CorruptObjectError` if the size of the object differs from its manifest.
     """
 
     def __init__(

@@ -430,8 +430,9 @@ def _checked(node: _Node, sql: bytes, members: _Members | None, depth: int = 1) 
         shown = (sql[start : start + node["query_location_length"]] or sql).decode(errors="replace")
         part, dot, _ = shown.partition(".")
         is_member = dot and part in ("key", "value") and part not in (members or {})
-        without = " without decode" if is_member else ""
-        raise _no_condition(f"{shown!r} is not expected here{without}")
+        if is_member:
+            raise _no_condition(f"{shown!r} is a member of a decoded {part}, and requires decode")
+        raise _no_condition(f"{shown!r} is not expected here")
     return operand
 
 

@@ -350,12 +350,15 @@ class Scanner:
             self._columns,
             self._count,
         )
-        if code == SCAN_OFFSET_OVERFLOW and log is not None and self._passes_limit(log):
+        if code == SCAN_OFFSET_OVERFLOW and log is not None and self._extend_limit(log):
             return SCAN_ROWS_FULL
         return code
 
-    def _passes_limit(self, log: LogBytes) -> bool:
-        """Raise the limit for the batch at `position` if its offset is between its neighbours'."""
+    def _extend_limit(self, log: LogBytes) -> bool:
+        """Move the offset limit up to the batch at `position`; return whether it was moved.
+
+        The batch must have a last offset between the last offsets of its neighbours.
+        """
         at = int(self.position)
         header = log.read_at(at, RECORD_BATCH_OVERHEAD_BYTES)
         last_offset = last_offset_of(header)
