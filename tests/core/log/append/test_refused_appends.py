@@ -60,7 +60,7 @@ REFUSED_BY_LEADER = {
     "key": (
         data_batch() + write_record_batch([Record(NOW_MS)], 0, BatchFields(compression="lz4")),
         CLIENT,
-        f"at byte {BATCH_BYTES}: .*without a key",
+        f"at byte {BATCH_BYTES}: .*has no key",
     ),
     "broken records": (
         built.batch(0, 2, timestamps=[NOW_MS, NOW_MS], payload=b"\x10" * 9),
