@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +28,7 @@ from kafka_index.core.job.result import (
     Severity,
     Status,
     TableResult,
+    count_statuses,
     report_schema,
     report_table,
 )
@@ -250,12 +250,7 @@ class BackupResult(Result):
     @property
     def statuses(self) -> list[Status]:
         """The number of partitions by status."""
-        found = Counter(row.status for row in self.partitions)
-        return [
-            Status(status.value, (found[status],), *_MEANINGS[status])
-            for status in BackupStatus
-            if found[status]
-        ]
+        return count_statuses((row.status for row in self.partitions), _MEANINGS)
 
     @property
     def facts(self) -> list[str]:

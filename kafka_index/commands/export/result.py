@@ -23,6 +23,7 @@ from kafka_index.core.job.result import (
     Section,
     Severity,
     Status,
+    count_statuses,
     report_schema,
     report_table,
 )
@@ -219,12 +220,7 @@ class ExportResult(Result):
     @property
     def statuses(self) -> list[Status]:
         """The number of partitions by status."""
-        found = Counter(row.status for row in self.partitions)
-        return [
-            Status(status.value, (found[status],), *_MEANINGS[status])
-            for status in ExportStatus
-            if found[status]
-        ]
+        return count_statuses((row.status for row in self.partitions), _MEANINGS)
 
     @property
     def facts(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from kafka_index.core.job.result import (
     Section,
     Severity,
     Status,
+    count_statuses,
     report_schema,
 )
 from kafka_index.core.logdir.listing import list_dump
@@ -161,12 +162,7 @@ class Prediction(Result, StartPrediction):
     @property
     def statuses(self) -> list[Status]:
         """The number of partitions by outcome."""
-        found = Counter(one.outcome for one in self.partitions)
-        return [
-            Status(outcome.value, (found[outcome],), *_OUTCOMES[outcome])
-            for outcome in _OUTCOMES
-            if found[outcome]
-        ]
+        return count_statuses((one.outcome for one in self.partitions), _OUTCOMES)
 
     @property
     def facts(self) -> list[str]:

@@ -24,6 +24,7 @@ from kafka_index.core.job.result import (
     Section,
     Severity,
     Status,
+    count_statuses,
 )
 from kafka_index.core.schema.registry import (
     KeyKind,
@@ -218,12 +219,7 @@ class SchemaList(Result):
     @property
     def statuses(self) -> list[Status]:
         """The number of versions by state."""
-        found = Counter(version.state for version in self._versions)
-        return [
-            Status(state.value, (found[state],), *_MEANINGS[state])
-            for state in VersionState
-            if found[state]
-        ]
+        return count_statuses((version.state for version in self._versions), _MEANINGS)
 
     @property
     def facts(self) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ MAX_GAPS = 100
 _TEXT_ROWS, _HTML_ROWS = 12, 50
 _TEXT_WIDTH, _CELL_WIDTH = 118, 48
 _GAP = "  "
+_Named = TypeVar("_Named", bound=StrEnum)
 
 
 #: The first columns of reports about partitions or files.
@@ -177,6 +179,18 @@ class Status:
     severity: Severity
     meaning: str
     size_bytes: int | None = None
+
+
+def count_statuses(
+    found: Iterable[_Named], meanings: Mapping[_Named, tuple[Severity, str]]
+) -> list[Status]:
+    """Return a row for each status that was found, in the order of the meanings."""
+    counts = Counter(found)
+    return [
+        Status(status.value, (counts[status],), *meaning)
+        for status, meaning in meanings.items()
+        if counts[status]
+    ]
 
 
 @dataclass(frozen=True, slots=True)
