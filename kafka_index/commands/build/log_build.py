@@ -241,8 +241,8 @@ def _run_rounds(
             if future.exception() is None:
                 yield future.result()
             elif round_ in staged_of:
-                sound = [each for each in staged_of[round_] if each.report.status != FAILED]
-                yield [each.report for each in sound if each.is_published()]
+                scanned = [each for each in staged_of[round_] if each.report.status != FAILED]
+                yield [each.report for each in scanned if each.is_published()]
             else:
                 yield round_.kept(settings)
         raise error

@@ -160,15 +160,17 @@ def _numbered_rows(
 
 def _confluent_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
     texts = layout.texts
-    beside = [(name, at) for name, at in (("keys", layout.keys), ("headers", layout.headers)) if at]
+    side_files = [
+        (name, at) for name, at in (("keys", layout.keys), ("headers", layout.headers)) if at
+    ]
     values = _values(path, texts.value)
     others: list[Iterator[Any]] = [
         _values(at, texts.key, wrapped_in="key") if name == "keys" else _records(at)
-        for name, at in beside
+        for name, at in side_files
     ]
     for value in values:
         row: dict[str, Any] = {"value": value}
-        for (name, at), records in zip(beside, others, strict=True):
+        for (name, at), records in zip(side_files, others, strict=True):
             found = next(records, _ABSENT)
             if found is _ABSENT:
                 raise InputError("the file has fewer records than the file of values", path=at)
@@ -177,7 +179,7 @@ def _confluent_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
             else:
                 row["headers"] = _headers(found, at, texts.headers)
         yield row
-    for (_, at), records in zip(beside, others, strict=True):
+    for (_, at), records in zip(side_files, others, strict=True):
         if next(records, _ABSENT) is not _ABSENT:
             raise InputError("the file has more records than the file of values", path=at)
 
