@@ -210,7 +210,7 @@ def test_task_that_sees_another_output_folder_fails(tmp_path: Path) -> None:
     with probe_files([str(folder)]) as probes:
         folder.rename(tmp_path / "of-the-driver")
         folder.mkdir()
-        with pytest.raises(ExecutorError, match="do not see the driver's output folder") as caught:
+        with pytest.raises(ExecutorError, match="does not see the driver's output folder") as caught:
             ExecutorCheck(probes=probes).run()
         assert caught.value.path == str(folder)
 

@@ -76,7 +76,7 @@ def test_condition_on_missing_members_is_rejected(dump: Path, tmp_path: Path) ->
         kafka_index.rewrite_dump(dump, tmp_path, drop_where="value.nothing = 1", decode="value")
     with pytest.raises(InputError, match="not a condition"):
         kafka_index.rewrite_dump(dump, tmp_path, drop_where="value.amount = 'x'", decode="value")
-    with pytest.raises(InputError, match="not expected here"):
+    with pytest.raises(InputError, match="is a member of a decoded value, and requires decode"):
         kafka_index.rewrite_dump(dump, tmp_path, drop_where="value.amount = 1")
     with pytest.raises(ConfigError, match="decode requires drop_where"):
         kafka_index.rewrite_dump(dump, tmp_path, drop_keys=["k"], decode="value")
